@@ -1,0 +1,59 @@
+# make help lists what there is.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml pyspark_pykafka.py $(shell find spark_kafka_sink -name '*.py')
+
+# Workers of Spark run the Python that PYSPARK_PYTHON names; nothing listens beyond loopback.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export SPARK_LOCAL_IP := 127.0.0.1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean java python
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/'
+
+demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too
+	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(STREAM),--stream)
+
+test: java check  ## lint and the whole suite, on real brokers
+	@PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
+	@exec $(BIN)/pytest $(ARGS)
+
+check: $(VENV)/.test  ## format, lint, types, layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: java .venv-bench/.bench  ## this sink, Spark's own, and the broker's ceiling, in one run; ARGS="--cells 100B 1KB 10KB"
+	@PYTHONPATH=tests PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
+
+clean:  ## remove the virtual environment and caches of tools
+	rm -rf $(VENV) .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+java:
+	@command -v java > /dev/null || { echo "Java is missing: install a JDK or JRE of version 17 or newer, so that 'java' is on the PATH." >&2; exit 1; }
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { echo "Python 3.11 or newer is missing: install it, or name one with 'make PYTHON=/path/to/python3'." >&2; exit 1; }
+
+$(BIN)/python: | python
+	@$(PYTHON) -m venv $(VENV)
+
+# The wheel is installed, not the checkout: Spark finds data sources among installed modules only.
+$(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | $(BIN)/python
+	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
+	@$(BIN)/pip install --quiet --disable-pip-version-check ".[$*]"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
+	@touch $@
+
+# The benchmark has an environment of its own: Spark's own sink is not published for every Spark.
+.venv-bench/.bench: $(SOURCES) | python
+	@echo "installing spark-kafka-sink[bench] into .venv-bench …"
+	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	@.venv-bench/bin/pip install --quiet --disable-pip-version-check ".[bench]"
+	@.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
+	@touch $@

@@ -1,0 +1,35 @@
+"""spark-kafka-sink: a Kafka sink for PySpark in pure Python.
+
+Public names are resolved on first use, so that importing the package (as every Python worker of
+every executor does) costs nothing, and the pure layers can be used without pyspark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_kafka_sink import errors
+    from spark_kafka_sink.kafka_producer import KafkaProducer
+    from spark_kafka_sink.spark.datasource import KafkaDataSource
+    from spark_kafka_sink.spark.registration import register
+
+__version__ = "0.1.0"
+
+__all__ = ["KafkaDataSource", "KafkaProducer", "__version__", "errors", "register"]
+
+_HOME = {
+    "KafkaDataSource": "spark_kafka_sink.spark.datasource",
+    "KafkaProducer": "spark_kafka_sink.kafka_producer",
+    "register": "spark_kafka_sink.spark.registration",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "errors":
+        return import_module("spark_kafka_sink.errors")
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)
