@@ -1,0 +1,241 @@
+"""Every exception the package raises on purpose, as one tree.
+
+Class names are the Java client's where the thing is the same, so that a message can be looked up
+where Kafka users look. Each exception carries what it is about (topic, partition, node, API, error
+code, attempts) as attributes; the message is one sentence or two: what was found, what is expected,
+what to do.
+
+``KafkaException`` is the root. ``ConfigException`` and ``DataException`` mean the caller's input is
+wrong; ``ApiException`` and below, what a broker answered or failed to; ``ProtocolError``, that
+bytes from a peer are not Kafka's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_kafka_sink import error_codes
+from spark_kafka_sink.error_codes import ErrorCode, error_code
+
+
+class KafkaException(Exception):
+    """The root; `message` is what the user reads, the rest what it is about."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        node_id: int | None = None,
+        api: str | None = None,
+        attempts: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.node_id = node_id
+        self.api = api
+        self.attempts = attempts
+
+
+class ConfigException(KafkaException):
+    """An option has a name or a value that cannot be used; nothing was sent."""
+
+
+class DataException(KafkaException):
+    """A column or a row cannot become a Kafka record."""
+
+
+class ProtocolError(KafkaException):
+    """Bytes from a peer are not what Kafka's protocol says."""
+
+
+class IllegalStateException(KafkaException):
+    """A call that the object's state does not allow, such as a send after close."""
+
+
+class ApiException(KafkaException):
+    """A broker answered with an error, or did not answer; `code` is its error code."""
+
+    code: int = error_codes.UNKNOWN_SERVER_ERROR
+
+
+class RetriableException(ApiException):
+    """A retry might have helped; the retries that the configuration allows were made."""
+
+
+class InvalidMetadataException(RetriableException):
+    """The client's view of the cluster was stale."""
+
+
+class TimeoutException(RetriableException):
+    """A time limit of the configuration has passed; the message names it."""
+
+
+class BufferExhaustedException(TimeoutException):
+    """buffer.memory stayed full for max.block.ms."""
+
+
+class NetworkException(InvalidMetadataException):
+    """A connection broke before the answer came."""
+
+
+class UnknownTopicOrPartitionException(InvalidMetadataException):
+    """The topic or the partition does not exist."""
+
+
+class LeaderNotAvailableException(InvalidMetadataException):
+    """The partition has no leader at present."""
+
+
+class NotLeaderOrFollowerException(InvalidMetadataException):
+    """The broker asked does not lead the partition."""
+
+
+class NotEnoughReplicasException(RetriableException):
+    """Fewer in-sync replicas than min.insync.replicas; the batch was refused."""
+
+
+class NotEnoughReplicasAfterAppendException(RetriableException):
+    """The batch was written to fewer replicas than min.insync.replicas."""
+
+
+class CorruptRecordException(RetriableException):
+    """The broker found a batch's checksum wrong."""
+
+
+class RecordTooLargeException(ApiException):
+    """A record or a batch is over a size limit; the message names the limit."""
+
+
+class RecordBatchTooLargeException(ApiException):
+    """A batch is over the topic's segment size."""
+
+
+class InvalidTopicException(ApiException):
+    """The topic's name is not allowed."""
+
+
+class TopicAuthorizationException(ApiException):
+    """The client may not write to the topic."""
+
+
+class ClusterAuthorizationException(ApiException):
+    """The client may not do this on the cluster."""
+
+
+class InvalidRequiredAcksException(ApiException):
+    """The broker does not know the acks that were asked for."""
+
+
+class InvalidTimestampException(ApiException):
+    """A timestamp is outside what the topic accepts."""
+
+
+class UnsupportedVersionException(ApiException):
+    """Client and broker have no version of an API in common."""
+
+
+class UnsupportedForMessageFormatException(ApiException):
+    """The topic's message format cannot hold the batch."""
+
+
+class UnsupportedCompressionTypeException(ApiException):
+    """The topic or the broker does not take the codec."""
+
+
+class PolicyViolationException(ApiException):
+    """A policy of the cluster refused the request."""
+
+
+class InvalidRecordException(ApiException):
+    """The broker's validation refused a record of the batch."""
+
+
+class OutOfOrderSequenceException(ApiException):
+    """The broker is missing a batch that came before this one."""
+
+
+class UnknownProducerIdException(OutOfOrderSequenceException):
+    """The broker no longer knows the producer id, as after retention removed its records."""
+
+
+class InvalidProducerEpochException(ApiException):
+    """Another producer uses the id with a newer epoch."""
+
+
+class ProducerFencedException(ApiException):
+    """A newer producer with the same transactional id has taken over."""
+
+
+_CLASSES: Final[dict[int, type[ApiException]]] = {
+    2: CorruptRecordException,
+    3: UnknownTopicOrPartitionException,
+    5: LeaderNotAvailableException,
+    6: NotLeaderOrFollowerException,
+    7: TimeoutException,
+    10: RecordTooLargeException,
+    13: NetworkException,
+    17: InvalidTopicException,
+    18: RecordBatchTooLargeException,
+    19: NotEnoughReplicasException,
+    20: NotEnoughReplicasAfterAppendException,
+    21: InvalidRequiredAcksException,
+    29: TopicAuthorizationException,
+    31: ClusterAuthorizationException,
+    32: InvalidTimestampException,
+    35: UnsupportedVersionException,
+    43: UnsupportedForMessageFormatException,
+    44: PolicyViolationException,
+    45: OutOfOrderSequenceException,
+    47: InvalidProducerEpochException,
+    59: UnknownProducerIdException,
+    76: UnsupportedCompressionTypeException,
+    87: InvalidRecordException,
+    90: ProducerFencedException,
+}
+
+
+# What a user can do about an error code; sentences to stand behind a message.
+ADVICE: Final = {
+    3: "create the topic, or let the brokers do it (auto.create.topics.enable)",
+    10: "lower kafka.batch.size and kafka.max.request.size, or raise the topic's max.message.bytes",
+    17: "topic names have 1 to 249 of the characters a-z A-Z 0-9 . _ -",
+    18: "lower kafka.batch.size, or raise the topic's segment.bytes",
+    19: "fewer replicas are in sync than min.insync.replicas asks for",
+    20: "fewer replicas are in sync than min.insync.replicas asks for",
+    29: "grant WRITE and DESCRIBE on the topic to this client",
+    31: "grant IDEMPOTENT_WRITE on the cluster, or set kafka.enable.idempotence to false",
+    32: "see the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms",
+    76: "choose another kafka.compression.type",
+}
+
+
+def exception_class(code: int) -> type[ApiException]:
+    """Give the exception class of a broker's error code."""
+    known = _CLASSES.get(code)
+    if known is not None:
+        return known
+    row: ErrorCode = error_code(code)
+    if row.refresh_metadata:
+        return InvalidMetadataException
+    return RetriableException if row.retriable else ApiException
+
+
+def api_exception(
+    code: int,
+    message: str,
+    *,
+    topic: str | None = None,
+    partition: int | None = None,
+    node_id: int | None = None,
+    api: str | None = None,
+    attempts: int | None = None,
+) -> ApiException:
+    """Make the exception for a broker's error `code` with the context given."""
+    error = exception_class(code)(
+        message, topic=topic, partition=partition, node_id=node_id, api=api, attempts=attempts
+    )
+    error.code = code
+    return error

@@ -1,0 +1,51 @@
+"""The values every layer speaks of: topic-partitions, nodes, producer ids.
+
+Owns no behaviour and imports nothing of the package, so that every layer may import it.
+``TopicPartition`` is a NamedTuple because it is the key of every per-partition table of the
+producer: a tuple hashes in C, a dataclass in Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class TopicPartition(NamedTuple):
+    """A topic name and a partition number; prints as ``topic-3`` like the Java client's."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A broker's address. Bootstrap addresses carry negative ids, as in the Java client."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    def __str__(self) -> str:
+        name = "bootstrap" if self.id < 0 else f"node {self.id}"
+        return f"{name} ({self.host}:{self.port})"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdAndEpoch:
+    """What InitProducerId gives; ``NO_PRODUCER_ID`` where a producer is not idempotent."""
+
+    producer_id: int
+    epoch: int
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether a broker assigned this id (brokers never assign a negative one)."""
+        return self.producer_id >= 0
+
+
+NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
