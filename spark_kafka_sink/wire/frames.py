@@ -1,0 +1,126 @@
+"""Frames: whole requests out, whole responses in.
+
+A frame is an int32 size and that many bytes. A request frame is a header and a message::
+
+    size i32 | api_key i16 | api_version i16 | correlation_id i32 | client_id | [tags] | message
+
+The header's client_id keeps its int16 length in flexible versions too (RequestHeader v2). A
+response header is a correlation id, with tagged fields in flexible versions, except that an
+ApiVersions response always has the bare one, so that a client can read a version it did not ask for
+(KIP-511).
+
+`decode_response` is the one door through which a broker's bytes come in: whatever they are, it
+gives a message or raises ProtocolError.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from spark_kafka_sink.errors import ProtocolError
+from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire.messages import API_VERSIONS, Api, Request, Response
+from spark_kafka_sink.wire.primitives import Buffer, Writer, read_unsigned_varint, write_string
+
+UNLIMITED = -1
+
+_HEADER = struct.Struct(">ihhi")
+_INT32 = struct.Struct(">i")
+
+
+def encode_request(
+    api: Api, version: int, correlation_id: int, client_id: str, message: Request
+) -> list[Buffer]:
+    """Give one request frame as the buffers to send in order; record batches are not copied."""
+    flexible = api.is_flexible(version)
+    writer = Writer()
+    writer.out += _HEADER.pack(0, api.key, version, correlation_id)
+    write_string(writer.out, client_id)
+    if flexible:
+        writer.out.append(0)
+    schema.writer(api.request, version, flexible=flexible)(message, writer)
+    _INT32.pack_into(writer.out, 0, writer.size_bytes - 4)
+    return writer.buffers()
+
+
+def response_correlation_id(frame: Buffer) -> int:
+    """Give the correlation id of a response frame. Raises ProtocolError where it has none."""
+    if len(frame) < 4:
+        message = f"a response of {len(frame)} bytes has no correlation id"
+        raise ProtocolError(message)
+    correlation_id: int = _INT32.unpack_from(frame)[0]
+    return correlation_id
+
+
+def decode_response(api: Api, version: int, frame: Buffer) -> Response:
+    """Read the message of a response frame (the size cut off). Raises ProtocolError."""
+    flexible = api.is_flexible(version)
+    try:
+        position = 4
+        if flexible and api is not API_VERSIONS:
+            position = _skip_tagged(frame, position)
+        read = schema.reader(api.response, version, flexible=flexible)
+        message: Response
+        message, position = read(frame, position)
+    except (ProtocolError, IndexError, struct.error, UnicodeDecodeError) as error:
+        text = f"a {api.name} v{version} response of {len(frame)} bytes cannot be read: {error}"
+        raise ProtocolError(text, api=api.name) from error
+    if position != len(frame):
+        text = f"a {api.name} v{version} response has {len(frame) - position} bytes too many"
+        raise ProtocolError(text, api=api.name)
+    return message
+
+
+def _skip_tagged(frame: Buffer, position: int) -> int:
+    count, position = read_unsigned_varint(frame, position)
+    for _ in range(count):
+        _tag, position = read_unsigned_varint(frame, position)
+        size, position = read_unsigned_varint(frame, position)
+        position += size
+    return position
+
+
+class FrameSplitter:
+    """Cuts a stream of bytes into response frames (NetworkReceive).
+
+    Bytes may come in any pieces. A size that is negative or over `max_size_bytes` raises
+    ProtocolError before anything is kept for it.
+    """
+
+    __slots__ = ("_buffer", "_max_size_bytes")
+
+    def __init__(self, max_size_bytes: int = UNLIMITED) -> None:
+        self._buffer = bytearray()
+        self._max_size_bytes = max_size_bytes
+
+    @property
+    def is_inside_frame(self) -> bool:
+        """Whether the stream would break off in the middle of a frame if it ended now."""
+        return bool(self._buffer)
+
+    def feed(self, data: Buffer) -> Iterator[bytes]:
+        """Take what was received and give the frames that are complete, without their sizes."""
+        self._buffer += data
+        start = 0
+        while len(self._buffer) - start >= 4:
+            (size,) = _INT32.unpack_from(self._buffer, start)
+            self._check(size)
+            if len(self._buffer) - start - 4 < size:
+                break
+            start += 4
+            yield bytes(memoryview(self._buffer)[start : start + size])
+            start += size
+        if start:
+            del self._buffer[:start]
+
+    def _check(self, size: int) -> None:
+        if size < 0:
+            message = f"invalid receive (size = {size}): the peer does not speak Kafka's protocol"
+            raise ProtocolError(message)
+        if self._max_size_bytes != UNLIMITED and size > self._max_size_bytes:
+            message = (
+                f"invalid receive (size = {size} larger than {self._max_size_bytes}): "
+                "the peer does not speak Kafka's protocol, or listens for TLS"
+            )
+            raise ProtocolError(message)

@@ -1,0 +1,278 @@
+"""The messages the client speaks, as data: one class per struct, one row per API in `APIS`.
+
+Names, types, versions, tags and null rules are those of Kafka's own message schemas
+(clients/src/main/resources/common/message/*.json, level 4.1); a test compares every class with
+them. Versions below the first one named here are not spoken: every broker since 0.11 has them.
+
+Classes are plain (not frozen) dataclasses: a frozen one takes twice the time to build, and answers
+of hundreds of partitions are built on the I/O thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
+from spark_kafka_sink.wire.schema import Bool, Int16, Int32, Int64, Nullable, Since, Tag, Until
+
+UNKNOWN_OFFSET: Final = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class ApiVersionsRequest:
+    """Asks a broker what it speaks; the first request of every connection (KIP-35, KIP-511)."""
+
+    client_software_name: Annotated[str, Since(3)] = ""
+    client_software_version: Annotated[str, Since(3)] = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class ApiVersion:
+    """The versions of one API that a broker speaks."""
+
+    api_key: Int16
+    min_version: Int16
+    max_version: Int16
+
+
+@dataclass(slots=True, kw_only=True)
+class SupportedFeatureKey:
+    """A feature and the levels a broker supports."""
+
+    name: Annotated[str, Since(3)]
+    min_version: Annotated[Int16, Since(3)]
+    max_version: Annotated[Int16, Since(3)]
+
+
+@dataclass(slots=True, kw_only=True)
+class FinalizedFeatureKey:
+    """A feature and the level the cluster has agreed on (KIP-584)."""
+
+    name: Annotated[str, Since(3)]
+    max_version_level: Annotated[Int16, Since(3)]
+    min_version_level: Annotated[Int16, Since(3)]
+
+
+@dataclass(slots=True, kw_only=True)
+class ApiVersionsResponse:
+    """What a broker speaks. Error 35 means: read as version 0, ask again with what it lists."""
+
+    error_code: Int16
+    api_keys: list[ApiVersion]
+    throttle_time_ms: Annotated[Int32, Since(1)] = 0
+    supported_features: Annotated[list[SupportedFeatureKey], Since(3), Tag(0)] = field(
+        default_factory=list
+    )
+    finalized_features_epoch: Annotated[Int64, Since(3), Tag(1)] = -1
+    finalized_features: Annotated[list[FinalizedFeatureKey], Since(3), Tag(2)] = field(
+        default_factory=list
+    )
+    zk_migration_ready: Annotated[Bool, Since(3), Tag(3)] = False
+
+
+@dataclass(slots=True, kw_only=True)
+class MetadataRequestTopic:
+    """A topic to describe, by name (by id from version 10 on, which this client does not use)."""
+
+    topic_id: Annotated[UUID, Since(10)] = ZERO_UUID
+    name: Annotated[str | None, Nullable(10)]
+
+
+@dataclass(slots=True, kw_only=True)
+class MetadataRequest:
+    """Asks for brokers and the named topics; no topics asks for brokers alone, None for all."""
+
+    topics: Annotated[list[MetadataRequestTopic] | None, Nullable(1)]
+    allow_auto_topic_creation: Annotated[Bool, Since(4)] = True
+    include_cluster_authorized_operations: Annotated[Bool, Since(8), Until(10)] = False
+    include_topic_authorized_operations: Annotated[Bool, Since(8)] = False
+
+
+@dataclass(slots=True, kw_only=True)
+class MetadataResponseBroker:
+    """A broker and where it listens."""
+
+    node_id: Int32
+    host: str
+    port: Int32
+    rack: Annotated[str | None, Nullable(1)] = None
+
+
+@dataclass(slots=True, kw_only=True)
+class MetadataResponsePartition:
+    """A partition and its leader."""
+
+    error_code: Int16
+    partition_index: Int32
+    leader_id: Int32
+    leader_epoch: Annotated[Int32, Since(7)] = -1
+    replica_nodes: list[Int32]
+    isr_nodes: list[Int32]
+    offline_replicas: Annotated[list[Int32], Since(5)] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class MetadataResponseTopic:
+    """A topic, or the error that describing it gave."""
+
+    error_code: Int16
+    name: Annotated[str | None, Nullable(12)]
+    topic_id: Annotated[UUID, Since(10)] = ZERO_UUID
+    is_internal: Bool = False
+    partitions: list[MetadataResponsePartition]
+    topic_authorized_operations: Annotated[Int32, Since(8)] = -(2**31)
+
+
+@dataclass(slots=True, kw_only=True)
+class MetadataResponse:
+    """Brokers and topics as the answering broker knows them."""
+
+    throttle_time_ms: Annotated[Int32, Since(3)] = 0
+    brokers: list[MetadataResponseBroker]
+    cluster_id: Annotated[str | None, Since(2), Nullable(2)] = None
+    controller_id: Int32 = -1
+    topics: list[MetadataResponseTopic]
+    cluster_authorized_operations: Annotated[Int32, Since(8), Until(10)] = -(2**31)
+    error_code: Annotated[Int16, Since(13)] = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class InitProducerIdRequest:
+    """Asks for a producer id, or for the next epoch of one (KIP-98, KIP-360)."""
+
+    transactional_id: Annotated[str | None, Nullable(0)] = None
+    transaction_timeout_ms: Int32
+    producer_id: Annotated[Int64, Since(3)] = -1
+    producer_epoch: Annotated[Int16, Since(3)] = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class InitProducerIdResponse:
+    """A producer id and its epoch."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    producer_id: Int64 = -1
+    producer_epoch: Int16 = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionProduceData:
+    """One record batch for one partition."""
+
+    index: Int32
+    records: Annotated[Records | None, Nullable(0)]
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicProduceData:
+    """The batches of one topic; from version 13 on a topic goes by its id (KIP-516)."""
+
+    name: Annotated[str, Until(12)] = ""
+    topic_id: Annotated[UUID, Since(13)] = ZERO_UUID
+    partition_data: list[PartitionProduceData]
+
+
+@dataclass(slots=True, kw_only=True)
+class ProduceRequest:
+    """Record batches for the partitions that one broker leads."""
+
+    transactional_id: Annotated[str | None, Nullable(3)] = None
+    acks: Int16
+    timeout_ms: Int32
+    topic_data: list[TopicProduceData]
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchIndexAndErrorMessage:
+    """A record that made the broker refuse its batch (KIP-467)."""
+
+    batch_index: Annotated[Int32, Since(8)]
+    batch_index_error_message: Annotated[str | None, Since(8), Nullable(8)] = None
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaderIdAndEpoch:
+    """The leader a broker knows of, where it is not the leader itself (KIP-951)."""
+
+    leader_id: Annotated[Int32, Since(10)] = -1
+    leader_epoch: Annotated[Int32, Since(10)] = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionProduceResponse:
+    """What became of one partition's batch; log_append_time_ms is -1 on CreateTime topics."""
+
+    index: Int32
+    error_code: Int16
+    base_offset: Int64 = UNKNOWN_OFFSET
+    log_append_time_ms: Int64 = -1
+    log_start_offset: Annotated[Int64, Since(5)] = -1
+    record_errors: Annotated[list[BatchIndexAndErrorMessage], Since(8)] = field(
+        default_factory=list
+    )
+    error_message: Annotated[str | None, Since(8), Nullable(8)] = None
+    current_leader: Annotated[LeaderIdAndEpoch | None, Since(10), Tag(0)] = None
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicProduceResponse:
+    """What became of one topic's batches."""
+
+    name: Annotated[str, Until(12)] = ""
+    topic_id: Annotated[UUID, Since(13)] = ZERO_UUID
+    partition_responses: list[PartitionProduceResponse]
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeEndpoint:
+    """Where a leader named in `current_leader` listens."""
+
+    node_id: Annotated[Int32, Since(10)]
+    host: Annotated[str, Since(10)]
+    port: Annotated[Int32, Since(10)]
+    rack: Annotated[str | None, Since(10), Nullable(10)] = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ProduceResponse:
+    """What became of a Produce request, partition by partition."""
+
+    responses: list[TopicProduceResponse]
+    throttle_time_ms: Int32 = 0
+    node_endpoints: Annotated[list[NodeEndpoint], Since(10), Tag(0)] = field(default_factory=list)
+
+
+Request: TypeAlias = ApiVersionsRequest | MetadataRequest | InitProducerIdRequest | ProduceRequest
+Response: TypeAlias = (
+    ApiVersionsResponse | MetadataResponse | InitProducerIdResponse | ProduceResponse
+)
+
+
+class Api(NamedTuple):
+    """One row of the protocol: the versions this client speaks, and where compact types begin."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    flexible_version: int
+    request: type[Request]
+    response: type[Response]
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether `version` uses compact types and tagged fields (KIP-482)."""
+        return version >= self.flexible_version
+
+
+PRODUCE: Final = Api(0, "Produce", 3, 13, 9, ProduceRequest, ProduceResponse)
+METADATA: Final = Api(3, "Metadata", 4, 13, 9, MetadataRequest, MetadataResponse)
+API_VERSIONS: Final = Api(18, "ApiVersions", 0, 4, 3, ApiVersionsRequest, ApiVersionsResponse)
+INIT_PRODUCER_ID: Final = Api(
+    22, "InitProducerId", 0, 5, 2, InitProducerIdRequest, InitProducerIdResponse
+)
+
+APIS: Final = {api.key: api for api in (PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID)}
+API_OF: Final[dict[type[Request], Api]] = {api.request: api for api in APIS.values()}

@@ -1,0 +1,277 @@
+"""Kafka's primitive types: what is read from and written to the wire between whole messages.
+
+Every read takes ``(buffer, position)`` and gives ``(value, next position)``; it checks its length
+against the bytes that are left *before* it allocates, so a garbage length costs an exception and
+never memory. Integers of fixed width are packed in runs by `schema`, not here.
+
+Compact types (KIP-482) carry ``length + 1`` as an unsigned varint, 0 meaning null.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple, TypeAlias
+from uuid import UUID
+
+from spark_kafka_sink.errors import ProtocolError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+ZERO_UUID = UUID(int=0)
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+
+class Records(NamedTuple):
+    """Record batches on their way out: buffers sent one after another without being joined."""
+
+    buffers: tuple[Buffer, ...]
+    size_bytes: int
+
+
+class Writer:
+    """Collects a message: one growing bytearray, and places where record buffers go between."""
+
+    __slots__ = ("_splices", "out")
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+        self._splices: list[tuple[int, Records]] = []
+
+    def splice(self, records: Records) -> None:
+        """Put `records` at the present end of the message without copying them."""
+        self._splices.append((len(self.out), records))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole message, records included."""
+        return len(self.out) + sum(records.size_bytes for _, records in self._splices)
+
+    def buffers(self) -> list[Buffer]:
+        """Give the message as the buffers to send, in order."""
+        if not self._splices:
+            return [self.out]
+        view, start = memoryview(self.out), 0
+        parts: list[Buffer] = []
+        for end, records in self._splices:
+            parts.append(view[start:end])
+            parts.extend(records.buffers)
+            start = end
+        if start < len(view):
+            parts.append(view[start:])
+        return parts
+
+
+def need(buffer: Buffer, position: int, size: int) -> int:
+    """Give the position after `size` more bytes.
+
+    Raises ProtocolError where `size` is negative or the buffer ends before.
+    """
+    end = position + size
+    if size < 0 or end > len(buffer):
+        message = (
+            f"a length of {size} bytes at offset {position} does not fit "
+            f"the {len(buffer) - position} bytes that are left"
+        )
+        raise ProtocolError(message)
+    return end
+
+
+def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Read a base-128 varint of at most five bytes (ByteUtils.readUnsignedVarint)."""
+    value = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 28:
+            message = f"a varint at offset {position - 5} is longer than five bytes"
+            raise ProtocolError(message)
+    if value > 0xFFFFFFFF:
+        message = f"a varint at offset {position} exceeds 32 bits"
+        raise ProtocolError(message)
+    return value, position
+
+
+def write_unsigned_varint(out: bytearray, value: int) -> None:
+    """Append `value` (>= 0) as a base-128 varint."""
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _read_length16(buffer: Buffer, position: int) -> tuple[int, int]:
+    return _INT16.unpack_from(buffer, position)[0], position + 2
+
+
+def _read_length32(buffer: Buffer, position: int) -> tuple[int, int]:
+    return _INT32.unpack_from(buffer, position)[0], position + 4
+
+
+def _read_compact_length(buffer: Buffer, position: int) -> tuple[int, int]:
+    length, position = read_unsigned_varint(buffer, position)
+    return length - 1, position
+
+
+def _not_null(kind: str, position: int) -> ProtocolError:
+    return ProtocolError(f"a {kind} at offset {position} is null where the protocol forbids it")
+
+
+def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
+    """Read an int16-length UTF-8 string; -1 is None."""
+    length, position = _read_length16(buffer, position)
+    if length == -1:
+        return None, position
+    end = need(buffer, position, length)
+    return str(buffer[position:end], "utf-8"), end
+
+
+def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
+    """Read a varint-length UTF-8 string; 0 is None."""
+    length, position = _read_compact_length(buffer, position)
+    if length == -1:
+        return None, position
+    end = need(buffer, position, length)
+    return str(buffer[position:end], "utf-8"), end
+
+
+def read_string(buffer: Buffer, position: int) -> tuple[str, int]:
+    """Read an int16-length string that may not be null."""
+    value, end = read_nullable_string(buffer, position)
+    if value is None:
+        raise _not_null("string", position)
+    return value, end
+
+
+def read_compact_string(buffer: Buffer, position: int) -> tuple[str, int]:
+    """Read a varint-length string that may not be null."""
+    value, end = read_compact_nullable_string(buffer, position)
+    if value is None:
+        raise _not_null("string", position)
+    return value, end
+
+
+def read_nullable_bytes(buffer: Buffer, position: int) -> tuple[memoryview | None, int]:
+    """Read int32-length bytes as a view into the buffer; -1 is None."""
+    length, position = _read_length32(buffer, position)
+    if length == -1:
+        return None, position
+    end = need(buffer, position, length)
+    return memoryview(buffer)[position:end], end
+
+
+def read_compact_nullable_bytes(buffer: Buffer, position: int) -> tuple[memoryview | None, int]:
+    """Read varint-length bytes as a view into the buffer; 0 is None."""
+    length, position = _read_compact_length(buffer, position)
+    if length == -1:
+        return None, position
+    end = need(buffer, position, length)
+    return memoryview(buffer)[position:end], end
+
+
+def read_nullable_array_length(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Read an array's length; -1 is null. No element is smaller than a byte."""
+    length, position = _read_length32(buffer, position)
+    if length != -1:
+        need(buffer, position, length)
+    return length, position
+
+
+def read_compact_nullable_array_length(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Read a compact array's length; -1 is null. No element is smaller than a byte."""
+    length, position = _read_compact_length(buffer, position)
+    if length != -1:
+        need(buffer, position, length)
+    return length, position
+
+
+def read_array_length(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Read the length of an array that may not be null."""
+    length, end = read_nullable_array_length(buffer, position)
+    if length == -1:
+        raise _not_null("array", position)
+    return length, end
+
+
+def read_compact_array_length(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Read the length of a compact array that may not be null."""
+    length, end = read_compact_nullable_array_length(buffer, position)
+    if length == -1:
+        raise _not_null("array", position)
+    return length, end
+
+
+def read_uuid(buffer: Buffer, position: int) -> tuple[UUID, int]:
+    """Read sixteen bytes as a UUID."""
+    end = need(buffer, position, 16)
+    return UUID(bytes=bytes(buffer[position:end])), end
+
+
+def write_string(out: bytearray, value: str | None) -> None:
+    """Append an int16-length string, -1 for None. Raises ProtocolError over 32,767 bytes."""
+    if value is None:
+        out += b"\xff\xff"
+        return
+    data = _encoded(value)
+    out += _INT16.pack(len(data))
+    out += data
+
+
+def write_compact_string(out: bytearray, value: str | None) -> None:
+    """Append a varint-length string, 0 for None. Raises ProtocolError over 32,767 bytes."""
+    write_compact_bytes(out, None if value is None else _encoded(value))
+
+
+def _encoded(value: str) -> bytes:
+    data = value.encode()
+    if len(data) > 0x7FFF:
+        message = f"a string of {len(data)} bytes is longer than the 32767 that Kafka can carry"
+        raise ProtocolError(message)
+    return data
+
+
+def write_bytes(out: bytearray, value: Buffer | None) -> None:
+    """Append int32-length bytes, -1 for None."""
+    if value is None:
+        out += b"\xff\xff\xff\xff"
+        return
+    out += _INT32.pack(len(value))
+    out += value
+
+
+def write_compact_bytes(out: bytearray, value: Buffer | None) -> None:
+    """Append varint-length bytes, 0 for None."""
+    if value is None:
+        out.append(0)
+        return
+    write_unsigned_varint(out, len(value) + 1)
+    out += value
+
+
+def write_array_length(out: bytearray, length: int) -> None:
+    """Append an array's length, -1 for null."""
+    out += _INT32.pack(length)
+
+
+def write_compact_array_length(out: bytearray, length: int) -> None:
+    """Append a compact array's length; -1 becomes 0, null."""
+    write_unsigned_varint(out, length + 1)
+
+
+def write_records(writer: Writer, records: Records | None) -> None:
+    """Append int32-length records without copying them."""
+    writer.out += _INT32.pack(-1 if records is None else records.size_bytes)
+    if records is not None:
+        writer.splice(records)
+
+
+def write_compact_records(writer: Writer, records: Records | None) -> None:
+    """Append varint-length records without copying them."""
+    write_unsigned_varint(writer.out, 0 if records is None else records.size_bytes + 1)
+    if records is not None:
+        writer.splice(records)
