@@ -1,0 +1,1 @@
+"""Arrow columns to record batches: pure functions, no sockets, threads or clock."""

@@ -1,0 +1,143 @@
+"""The columns of a slice of records, in the one shape the encoder works on.
+
+Arrow has four types for bytes (string, binary and their large_ forms), slices and null bitmaps; a
+`BinaryColumn` is all of them made equal: a view of the bytes, int64 offsets, and a mask of what is
+not null. Nothing is copied but offsets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_kafka_sink.records.varint import Int64s, varint_widths, zigzag
+
+ATTRIBUTES_BYTES: Final = 1
+NO_HEADERS_BYTES: Final = 1
+NULL_BYTES: Final = 1
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+UInt8s: TypeAlias = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryColumn:
+    """Bytes per row: row i is ``data[offsets[i]:offsets[i + 1]]``, or null.
+
+    data: uint8 of any length; offsets: int64 of rows + 1; valid: bool of rows, None if no null.
+    A null row may span bytes in `data` (Arrow allows it); they are never read.
+    """
+
+    data: UInt8s
+    offsets: Int64s
+    valid: Bools | None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Int64s:
+        """Bytes of each row, int64; 0 for a null."""
+        lengths = np.diff(self.offsets)
+        return lengths if self.valid is None else np.where(self.valid, lengths, 0)
+
+    @property
+    def wire_lengths(self) -> Int64s:
+        """Bytes of each row as records write them, int64; -1 for a null."""
+        lengths = np.diff(self.offsets)
+        return lengths if self.valid is None else np.where(self.valid, lengths, -1)
+
+    def slice(self, start: int, stop: int) -> BinaryColumn:
+        """Give rows start to stop as a view."""
+        valid = None if self.valid is None else self.valid[start:stop]
+        return BinaryColumn(self.data, self.offsets[start : stop + 1], valid)
+
+    @classmethod
+    def of(cls, array: pa.Array) -> BinaryColumn:
+        """View a binary, large_binary, string or large_string array of any offset."""
+        _, offsets, data = array.buffers()
+        width = np.int64 if _is_large(array.type) else np.int32
+        first, rows = array.offset, len(array)
+        if rows == 0 or offsets is None or data is None:
+            return cls(np.empty(0, np.uint8), np.zeros(rows + 1, np.int64), valid_mask(array))
+        item = np.dtype(width).itemsize
+        positions = np.frombuffer(offsets, width, rows + 1, first * item).astype(np.int64)
+        return cls(np.frombuffer(data, np.uint8), positions, valid_mask(array))
+
+
+def valid_mask(array: pa.Array) -> Bools | None:
+    """Give which rows of any array are not null, bool of its length; None if none is null."""
+    if not array.null_count:
+        return None
+    mask: Bools = array.is_valid().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _is_large(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_large_binary(kind) or pa.types.is_large_string(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """A slice of records as columns of equal length, measured once; made by `of`.
+
+    key: None where no row has one. headers: each row's header section as records carry it (count
+    and entries, see `headers`), None where no row has any. timestamps_ms: int64 of rows.
+    key_lengths, value_lengths: as records write them, int64 of rows, -1 for null. body_bytes: the
+    encoded size of each record but for its length and its two deltas, int64 of rows.
+    """
+
+    key: BinaryColumn | None
+    value: BinaryColumn
+    headers: BinaryColumn | None
+    timestamps_ms: Int64s
+    key_lengths: Int64s | None
+    value_lengths: Int64s
+    body_bytes: Int64s
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        key: BinaryColumn | None,
+        value: BinaryColumn,
+        headers: BinaryColumn | None,
+        timestamps_ms: Int64s,
+    ) -> RecordColumns:
+        """Measure the columns of some records."""
+        value_lengths = value.wire_lengths
+        body_bytes = _field_bytes(value, value_lengths)
+        body_bytes += ATTRIBUTES_BYTES
+        body_bytes += NO_HEADERS_BYTES if headers is None else headers.lengths
+        key_lengths = None
+        if key is None:
+            body_bytes += NULL_BYTES
+        else:
+            key_lengths = key.wire_lengths
+            body_bytes += _field_bytes(key, key_lengths)
+        return cls(key, value, headers, timestamps_ms, key_lengths, value_lengths, body_bytes)
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def slice(self, start: int, stop: int) -> RecordColumns:
+        """Give rows start to stop as a view."""
+        return RecordColumns(
+            key=None if self.key is None else self.key.slice(start, stop),
+            value=self.value.slice(start, stop),
+            headers=None if self.headers is None else self.headers.slice(start, stop),
+            timestamps_ms=self.timestamps_ms[start:stop],
+            key_lengths=None if self.key_lengths is None else self.key_lengths[start:stop],
+            value_lengths=self.value_lengths[start:stop],
+            body_bytes=self.body_bytes[start:stop],
+        )
+
+
+def _field_bytes(column: BinaryColumn, wire_lengths: Int64s) -> Int64s:
+    """Give what a key or value takes with the varint of its length, int64 of rows."""
+    lengths = wire_lengths if column.valid is None else np.maximum(wire_lengths, 0)
+    return lengths + varint_widths(zigzag(wire_lengths))

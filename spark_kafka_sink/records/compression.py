@@ -1,0 +1,112 @@
+"""The four codecs, each in the framing a Java broker and every Kafka client read.
+
+gzip: one member. snappy: the xerial stream, 32 KiB blocks behind a 16-byte header. lz4: a frame of
+independent 64 KiB blocks without checksum or content size, byte for byte the header that Java
+writes; linked blocks, which most libraries write by default (pyarrow's lz4 among them), are refused
+by Java's reader. zstd: one frame.
+
+All of them release the GIL while they work.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import lz4.frame
+import pyarrow as pa
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024
+_GZIP_WINDOW_BITS: Final = 31
+# Kafka's default level 9 stands for the fast compressor (Lz4Compression), lz4's level 0.
+_KAFKA_LZ4_FAST_LEVEL: Final = 9
+_LZ4_HC_LEVELS: Final = (3, 12)
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """A codec at a level: its id in a batch's attributes, its name in compression.type."""
+
+    id: int
+    name: str
+    compress: Callable[[Buffer], bytes] | None
+
+    def __call__(self, pieces: Sequence[Buffer]) -> tuple[Buffer, ...]:
+        """Compress records given in pieces, as one block; without a codec give them back."""
+        if self.compress is None:
+            return tuple(pieces)
+        whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return (self.compress(whole),)
+
+
+NO_COMPRESSION: Final = Codec(0, "none", None)
+
+DEFAULT_LEVELS: Final = {"gzip": -1, "lz4": _KAFKA_LZ4_FAST_LEVEL, "zstd": 3}
+
+
+def codec(name: str, level: int | None = None) -> Codec:
+    """Give the codec of a compression.type; `level` is in Kafka's terms, None for its default."""
+    if name in DEFAULT_LEVELS and level is None:
+        level = DEFAULT_LEVELS[name]
+    if name == "gzip":
+        return Codec(1, name, _gzip(level or 0))
+    if name == "snappy":
+        return Codec(2, name, _snappy())
+    if name == "lz4":
+        return Codec(3, name, _lz4(level or 0))
+    if name == "zstd":
+        return Codec(4, name, _zstd(level or 0))
+    return NO_COMPRESSION
+
+
+def _gzip(level: int) -> Callable[[Buffer], bytes]:
+    def compress(data: Buffer) -> bytes:
+        stream = zlib.compressobj(level, wbits=_GZIP_WINDOW_BITS)
+        return stream.compress(data) + stream.flush()
+
+    return compress
+
+
+def _snappy() -> Callable[[Buffer], bytes]:
+    block = pa.Codec("snappy")
+
+    def compress(data: Buffer) -> bytes:
+        view = memoryview(data)
+        out = [_XERIAL_HEADER]
+        for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+            packed = block.compress(view[start : start + _XERIAL_BLOCK_BYTES], asbytes=True)
+            out += [struct.pack(">i", len(packed)), packed]
+        return b"".join(out)
+
+    return compress
+
+
+def _lz4(kafka_level: int) -> Callable[[Buffer], bytes]:
+    low, high = _LZ4_HC_LEVELS
+    level = 0 if kafka_level == _KAFKA_LZ4_FAST_LEVEL else min(max(kafka_level, low), high)
+
+    def compress(data: Buffer) -> bytes:
+        packed: bytes = lz4.frame.compress(
+            data,
+            compression_level=level,
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            store_size=False,
+        )
+        return packed
+
+    return compress
+
+
+def _zstd(level: int) -> Callable[[Buffer], bytes]:
+    def compress(data: Buffer) -> bytes:
+        packed: bytes = pa.Codec("zstd", compression_level=level).compress(data, asbytes=True)
+        return packed
+
+    return compress

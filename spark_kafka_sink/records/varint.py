@@ -1,0 +1,58 @@
+"""Zigzag varints of whole columns, as numpy arrays (ByteUtils.writeVarint and writeVarlong).
+
+A varint is 1 to 10 groups of seven bits, lowest first, each byte but the last with its top bit
+set; signed values are zigzagged before: 0, -1, 1, -2 become 0, 1, 2, 3.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
+UInt64s: TypeAlias = npt.NDArray[np.uint64]
+Bytes2D: TypeAlias = npt.NDArray[np.uint8]
+
+MAX_VARLONG_BYTES: Final = 10
+
+
+def zigzag(values: Int64s) -> UInt64s:
+    """Map signed to unsigned, small magnitudes to small numbers; shape and order are kept."""
+    return ((values << 1) ^ (values >> 63)).view(np.uint64)
+
+
+def varint_widths(zigzagged: UInt64s) -> Int64s:
+    """Give how many bytes each value takes, 1 to 10."""
+    widths = np.ones(len(zigzagged), np.int64)
+    if not len(zigzagged):
+        return widths
+    largest = int(zigzagged.max())
+    for groups in range(1, MAX_VARLONG_BYTES):
+        limit = 1 << (7 * groups)
+        if largest < limit:
+            break
+        widths += zigzagged >= np.uint64(limit)
+    return widths
+
+
+def put_varints(target: Bytes2D, zigzagged: UInt64s, widths: Int64s) -> None:
+    """Write each value's bytes to the left of its row of `target`.
+
+    `target` is (rows, columns) of uint8 with as many columns as the widest value has bytes; what is
+    right of a row's width is left undefined.
+    """
+    columns = target.shape[1]
+    for column in range(columns):
+        low_bits = (zigzagged >> np.uint64(7 * column)).astype(np.uint8)
+        if column + 1 < columns:
+            target[:, column] = (low_bits & 0x7F) | ((widths > column + 1).view(np.uint8) << 7)
+        else:
+            target[:, column] = low_bits & 0x7F
+
+
+def varint_size(value: int) -> int:
+    """Give the bytes one signed value takes as a zigzag varint."""
+    zigzagged = (value << 1) ^ (value >> 63)
+    return max(1, -(-zigzagged.bit_length() // 7))
