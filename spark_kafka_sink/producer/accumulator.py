@@ -1,0 +1,271 @@
+"""RecordAccumulator: per partition a queue of batches, and the memory they take.
+
+Owns the queues and the byte credit of buffer.memory. At most the last batch of a queue is OPEN; the
+ones before it are SEALED and go first. It has no lock and no clock: `KafkaProducer` holds its lock
+around every call, and the time is an argument.
+
+Appending takes three steps, because rows are encoded outside the lock with offset deltas that
+continue the open batch: `reserve` memory, `hold` the partitions (a held open batch is neither
+sealed nor sent), then `append` what was encoded, which lets go again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.compression_ratio import CompressionRatioEstimator
+from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch, RetainedBuffer
+from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
+from spark_kafka_sink.records.compression import Codec
+from spark_kafka_sink.records.encoder import EncodedRecords
+from spark_kafka_sink.records.layout import Cut, OpenBatch
+
+
+class RecordAccumulator:
+    """Batches waiting to be sent. Times are seconds of the producer's clock."""
+
+    def __init__(
+        self,
+        *,
+        batch_size_bytes: int,
+        linger_s: float,
+        buffer_memory_bytes: int,
+        delivery_timeout_s: float,
+        codec: Codec,
+    ) -> None:
+        self._batch_size_bytes = max(1, batch_size_bytes)
+        self._linger_s = linger_s
+        self._delivery_timeout_s = delivery_timeout_s
+        self._codec = codec
+        self._ratios = CompressionRatioEstimator()
+        self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
+        # The partitions whose first batch is sealed; those with an open batch, oldest first.
+        self._sealed: dict[TopicPartition, None] = {}
+        self._open: dict[TopicPartition, ProducerBatch] = {}
+        self._held: set[TopicPartition] = set()
+        self._packing: set[ProducerBatch] = set()
+        self._incomplete: dict[ProducerBatch, None] = {}
+        self.buffer_memory_bytes = buffer_memory_bytes
+        self.available_bytes = buffer_memory_bytes
+        self.waiters = 0
+        self.flushes = 0
+
+    @property
+    def has_incomplete(self) -> bool:
+        """Whether any batch is neither acknowledged nor given up."""
+        return bool(self._incomplete)
+
+    @property
+    def has_undrained(self) -> bool:
+        """Whether any batch waits to be sent."""
+        return bool(self._sealed or self._open)
+
+    @property
+    def incomplete(self) -> list[ProducerBatch]:
+        """The batches that are neither acknowledged nor given up, oldest first."""
+        return list(self._incomplete)
+
+    # -- appending: the caller's thread, under the lock -------------------------------------------
+
+    def reserve(self, size_bytes: int) -> bool:
+        """Take `size_bytes` of credit; False where they are not there.
+
+        More than buffer.memory is granted only when everything is free.
+        """
+        if size_bytes > self.available_bytes < self.buffer_memory_bytes:
+            return False
+        self.available_bytes -= size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """Return credit."""
+        self.available_bytes += size_bytes
+
+    def hold(self, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
+        """Keep the partitions' open batches as they are, and tell how full they are."""
+        self._held.update(partitions)
+        full = {topic: self._full_bytes(topic) for topic in {tp.topic for tp in partitions}}
+        opens = []
+        for topic_partition in partitions:
+            batch = self._open.get(topic_partition)
+            full_bytes = full[topic_partition.topic]
+            if batch is None:
+                opens.append(OpenBatch(0, 0, full_bytes, 0))
+            else:
+                room = full_bytes - batch.records_bytes
+                opens.append(
+                    OpenBatch(batch.record_count, room, full_bytes, batch.base_timestamp_ms)
+                )
+        return opens
+
+    def let_go(self, partitions: Sequence[TopicPartition]) -> None:
+        """End `hold`."""
+        self._held.difference_update(partitions)
+
+    def append(
+        self,
+        partitions: Sequence[TopicPartition],
+        cuts: list[Cut],
+        encoded: EncodedRecords,
+        now: float,
+    ) -> list[ProducerBatch]:
+        """Put encoded cuts into their partitions' batches; cuts are in order, without gaps.
+
+        partitions: of each run of the layout. Gives the batches that became full and are to be
+        packed outside the lock: they are not sent before `packed`. Charges what is retained; the
+        caller gives its reservation back.
+        """
+        whole = RetainedBuffer(len(encoded.buffer))
+        edges = encoded.offsets[[cut.start for cut in cuts] + [cuts[-1].stop]].tolist()
+        charged, full = 0, []
+        for number, cut in enumerate(cuts):
+            topic_partition = partitions[cut.run]
+            batch = self._open.get(topic_partition)
+            if batch is None or cut.starts_batch:
+                if batch is not None:
+                    self._seal(topic_partition, batch)
+                    if self._codec.compress is not None:
+                        full.append(batch)
+                batch = self._new_batch(topic_partition, cut.base_timestamp_ms, now)
+            copied = batch.copied_bytes
+            piece = encoded.buffer[edges[number] : edges[number + 1]]
+            batch.append(piece, cut.stop - cut.start, cut.max_timestamp_ms, whole)
+            charged += batch.copied_bytes - copied
+        if whole.holders:
+            charged += whole.size_bytes
+        self.available_bytes -= charged
+        self._packing.update(full)
+        return full
+
+    def packed(self, batch: ProducerBatch) -> None:
+        """Take account of a batch that was compressed: less memory, and a ratio observed.
+
+        Called again for the same batch, as on every attempt to send it, it does nothing.
+        """
+        self._packing.discard(batch)
+        if batch.codec.compress is None or batch.is_done or batch.settled:
+            return
+        self._ratios.observe(
+            batch.topic_partition.topic,
+            (batch.size_bytes - RECORD_BATCH_OVERHEAD) / max(1, batch.records_bytes),
+        )
+        self.available_bytes += batch.settle()
+
+    def _new_batch(self, tp: TopicPartition, base_timestamp_ms: int, now: float) -> ProducerBatch:
+        batch = ProducerBatch(tp, self._codec, base_timestamp_ms, now)
+        self._queues.setdefault(tp, deque()).append(batch)
+        self._open[tp] = batch
+        self._incomplete[batch] = None
+        return batch
+
+    def _full_bytes(self, topic: str) -> int:
+        size = self._batch_size_bytes - RECORD_BATCH_OVERHEAD
+        if self._codec.compress is not None:
+            size = self._ratios.uncompressed_bytes(topic, size)
+        return max(1, size)
+
+    def _seal(self, topic_partition: TopicPartition, batch: ProducerBatch) -> None:
+        batch.seal()
+        del self._open[topic_partition]
+        self._sealed[topic_partition] = None
+
+    # -- sending: the I/O thread, under the lock --------------------------------------------------
+
+    def sendable(self, now: float) -> Iterator[ProducerBatch]:
+        """Give the first batch of each partition that has one to send, by age of waiting.
+
+        An open batch is to be sent when it has lingered, or when it must not wait: while memory is
+        short, or a flush or close is under way.
+        """
+        sealed = list(self._sealed)
+        for topic_partition in sealed:
+            batch = self._queues[topic_partition][0]
+            if batch.retry_at <= now and batch not in self._packing:
+                yield batch
+        # A partition gives one batch a turn, also where the caller has just taken its sealed one.
+        not_now = self._held.union(sealed)
+        hurry = bool(self.waiters or self.flushes)
+        for topic_partition, batch in list(self._open.items()):
+            if not hurry and now < batch.created_at + self._linger_s:
+                return
+            if topic_partition not in not_now:
+                yield batch
+
+    def next_sendable_at(self, now: float) -> float:
+        """Give when `sendable` will give more than now because of time alone."""
+        waits = [self._queues[tp][0].retry_at for tp in self._sealed]
+        due = min((at for at in waits if at > now), default=float("inf"))
+        for batch in self._open.values():
+            if batch.created_at + self._linger_s > now:
+                return min(due, batch.created_at + self._linger_s)
+        return due
+
+    def take(self, batch: ProducerBatch) -> None:
+        """Remove a batch that `sendable` gave from its queue; it is sealed if it was open."""
+        topic_partition = batch.topic_partition
+        if batch.state is BatchState.OPEN:
+            self._seal(topic_partition, batch)
+        queue = self._queues[topic_partition]
+        queue.popleft()
+        # Partitions take turns: this one goes behind the others.
+        del self._sealed[topic_partition]
+        if queue and queue[0].state is BatchState.SEALED:
+            self._sealed[topic_partition] = None
+
+    def reenqueue(self, batch: ProducerBatch) -> None:
+        """Put a batch back at the head of its queue, behind batches with lower sequences."""
+        queue = self._queues[batch.topic_partition]
+        ahead = 0
+        if batch.has_sequence:
+            base = batch.base_sequence
+            while ahead < len(queue) and _is_before(queue[ahead], base):
+                ahead += 1
+        queue.insert(ahead, batch)
+        self._sealed[batch.topic_partition] = None
+
+    def expired(self, now: float) -> list[ProducerBatch]:
+        """Give the batches, in queues or in flight, whose delivery.timeout.ms has passed.
+
+        `_incomplete` is in order of creation, so only what has expired is looked at.
+        """
+        found = []
+        for batch in self._incomplete:
+            if now < batch.created_at + self._delivery_timeout_s:
+                break
+            if batch.topic_partition not in self._held and batch not in self._packing:
+                found.append(batch)
+        return found
+
+    def next_expiry_at(self) -> float:
+        """Give when the oldest batch expires."""
+        for batch in self._incomplete:
+            return batch.created_at + self._delivery_timeout_s
+        return float("inf")
+
+    def remove(self, batch: ProducerBatch) -> None:
+        """Take a batch that waits in its queue out of it, wherever it stands."""
+        topic_partition = batch.topic_partition
+        queue = self._queues[topic_partition]
+        queue.remove(batch)
+        if self._open.get(topic_partition) is batch:
+            del self._open[topic_partition]
+        self._sealed.pop(topic_partition, None)
+        if queue and queue[0].state is BatchState.SEALED:
+            self._sealed[topic_partition] = None
+
+    def complete(self, batch: ProducerBatch) -> None:
+        """Note that a batch is done; its memory stays charged until `deallocate`."""
+        self._incomplete.pop(batch, None)
+
+    def deallocate(self, batch: ProducerBatch) -> None:
+        """Free the memory of a batch that is no longer on the wire."""
+        self.available_bytes += batch.release()
+
+
+def _is_before(batch: ProducerBatch, sequence: int) -> bool:
+    """Whether a queued batch carries a sequence before `sequence`, across the wrap."""
+    if not batch.has_sequence:
+        return False
+    return 0 < (sequence - batch.base_sequence) % 2**31 < 2**30

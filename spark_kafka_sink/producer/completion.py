@@ -1,0 +1,199 @@
+"""What becomes of a batch: acknowledged, to be sent again, or given up.
+
+Owns the decision for every answer a Produce request can get (Sender.completeBatch of the Java
+client), and the sentences that a user reads when a batch is given up. It never sends.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import (
+    ADVICE,
+    ApiException,
+    KafkaException,
+    TimeoutException,
+    api_exception,
+)
+from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.metadata import ClusterMetadata
+from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
+from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.wire.messages import PartitionProduceResponse
+
+
+class BatchCompletion:
+    """Completes batches and keeps those that are done until `take_done`."""
+
+    def __init__(
+        self,
+        *,
+        accumulator: RecordAccumulator,
+        metadata: ClusterMetadata,
+        sequences: Sequences | None,
+        retries: int,
+        delivery_timeout_s: float,
+        retry_backoff: ExponentialBackoff,
+        random: Random,
+    ) -> None:
+        self._accumulator = accumulator
+        self._metadata = metadata
+        self._sequences = sequences
+        self._retries = retries
+        self._delivery_timeout_s = delivery_timeout_s
+        self._retry_backoff = retry_backoff
+        self._random = random
+        self._done: list[ProducerBatch] = []
+
+    def take_done(self) -> list[ProducerBatch]:
+        """Give the batches that succeeded or failed since the last call, in that order."""
+        done, self._done = self._done, []
+        return done
+
+    def answered(
+        self, batch: ProducerBatch, answer: PartitionProduceResponse, node_id: int, now: float
+    ) -> None:
+        """Complete a batch by a broker's answer."""
+        if batch.state is not BatchState.IN_FLIGHT:
+            self._late(batch, succeeded=answer.error_code == codes.NONE)
+        elif answer.error_code in (codes.NONE, codes.DUPLICATE_SEQUENCE_NUMBER):
+            self.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
+        else:
+            self.failed(batch, answer.error_code, _reason(batch, answer), node_id, now, answer)
+
+    def succeeded(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
+        """Complete a batch that a broker has (or, with acks=0, was sent)."""
+        batch.succeed(base_offset, log_append_time_ms)
+        if self._sequences is not None:
+            self._sequences.acknowledged(batch)
+        self._finish(batch)
+
+    def failed(
+        self,
+        batch: ProducerBatch,
+        code: int,
+        reason: str,
+        node_id: int | None,
+        now: float,
+        answer: PartitionProduceResponse | None = None,
+    ) -> None:
+        """Send a batch again, or give it up, for an error code of a broker or of the network."""
+        if batch.state is not BatchState.IN_FLIGHT:
+            self._late(batch, succeeded=False)
+            return
+        if error_code(code).refresh_metadata:
+            self._metadata.request_update()
+        batch.node_id = None
+        if self._can_retry(batch, code, answer, now):
+            batch.retry(now + self._retry_backoff.delay_s(batch.attempts, self._random))
+            self._accumulator.reenqueue(batch)
+            return
+        self._give_up(batch, _exception(batch, code, reason, node_id))
+
+    def expired(self, batch: ProducerBatch, now: float) -> None:
+        """Give up a batch whose delivery.timeout.ms has passed.
+
+        If it is at a broker, its memory and its sequence stay taken until the answer comes or the
+        connection breaks (`answered` and `failed` then find it done).
+        """
+        waited_ms = round((now - batch.created_at) * 1000)
+        where = "in flight" if batch.state is BatchState.IN_FLIGHT else "waiting to be sent"
+        leader = self._metadata.leader(batch.topic_partition)
+        message = (
+            f"{batch.topic_partition}: {batch.record_count} record(s) were not acknowledged within "
+            f"kafka.delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}: {where} after "
+            f"{waited_ms} ms and {batch.attempts} failed attempt(s); "
+            f"{'its leader is ' + str(leader) if leader else 'no leader is known'}"
+        )
+        error = TimeoutException(
+            message,
+            topic=batch.topic_partition.topic,
+            partition=batch.topic_partition.partition,
+            node_id=batch.node_id,
+            api="Produce",
+            attempts=batch.attempts + 1,
+        )
+        self.abandon(batch, error)
+
+    def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
+        """Give up a batch in whatever state it is."""
+        if batch.state is BatchState.IN_FLIGHT:
+            batch.fail(error)
+            self._accumulator.complete(batch)
+            self._done.append(batch)
+            return
+        self._accumulator.remove(batch)
+        self._give_up(batch, error)
+
+    def _can_retry(
+        self, batch: ProducerBatch, code: int, answer: PartitionProduceResponse | None, now: float
+    ) -> bool:
+        if batch.attempts >= self._retries or now >= batch.created_at + self._delivery_timeout_s:
+            return False
+        if self._sequences is not None:
+            if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                if self._sequences.follows_last_acked(batch):
+                    self._sequences.request_epoch_bump(batch)
+                return True
+            if code == codes.UNKNOWN_PRODUCER_ID:
+                if answer is not None and answer.log_start_offset != -1:
+                    self._sequences.request_epoch_bump(batch)
+                return True
+        return error_code(code).retriable
+
+    def _give_up(self, batch: ProducerBatch, error: KafkaException) -> None:
+        batch.fail(error)
+        if self._sequences is not None:
+            self._sequences.failed(batch)
+        self._finish(batch)
+
+    def _late(self, batch: ProducerBatch, *, succeeded: bool) -> None:
+        """Settle a batch that had expired in flight: nothing can come for it any more."""
+        batch.node_id = None
+        if self._sequences is not None:
+            if succeeded:
+                self._sequences.acknowledged(batch)
+            else:
+                self._sequences.failed(batch)
+        self._accumulator.deallocate(batch)
+
+    def _finish(self, batch: ProducerBatch) -> None:
+        self._accumulator.complete(batch)
+        self._accumulator.deallocate(batch)
+        self._done.append(batch)
+
+
+def _reason(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:
+    """Give what the broker said beyond the code, with the first record it refused."""
+    said = [answer.error_message] if answer.error_message else []
+    if answer.record_errors:
+        first = answer.record_errors[0]
+        text = f"record {first.batch_index} of the batch"
+        if first.batch_index_error_message:
+            text += f": {first.batch_index_error_message}"
+        said.append(text)
+    if answer.error_code == codes.INVALID_TIMESTAMP:
+        said.append(f"its timestamps are {batch.base_timestamp_ms} to {batch.max_timestamp_ms} ms")
+    return "; ".join(said)
+
+
+def _exception(batch: ProducerBatch, code: int, reason: str, node_id: int | None) -> ApiException:
+    row = error_code(code)
+    text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
+    text += f": {row.name} ({code})"
+    if node_id is not None:
+        text += f" from node {node_id}"
+    if batch.attempts:
+        text += f" after {batch.attempts + 1} attempts"
+    return api_exception(
+        code,
+        "; ".join(part for part in (text, reason, ADVICE.get(code)) if part),
+        topic=batch.topic_partition.topic,
+        partition=batch.topic_partition.partition,
+        node_id=node_id,
+        api="Produce",
+        attempts=batch.attempts + 1,
+    )

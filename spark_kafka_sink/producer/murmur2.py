@@ -1,0 +1,103 @@
+"""Kafka's murmur2 of a whole column of keys at once, as numpy (Utils.murmur2 of the Java client).
+
+Keys are hashed in step: word j of every key that has one, then word j + 1. Keys of one length, the
+usual case, all have the same words. Others are sorted by length first, so that the keys that still
+have words are always the first so many, and a step is a handful of numpy operations on a shrinking
+prefix. When fewer than `_VECTOR_ROWS` keys are left (one key may be a megabyte), they are finished
+one by one in Python integers, which is faster than numpy on so few.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_kafka_sink.records.columns import BinaryColumn
+from spark_kafka_sink.records.varint import Int64s
+
+UInt32s: TypeAlias = npt.NDArray[np.uint32]
+
+_SEED: Final = 0x9747B28C
+_M: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
+_VECTOR_ROWS: Final = 16
+_POSITIVE: Final = 0x7FFFFFFF
+
+
+def murmur2(keys: BinaryColumn) -> UInt32s:
+    """Hash every key; uint32 of rows. What a null key gives is meaningless."""
+    lengths = keys.lengths
+    starts = keys.offsets[:-1]
+    if not len(lengths) or lengths.min() == lengths.max():
+        return _hash(keys, starts, lengths)
+    by_length = np.argsort(-lengths, kind="stable")
+    result = np.empty(len(lengths), np.uint32)
+    result[by_length] = _hash(keys, starts[by_length], lengths[by_length])
+    return result
+
+
+def _hash(keys: BinaryColumn, starts: Int64s, lengths: Int64s) -> UInt32s:
+    """Hash keys that are sorted by length, longest first."""
+    hashes = lengths.astype(np.uint32)
+    hashes ^= np.uint32(_SEED)
+    words = lengths >> 2
+    _mix_words(hashes, keys, starts, words)
+    tails = lengths & 3
+    if tails.any():
+        _mix_tails(hashes, keys, starts + 4 * words, tails)
+    hashes ^= hashes >> np.uint32(13)
+    hashes *= np.uint32(_M)
+    hashes ^= hashes >> np.uint32(15)
+    return hashes
+
+
+def to_positive(hashes: UInt32s) -> Int64s:
+    """Clear the sign bit, as the Java client does before it takes the remainder."""
+    return (hashes & np.uint32(_POSITIVE)).astype(np.int64)
+
+
+def _mix_words(hashes: UInt32s, keys: BinaryColumn, starts: Int64s, words: Int64s) -> None:
+    """Mix in every whole word; `words` falls from row to row."""
+    if not len(words) or not words[0]:
+        return
+    # Every position of the data as a little-endian word: a view that overlaps itself.
+    data = keys.data
+    overlapping = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
+    longest, shortest = int(words[0]), int(words[-1])
+    counts = [len(words)] * shortest
+    if longest > shortest:
+        steps = np.arange(shortest + 1, longest + 1)
+        counts += np.searchsorted(-words, -steps, "right").tolist()
+    for step, rows in enumerate(counts):
+        if rows < _VECTOR_ROWS:
+            for row in range(rows):
+                first = int(starts[row]) + 4 * step
+                raw = data[first : first + 4 * (int(words[row]) - step)].tobytes()
+                hashes[row] = _mix_one(int(hashes[row]), raw)
+            return
+        mixed = overlapping[starts[:rows] + 4 * step] * np.uint32(_M)
+        mixed ^= mixed >> np.uint32(24)
+        mixed *= np.uint32(_M)
+        hashes[:rows] *= np.uint32(_M)
+        hashes[:rows] ^= mixed
+
+
+def _mix_one(value: int, words: bytes) -> int:
+    for word in np.frombuffer(words, "<u4").tolist():
+        mixed = (word * _M) & _MASK
+        mixed ^= mixed >> 24
+        mixed = (mixed * _M) & _MASK
+        value = ((value * _M) & _MASK) ^ mixed
+    return value
+
+
+def _mix_tails(hashes: UInt32s, keys: BinaryColumn, starts: Int64s, tails: Int64s) -> None:
+    """Mix in the one to three bytes behind the last whole word."""
+    for byte in (2, 1, 0):
+        rows = np.flatnonzero(tails > byte)
+        if len(rows):
+            hashes[rows] ^= keys.data[starts[rows] + byte].astype(np.uint32) << np.uint32(8 * byte)
+    rows = np.flatnonzero(tails)
+    hashes[rows] *= np.uint32(_M)

@@ -1,0 +1,246 @@
+"""ProducerBatch: the records on their way to one partition, from first append to acknowledgement.
+
+Owns the batch's state, its pieces of encoded records and its header. It never decides *when* to
+seal, send or retry: the accumulator and the sender do.
+
+Pieces: a memoryview keeps its whole buffer alive, so pieces under `COPY_BELOW_BYTES` are copied
+into the batch's own buffer and larger ones are referenced; what is referenced is accounted for as a
+`RetainedBuffer`, whose memory counts as used until the last batch that holds it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from spark_kafka_sink.errors import IllegalStateException, KafkaException
+from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.records.batch import (
+    NO_SEQUENCE,
+    RECORD_BATCH_OVERHEAD,
+    BatchInfo,
+    batch_header,
+)
+from spark_kafka_sink.records.compression import Buffer, Codec
+from spark_kafka_sink.wire.primitives import Records
+
+COPY_BELOW_BYTES: Final = 64 * 1024
+
+
+class BatchState(Enum):
+    """Where a batch is in its life."""
+
+    OPEN = "takes records"
+    SEALED = "closed, waiting to be sent or sent again"
+    IN_FLIGHT = "sent, waiting for the answer"
+    SUCCEEDED = "acknowledged"
+    FAILED = "given up"
+
+
+TRANSITIONS: Final[Mapping[BatchState, frozenset[BatchState]]] = {
+    BatchState.OPEN: frozenset({BatchState.SEALED, BatchState.FAILED}),
+    BatchState.SEALED: frozenset({BatchState.IN_FLIGHT, BatchState.FAILED}),
+    BatchState.IN_FLIGHT: frozenset({BatchState.SEALED, BatchState.SUCCEEDED, BatchState.FAILED}),
+    BatchState.SUCCEEDED: frozenset(),
+    BatchState.FAILED: frozenset(),
+}
+
+
+class RetainedBuffer:
+    """An encoded slice that several batches reference; `holders` counts them."""
+
+    __slots__ = ("holders", "size_bytes")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.holders = 0
+
+
+class ProducerBatch:
+    """Records for one partition. Times are seconds of the producer's clock."""
+
+    __slots__ = (
+        "_header",
+        "_pieces",
+        "_state",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp_ms",
+        "codec",
+        "copied_bytes",
+        "created_at",
+        "error",
+        "log_append_time_ms",
+        "max_timestamp_ms",
+        "node_id",
+        "packed",
+        "producer",
+        "record_count",
+        "records_bytes",
+        "retained",
+        "retry_at",
+        "sent_bytes",
+        "settled",
+        "topic_partition",
+    )
+
+    def __init__(
+        self, topic_partition: TopicPartition, codec: Codec, base_timestamp_ms: int, now: float
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.codec = codec
+        self.base_timestamp_ms = base_timestamp_ms
+        self.max_timestamp_ms = base_timestamp_ms
+        self.created_at = now
+        self.record_count = 0
+        self.records_bytes = 0
+        self.copied_bytes = 0
+        self.retained: list[RetainedBuffer] = []
+        self.packed = False
+        self.settled = False
+        self.sent_bytes = 0
+        self.attempts = 0
+        self.retry_at = 0.0
+        self.node_id: int | None = None
+        self.producer: ProducerIdAndEpoch = NO_PRODUCER_ID
+        self.base_sequence = NO_SEQUENCE
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.error: KafkaException | None = None
+        self._state = BatchState.OPEN
+        self._pieces: list[Buffer] = []
+        self._header: bytes | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"ProducerBatch({self.topic_partition}, {self._state.name}, "
+            f"{self.record_count} records, sequence {self.base_sequence})"
+        )
+
+    @property
+    def state(self) -> BatchState:
+        """Where the batch is."""
+        return self._state
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the batch has succeeded or failed for good."""
+        return self._state in (BatchState.SUCCEEDED, BatchState.FAILED)
+
+    @property
+    def has_sequence(self) -> bool:
+        """Whether a sequence was assigned, which happens when it is first drained."""
+        return self.base_sequence != NO_SEQUENCE
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the batch as it will be sent; before it is packed, an upper bound."""
+        return RECORD_BATCH_OVERHEAD + sum(map(len, self._pieces))
+
+    def append(
+        self, piece: memoryview, records: int, max_timestamp_ms: int, whole: RetainedBuffer
+    ) -> None:
+        """Add encoded records; `whole` stands for the buffer that `piece` is a view of.
+
+        Raises IllegalStateException where the batch takes no more records.
+        """
+        if self._state is not BatchState.OPEN:
+            message = f"{self!r} takes no more records"
+            raise IllegalStateException(message)
+        if len(piece) >= COPY_BELOW_BYTES:
+            self._pieces.append(piece)
+            self.retained.append(whole)
+            whole.holders += 1
+        else:
+            self.copied_bytes += len(piece)
+            if self._pieces and isinstance(self._pieces[-1], bytearray):
+                self._pieces[-1] += piece
+            else:
+                self._pieces.append(bytearray(piece))
+        self.record_count += records
+        self.records_bytes += len(piece)
+        self.max_timestamp_ms = max(self.max_timestamp_ms, max_timestamp_ms)
+
+    def seal(self) -> None:
+        """Close the batch for records."""
+        self._to(BatchState.SEALED)
+
+    def pack(self) -> None:
+        """Compress the records of a sealed batch; the second call does nothing.
+
+        Needs no lock: one thread packs a batch, and `settle` accounts for the memory afterwards.
+        """
+        if not self.packed:
+            self._pieces = list(self.codec(self._pieces))
+            self.packed = True
+
+    def settle(self) -> int:
+        """Account for the packed records in place of the ones appended; give what this frees."""
+        packed_bytes = sum(map(len, self._pieces))
+        freed = self._release_retained() - packed_bytes
+        self.copied_bytes = packed_bytes
+        self.settled = True
+        return freed
+
+    def assign_sequence(self, producer: ProducerIdAndEpoch, base_sequence: int) -> None:
+        """Set what the header says of the producer; the next stamp writes it anew."""
+        self.producer = producer
+        self.base_sequence = base_sequence
+        self._header = None
+
+    def stamp(self) -> Records:
+        """Give the batch as it goes over the wire; a retry gives the same bytes again."""
+        self.pack()
+        if self._header is None:
+            info = BatchInfo(
+                self.record_count, self.base_timestamp_ms, self.max_timestamp_ms, self.codec.id
+            )
+            self._header = batch_header(info, self._pieces, self.producer, self.base_sequence)
+        self.sent_bytes = self.size_bytes
+        return Records((self._header, *self._pieces), self.sent_bytes)
+
+    def sent(self, node_id: int) -> None:
+        """Note that the batch is on its way to a node."""
+        self._to(BatchState.IN_FLIGHT)
+        self.node_id = node_id
+
+    def retry(self, retry_at: float) -> None:
+        """Note that an attempt failed and when the next one may be made."""
+        self._to(BatchState.SEALED)
+        self.attempts += 1
+        self.retry_at = retry_at
+        self.node_id = None
+
+    def succeed(self, base_offset: int, log_append_time_ms: int) -> None:
+        """Note the acknowledgement."""
+        self._to(BatchState.SUCCEEDED)
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+
+    def fail(self, error: KafkaException) -> None:
+        """Give the batch up."""
+        self._to(BatchState.FAILED)
+        self.error = error
+
+    def release(self) -> int:
+        """Let go of the records and give the bytes of memory this frees."""
+        freed = self._release_retained()
+        self._pieces, self.copied_bytes = [], 0
+        return freed
+
+    def _release_retained(self) -> int:
+        freed = self.copied_bytes
+        for whole in self.retained:
+            whole.holders -= 1
+            if not whole.holders:
+                freed += whole.size_bytes
+        self.retained = []
+        return freed
+
+    def _to(self, state: BatchState) -> None:
+        if state not in TRANSITIONS[self._state]:
+            message = f"{self!r} cannot become {state.name}"
+            raise IllegalStateException(message)
+        self._state = state

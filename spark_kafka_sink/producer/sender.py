@@ -1,0 +1,336 @@
+"""Sender: what goes to the brokers now, and what their answers mean. A pure state machine.
+
+`poll` gives the requests that are due, `handle` takes the network's events; the time is an argument
+of both, and neither sends, waits or locks. It owns which nodes are ready and how many Produce
+requests each has in flight; the queues belong to the accumulator, leaders to the metadata,
+sequences to `Sequences`, and what becomes of a batch to `BatchCompletion`.
+
+One Produce request goes to one node and carries at most one batch per partition (so that a retry
+never reorders), up to max.request.size. `build` makes the request outside the producer's lock,
+since it compresses and checksums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from uuid import UUID
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import KafkaException, api_exception
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.completion import BatchCompletion
+from spark_kafka_sink.producer.metadata import ClusterMetadata
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.wire.exchange import (
+    Answered,
+    ClientRequest,
+    Event,
+    NodeDown,
+    NodeReady,
+    NodeThrottled,
+    RequestFailed,
+)
+from spark_kafka_sink.wire.messages import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from spark_kafka_sink.wire.primitives import ZERO_UUID
+
+# The last version of Produce that names topics; later ones need every topic's id (KIP-516).
+_LAST_PRODUCE_BY_NAME = 12
+# Brokers ignore the timeout of a producer id without transactions, but want the field.
+_NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderConfig:
+    """What the sender is configured with; acks as they travel, -1 for all."""
+
+    acks: int
+    max_in_flight: int
+    max_request_size_bytes: int
+    request_timeout_ms: int
+    retry_backoff: ExponentialBackoff
+
+
+@dataclass(slots=True)
+class DrainedBatches:
+    """Batches on their way to one node in one request; their order is the order drained."""
+
+    node_id: int
+    batches: list[ProducerBatch] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
+class SenderPoll:
+    """What is due: requests as they are, drained batches to `build`, nodes to connect to."""
+
+    requests: list[ClientRequest] = field(default_factory=list)
+    drained: list[DrainedBatches] = field(default_factory=list)
+    connect: set[int] = field(default_factory=set)
+    next_poll_at: float = float("inf")
+
+
+@dataclass(slots=True)
+class _SentBatches:
+    """The context of a Produce request: its batches, and the topics' names by id."""
+
+    batches: dict[TopicPartition, ProducerBatch]
+    names: dict[UUID, str]
+
+
+class Sender:
+    """Drains the accumulator into requests. Times are seconds of the producer's clock."""
+
+    def __init__(
+        self,
+        config: SenderConfig,
+        *,
+        accumulator: RecordAccumulator,
+        metadata: ClusterMetadata,
+        completion: BatchCompletion,
+        sequences: Sequences | None,
+        random: Random,
+    ) -> None:
+        self._config = config
+        self._accumulator = accumulator
+        self._metadata = metadata
+        self._completion = completion
+        self._sequences = sequences
+        self._random = random
+        self._ready: set[int] = set()
+        self._in_flight: dict[int, int] = {}
+        self._throttled_until: dict[int, float] = {}
+        self._muted: set[TopicPartition] = set()
+        self._init_in_progress = False
+        self._init_attempts = 0
+        self._init_not_before = 0.0
+        self.fatal_error: KafkaException | None = None
+
+    # -- what goes out ----------------------------------------------------------------------------
+
+    def poll(self, now: float) -> SenderPoll:
+        """Give what is due at `now`; each batch in it counts as sent from here on."""
+        out = SenderPoll()
+        for batch in self._accumulator.expired(now):
+            self._completion.expired(batch, now)
+        if self.fatal_error is not None:
+            return out
+        metadata = self._metadata.request(now)
+        if metadata is not None:
+            out.requests.append(ClientRequest(node_id=None, message=metadata))
+        if self._sequences is not None:
+            self._poll_producer_id(self._sequences, now, out)
+        more = self._drain(now, out)
+        out.next_poll_at = now if more else self._next_poll_at(now)
+        return out
+
+    def _next_poll_at(self, now: float) -> float:
+        throttles = [at for at in self._throttled_until.values() if at > now]
+        due = [
+            self._metadata.next_update_at(),
+            self._accumulator.next_sendable_at(now),
+            self._accumulator.next_expiry_at(),
+            *throttles,
+        ]
+        if self._init_not_before > now:
+            due.append(self._init_not_before)
+        return max(now, min(due))
+
+    def _poll_producer_id(self, sequences: Sequences, now: float, out: SenderPoll) -> None:
+        sequences.bump_epoch_if_needed()
+        if (
+            sequences.has_producer_id
+            or self._init_in_progress
+            or now < self._init_not_before
+            or not self._accumulator.has_undrained
+        ):
+            return
+        self._init_in_progress = True
+        message = InitProducerIdRequest(transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
+        out.requests.append(ClientRequest(node_id=None, message=message))
+
+    def _drain(self, now: float, out: SenderPoll) -> bool:
+        """Take batches for one request per ready node; True if there is more to take at once."""
+        by_node: dict[int, DrainedBatches] = {}
+        more = False
+        for batch in self._accumulator.sendable(now):
+            leader = self._metadata.leader(batch.topic_partition)
+            if leader is None:
+                self._metadata.request_update()
+                continue
+            if leader.id not in self._ready:
+                out.connect.add(leader.id)
+                continue
+            drained = by_node.get(leader.id)
+            if drained is None:
+                if not self._can_send_to(leader.id, now):
+                    continue
+                drained = DrainedBatches(leader.id)
+            if not self._may_send(batch, leader.id):
+                continue
+            size = batch.size_bytes
+            if drained.batches and drained.size_bytes + size > self._config.max_request_size_bytes:
+                more = more or self._in_flight.get(leader.id, 0) + 1 < self._config.max_in_flight
+                continue
+            by_node[leader.id] = drained
+            self._take(batch, drained, size)
+        for node_id, drained in by_node.items():
+            self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
+            out.drained.append(drained)
+        return more
+
+    def _can_send_to(self, node_id: int, now: float) -> bool:
+        return (
+            self._in_flight.get(node_id, 0) < self._config.max_in_flight
+            and self._throttled_until.get(node_id, 0.0) <= now
+        )
+
+    def _may_send(self, batch: ProducerBatch, node_id: int) -> bool:
+        if self._sequences is not None:
+            return self._sequences.may_send(batch, node_id)
+        return batch.topic_partition not in self._muted
+
+    def _take(self, batch: ProducerBatch, drained: DrainedBatches, size_bytes: int) -> None:
+        self._accumulator.take(batch)
+        if self._sequences is not None:
+            self._sequences.assign(batch)
+        elif self._config.max_in_flight == 1:
+            self._muted.add(batch.topic_partition)
+        batch.sent(drained.node_id)
+        drained.batches.append(batch)
+        drained.size_bytes += size_bytes
+
+    def build(self, drained: DrainedBatches) -> ClientRequest:
+        """Make the Produce request: compress what is not compressed yet, seal headers.
+
+        Needs no lock: the batches are in flight, so the I/O thread alone touches them.
+        """
+        topics: dict[str, TopicProduceData] = {}
+        for batch in drained.batches:
+            name, partition = batch.topic_partition
+            topic = topics.get(name)
+            if topic is None:
+                topic_id = self._metadata.topic_id(name)
+                topic = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
+                topics[name] = topic
+            topic.partition_data.append(
+                PartitionProduceData(index=partition, records=batch.stamp())
+            )
+        names = {topic.topic_id: topic.name for topic in topics.values()}
+        return ClientRequest(
+            node_id=drained.node_id,
+            message=ProduceRequest(
+                acks=self._config.acks,
+                timeout_ms=self._config.request_timeout_ms,
+                topic_data=list(topics.values()),
+            ),
+            max_version=_LAST_PRODUCE_BY_NAME if ZERO_UUID in names else None,
+            expects_response=self._config.acks != 0,
+            context=_SentBatches({b.topic_partition: b for b in drained.batches}, names),
+        )
+
+    # -- what comes back --------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> None:
+        """Take one event of the network."""
+        if isinstance(event, Answered):
+            self._answered(event, now)
+        elif isinstance(event, RequestFailed):
+            self._request_failed(event, now)
+        elif isinstance(event, NodeReady):
+            self._ready.add(event.node_id)
+        elif isinstance(event, NodeDown):
+            self._ready.discard(event.node_id)
+            self._metadata.request_update()
+        elif isinstance(event, NodeThrottled):
+            self._throttled_until[event.node_id] = event.until
+
+    def _answered(self, event: Answered, now: float) -> None:
+        response = event.response
+        if isinstance(event.request.message, ProduceRequest):
+            self._produced(event, now)
+        elif isinstance(response, MetadataResponse):
+            self._metadata.update(response, now)
+        elif isinstance(response, InitProducerIdResponse):
+            self._producer_id_answered(response, event.node_id, now)
+
+    def _produced(self, event: Answered, now: float) -> None:
+        sent = self._back(event.request)
+        if not isinstance(event.response, ProduceResponse):
+            for batch in sent.batches.values():
+                self._completion.succeeded(batch, base_offset=-1, log_append_time_ms=-1)
+            return
+        for topic in event.response.responses:
+            name = topic.name or sent.names.get(topic.topic_id, "")
+            for answer in topic.partition_responses:
+                topic_partition = TopicPartition(name, answer.index)
+                if topic_partition in sent.batches:
+                    batch = sent.batches.pop(topic_partition)
+                    self._completion.answered(batch, answer, event.node_id, now)
+        for batch in sent.batches.values():
+            reason = "the broker's answer does not name this partition"
+            code = codes.UNKNOWN_SERVER_ERROR
+            self._completion.failed(batch, code, reason, event.node_id, now)
+
+    def _request_failed(self, event: RequestFailed, now: float) -> None:
+        message = event.request.message
+        if isinstance(message, MetadataRequest):
+            self._metadata.failed(now)
+        elif isinstance(message, InitProducerIdRequest):
+            self._producer_id_failed(event.code, event.reason, event.node_id, now)
+        elif isinstance(message, ProduceRequest):
+            for batch in self._back(event.request).batches.values():
+                self._completion.failed(batch, event.code, event.reason, event.node_id, now)
+
+    def _back(self, request: ClientRequest) -> _SentBatches:
+        """Note that a Produce request is no longer in flight and give its batches."""
+        if not isinstance(request.context, _SentBatches) or request.node_id is None:
+            message = f"{request!r} is not a Produce request of this sender"
+            raise TypeError(message)
+        self._in_flight[request.node_id] -= 1
+        self._muted.difference_update(request.context.batches)
+        return request.context
+
+    def _producer_id_answered(
+        self, response: InitProducerIdResponse, node_id: int, now: float
+    ) -> None:
+        if response.error_code != codes.NONE:
+            self._producer_id_failed(response.error_code, "", node_id, now)
+            return
+        self._init_in_progress = False
+        self._init_attempts = 0
+        if self._sequences is not None:
+            self._sequences.adopt(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
+
+    def _producer_id_failed(self, code: int, reason: str, node_id: int | None, now: float) -> None:
+        self._init_in_progress = False
+        if error_code(code).retriable:
+            wait = self._config.retry_backoff.delay_s(self._init_attempts, self._random)
+            self._init_not_before = now + wait
+            self._init_attempts += 1
+            return
+        row = error_code(code)
+        message = f"no producer id could be had: {row.name} ({code})"
+        if reason:
+            message += f"; {reason}"
+        message += "; kafka.enable.idempotence=false does without one, at the price of duplicates"
+        self.fail_all(api_exception(code, message, api="InitProducerId", node_id=node_id))
+
+    def fail_all(self, error: KafkaException) -> None:
+        """Give up every batch, and take no more: nothing can be delivered any longer."""
+        self.fatal_error = error
+        for batch in self._accumulator.incomplete:
+            self._completion.abandon(batch, error)

@@ -1,0 +1,173 @@
+"""Idempotence: producer id, epochs, and the sequence numbers of each partition (TxnPartitionMap).
+
+A broker accepts a batch of an idempotent producer only if its base sequence follows the last one it
+has, and recognises the last five it has by (epoch, sequences). So per partition:
+
+- a batch gets its sequence once, when it is first sent, and keeps it through retries;
+- while a batch waits to be sent again, nothing after it is sent: only the batch with the lowest
+  sequence in flight may go;
+- until the first acknowledgement of an epoch, one batch is in flight: a broker may accept any first
+  sequence, and a second batch that overtakes a refused first one could never be followed by it;
+- everything in flight is at one broker: after a leader change, what the old leader has must be
+  answered before the new one gets more.
+
+When a gap is certain (KIP-360), the partition waits until nothing of it is at a broker; then the
+epoch is raised by one on the client and the partition's batches are numbered again from 0. Other
+partitions follow as soon as they have nothing in flight.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.records.batch import NO_SEQUENCE, increment_sequence
+
+MAX_EPOCH: Final = 2**15 - 1
+
+
+class PartitionSequences:
+    """One partition's sequences under one producer id and epoch (TxnPartitionEntry).
+
+    in_flight: batches with a sequence that are not acknowledged, lowest sequence first; those
+    waiting to be sent again are among them.
+    """
+
+    __slots__ = ("in_flight", "is_confirmed", "last_acked_offset", "last_acked_sequence",
+                 "next_sequence", "producer")  # fmt: skip
+
+    def __init__(self, producer: ProducerIdAndEpoch) -> None:
+        self.producer = producer
+        self.next_sequence = 0
+        self.last_acked_sequence = NO_SEQUENCE
+        self.last_acked_offset = -1
+        self.is_confirmed = False
+        self.in_flight: list[ProducerBatch] = []
+
+    def follows_last_acked(self, batch: ProducerBatch) -> bool:
+        """Whether the broker should expect exactly this batch now."""
+        if self.last_acked_sequence == NO_SEQUENCE:
+            return batch.base_sequence == 0
+        return batch.base_sequence == increment_sequence(self.last_acked_sequence, 1)
+
+    def restart(self, producer: ProducerIdAndEpoch) -> None:
+        """Give everything in flight new numbers, from 0, under `producer`."""
+        self.producer = producer
+        self.next_sequence = 0
+        self.last_acked_sequence = NO_SEQUENCE
+        self.is_confirmed = False
+        for batch in self.in_flight:
+            batch.assign_sequence(producer, self.next_sequence)
+            self.next_sequence = increment_sequence(self.next_sequence, batch.record_count)
+
+
+class Sequences:
+    """The producer id and epoch, and the sequences of every partition written to."""
+
+    def __init__(self) -> None:
+        self.producer: ProducerIdAndEpoch = NO_PRODUCER_ID
+        self._partitions: dict[TopicPartition, PartitionSequences] = {}
+        self._to_restart: set[TopicPartition] = set()
+
+    @property
+    def has_producer_id(self) -> bool:
+        """Whether InitProducerId was answered."""
+        return self.producer.is_valid
+
+    def adopt(self, producer: ProducerIdAndEpoch) -> None:
+        """Take the producer id that a broker assigned."""
+        self.producer = producer
+
+    def may_send(self, batch: ProducerBatch, node_id: int) -> bool:
+        """Whether `batch`, at the head of its partition's queue, may go to `node_id` now."""
+        if not self.has_producer_id:
+            return False
+        if batch.topic_partition in self._to_restart:
+            return False
+        known = self._partitions.get(batch.topic_partition)
+        if known is None or not known.in_flight:
+            return True
+        if batch.has_sequence:
+            return known.in_flight[0] is batch
+        if not known.is_confirmed or known.producer != self.producer:
+            return False
+        return all(other.node_id == node_id for other in known.in_flight)
+
+    def assign(self, batch: ProducerBatch) -> None:
+        """Give `batch` its sequence, unless it has one from an earlier attempt."""
+        if batch.has_sequence:
+            return
+        known = self._partitions.setdefault(
+            batch.topic_partition, PartitionSequences(self.producer)
+        )
+        if known.producer != self.producer:
+            known.restart(self.producer)
+        batch.assign_sequence(self.producer, known.next_sequence)
+        known.next_sequence = increment_sequence(known.next_sequence, batch.record_count)
+        known.in_flight.append(batch)
+
+    def acknowledged(self, batch: ProducerBatch) -> None:
+        """Note that a broker has `batch`."""
+        known = self._remove(batch)
+        if known is None or known.producer != batch.producer:
+            return
+        last = increment_sequence(batch.base_sequence, batch.record_count - 1)
+        if not known.is_confirmed or _is_after(last, known.last_acked_sequence):
+            known.last_acked_sequence = last
+        known.last_acked_offset = max(known.last_acked_offset, batch.base_offset)
+        known.is_confirmed = True
+
+    def failed(self, batch: ProducerBatch) -> None:
+        """Note that `batch` was given up and that no answer to it can come any more.
+
+        Its sequence is missing, or may be; what follows it goes on under a new epoch.
+        """
+        if batch.has_sequence and self._remove(batch) is not None:
+            self.request_epoch_bump(batch)
+
+    def follows_last_acked(self, batch: ProducerBatch) -> bool:
+        """Whether `batch` is the one its partition's broker should expect next."""
+        known = self._partitions.get(batch.topic_partition)
+        return known is not None and known.follows_last_acked(batch)
+
+    def last_acked_offset(self, topic_partition: TopicPartition) -> int:
+        """Give the base offset of the latest acknowledged batch, -1 if there is none."""
+        known = self._partitions.get(topic_partition)
+        return -1 if known is None else known.last_acked_offset
+
+    def request_epoch_bump(self, batch: ProducerBatch) -> None:
+        """Note that the sequences of the batch's partition cannot go on under this epoch."""
+        if batch.producer == self.producer:
+            self._to_restart.add(batch.topic_partition)
+
+    def bump_epoch_if_needed(self) -> None:
+        """Raise the epoch where a partition needs it and no batch of it is at a broker.
+
+        An epoch past the last one means a new producer id: the sender then asks for one.
+        """
+        idle = {tp for tp in self._to_restart if not self._is_at_broker(tp)}
+        if not idle or not self.has_producer_id:
+            return
+        if self.producer.epoch >= MAX_EPOCH:
+            self.producer = NO_PRODUCER_ID
+            return
+        self._to_restart -= idle
+        self.producer = ProducerIdAndEpoch(self.producer.producer_id, self.producer.epoch + 1)
+        for topic_partition in idle:
+            self._partitions[topic_partition].restart(self.producer)
+
+    def _is_at_broker(self, topic_partition: TopicPartition) -> bool:
+        return any(b.node_id is not None for b in self._partitions[topic_partition].in_flight)
+
+    def _remove(self, batch: ProducerBatch) -> PartitionSequences | None:
+        known = self._partitions.get(batch.topic_partition)
+        if known is not None and batch in known.in_flight:
+            known.in_flight.remove(batch)
+            return known
+        return None
+
+
+def _is_after(sequence: int, other: int) -> bool:
+    """Whether `sequence` comes after `other`, across the wrap at 2**31."""
+    return 0 < (sequence - other) % 2**31 < 2**30

@@ -1,0 +1,169 @@
+"""A slice of rows on its way into batches: partitions chosen, laid out, encoded.
+
+Pure functions between the columns that came in and `RecordAccumulator.append`. A slice is bounded
+(see `slice_ends`), so that memory is bounded and what is being worked on stays in the CPU's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from spark_kafka_sink.errors import RecordTooLargeException
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.producer.partitioner import Partitioner, hash_keys
+from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.encoder import EncodedRecords, encode, record_size_bounds
+from spark_kafka_sink.records.layout import (
+    Cut,
+    OpenBatch,
+    Runs,
+    group_by_partition,
+    lay_out,
+)
+from spark_kafka_sink.records.varint import Int64s
+
+SLICE_BYTES: Final = 4 * 1024 * 1024
+_ANY_OFFSET_DELTA: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows as the producer takes them.
+
+    topics: the topics of the rows; topic_numbers: index into `topics` of each row, int64, None
+    where all rows go to the only one; partitions: the partition column, int64, -1 where null, None
+    without one.
+    """
+
+    columns: RecordColumns
+    topics: list[str]
+    topic_numbers: Int64s | None
+    partitions: Int64s | None
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def slice(self, start: int, stop: int) -> Rows:
+        """Give rows start to stop as a view."""
+        numbers, partitions = self.topic_numbers, self.partitions
+        return Rows(
+            self.columns.slice(start, stop),
+            self.topics,
+            None if numbers is None else numbers[start:stop],
+            None if partitions is None else partitions[start:stop],
+        )
+
+
+def record_sizes(columns: RecordColumns) -> Int64s:
+    """Give an upper bound of each record's encoded size, whichever batch it will be in."""
+    return record_size_bounds(columns, _span_ms(columns.timestamps_ms, ()), _ANY_OFFSET_DELTA)
+
+
+def check_record_sizes(sizes: Int64s, max_request_size: int, buffer_memory: int) -> None:
+    """Raise RecordTooLargeException for the first record that no request or memory can hold."""
+    largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
+    for name, limit in (
+        ("max.request.size", max_request_size),
+        ("buffer.memory", buffer_memory),
+    ):
+        if largest > limit:
+            row = int(np.flatnonzero(sizes + RECORD_BATCH_OVERHEAD > limit)[0])
+            message = (
+                f"the record of row {row} of an Arrow batch is "
+                f"{int(sizes[row]) + RECORD_BATCH_OVERHEAD} bytes when serialized, more than "
+                f"kafka.{name}={limit}; raise it (and the topic's max.message.bytes where needed), "
+                "or make the record smaller"
+            )
+            raise RecordTooLargeException(message)
+
+
+def slice_ends(sizes: Int64s, buffer_memory_bytes: int) -> list[int]:
+    """Cut rows into slices of about `SLICE_BYTES`, but at most a quarter of buffer.memory each.
+
+    Gives the end row of each slice. A slice has at least one row.
+    """
+    limit = max(1, min(SLICE_BYTES, buffer_memory_bytes // 4))
+    ends = np.cumsum(sizes)
+    cuts, start = [], 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        start = max(start + 1, int(np.searchsorted(ends, before + limit, "right")))
+        cuts.append(start)
+    return cuts
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """Rows in partition order: the runs, and which partition each run is for."""
+
+    rows: Rows
+    runs: Runs
+    targets: list[TopicPartition]
+
+
+def choose_partitions(
+    rows: Rows, sizes: Int64s, topics: Sequence[TopicMetadata], partitioner: Partitioner
+) -> GroupedRows:
+    """Choose each row's partition and bring the rows into partition order.
+
+    topics: the metadata of each of ``rows.topics``.
+    """
+    hashes = hash_keys(rows.columns.key)
+    bases = np.cumsum([0, *(len(topic.leaders) for topic in topics)])
+    if rows.topic_numbers is None:
+        chosen = partitioner.partition(
+            rows.topics[0],
+            hashes,
+            rows.partitions,
+            sizes,
+            len(topics[0].leaders),
+            topics[0].available,
+        )
+    else:
+        chosen = np.empty(len(rows), np.int64)
+        for number in np.unique(rows.topic_numbers).tolist():
+            of_topic = np.flatnonzero(rows.topic_numbers == number)
+            chosen[of_topic] = bases[number] + partitioner.partition(
+                rows.topics[number],
+                None if hashes is None else hashes[of_topic],
+                None if rows.partitions is None else rows.partitions[of_topic],
+                sizes[of_topic],
+                len(topics[number].leaders),
+                topics[number].available,
+            )
+    runs = group_by_partition(chosen)
+    numbers = np.searchsorted(bases, runs.partitions, "right") - 1
+    targets = [
+        TopicPartition(rows.topics[number], partition - int(bases[number]))
+        for number, partition in zip(numbers.tolist(), runs.partitions, strict=True)
+    ]
+    return GroupedRows(rows, runs, targets)
+
+
+def encode_rows(
+    grouped: GroupedRows, opens: Sequence[OpenBatch]
+) -> tuple[list[Cut], EncodedRecords]:
+    """Lay the rows out over their partitions' batches and encode them, in partition order."""
+    columns, runs = grouped.rows.columns, grouped.runs
+    timestamps = columns.timestamps_ms
+    largest_delta = max(batch.records for batch in opens) + len(columns)
+    span = _span_ms(timestamps, [b.base_timestamp_ms for b in opens if b.records])
+    bounds = record_size_bounds(columns, span, largest_delta)
+    layout = lay_out(runs, bounds[runs.order], timestamps[runs.order], opens)
+    encoded = encode(columns, runs.order, layout.offset_deltas, layout.timestamp_deltas)
+    return layout.cuts, encoded
+
+
+def _span_ms(timestamps_ms: Int64s, bases_ms: Sequence[int]) -> int:
+    """Give the largest magnitude that a timestamp delta can have."""
+    if not len(timestamps_ms):
+        return 0
+    low = min(int(timestamps_ms.min()), *bases_ms, 2**63 - 1)
+    high = max(int(timestamps_ms.max()), *bases_ms, -(2**63))
+    return high - low

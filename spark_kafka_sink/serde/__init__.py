@@ -1,0 +1,1 @@
+"""Columns as users have them to columns as records need them: pure functions over Arrow."""

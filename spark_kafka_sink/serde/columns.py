@@ -1,0 +1,173 @@
+"""An Arrow batch with the sink's columns, as rows for the producer.
+
+Columns by exact name: value (string or binary), and optionally key (string or binary), topic
+(string), partition (int), headers (array<struct<key: string, value: binary>>), timestamp (timestamp
+or milliseconds). Others are ignored. Raises DataException for a type or a value that cannot be
+sent, naming the column, the row of the batch and what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.producer.slices import Rows
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, valid_mask
+from spark_kafka_sink.records.headers import encode_headers
+from spark_kafka_sink.records.varint import Int64s
+
+HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+_NO_PARTITION: Final = -1
+
+
+def read_rows(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
+    """Read the sink's columns of `batch`.
+
+    topic: for all rows, in place of a topic column; now_ms: the timestamp of rows without one.
+    """
+    columns = {name: batch.column(i) for i, name in reversed(list(enumerate(batch.schema.names)))}
+    if "value" not in columns:
+        message = "Required attribute 'value' not found: the data has no column named value"
+        raise DataException(message)
+    topics, numbers = _topics(columns.get("topic"), topic)
+    return Rows(
+        RecordColumns.of(
+            key=_binary("key", columns.get("key")),
+            value=_binary("value", columns["value"]) or BinaryColumn.of(columns["value"]),
+            headers=_headers(columns.get("headers")),
+            timestamps_ms=_timestamps(columns.get("timestamp"), batch.num_rows, now_ms),
+        ),
+        topics,
+        numbers,
+        _partitions(columns.get("partition")),
+    )
+
+
+def _check_type(name: str, array: pa.Array, accepted: str, *checks: Callable[..., bool]) -> None:
+    if not any(check(array.type) for check in checks):
+        message = f"{name} attribute unsupported type {array.type}. {name} must be a(n) {accepted}"
+        raise DataException(message)
+
+
+def _binary(name: str, array: pa.Array | None) -> BinaryColumn | None:
+    if array is None:
+        return None
+    _check_type(
+        name,
+        array,
+        "string or binary",
+        pa.types.is_string,
+        pa.types.is_binary,
+        pa.types.is_large_string,
+        pa.types.is_large_binary,
+    )
+    return BinaryColumn.of(array)
+
+
+def _topics(array: pa.Array | None, topic: str | None) -> tuple[list[str], Int64s | None]:
+    if topic is not None:
+        return [topic], None
+    if array is None:
+        message = (
+            "topic option required when no 'topic' attribute is present. "
+            "Use the topic option for setting a topic."
+        )
+        raise DataException(message)
+    _check_type("topic", array, "string", pa.types.is_string, pa.types.is_large_string)
+    if array.null_count:
+        row = pc.index(pc.is_null(array), True).as_py()
+        message = (
+            "The Kafka message data sent to the producer contains a null topic "
+            f"(row {row} of an Arrow batch). Use the `topic` option for setting a default topic."
+        )
+        raise DataException(message)
+    encoded = array.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    if len(names) <= 1:
+        return names, None
+    return names, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _partitions(array: pa.Array | None) -> Int64s | None:
+    if array is None:
+        return None
+    _check_type("partition", array, "int", pa.types.is_int32)
+    valid = valid_mask(array)
+    if valid is not None and not valid.any():
+        return None
+    filled = array if valid is None else array.fill_null(_NO_PARTITION)
+    numbers: Int64s = filled.to_numpy(zero_copy_only=False).astype(np.int64)
+    negative = numbers < 0 if valid is None else (numbers < 0) & valid
+    if negative.any():
+        row = int(np.flatnonzero(negative)[0])
+        message = (
+            f"Invalid partition: {int(numbers[row])} (row {row} of an Arrow batch). "
+            "Partition number should always be non-negative or null."
+        )
+        raise DataException(message)
+    return numbers
+
+
+def _timestamps(array: pa.Array | None, rows: int, now_ms: int) -> Int64s:
+    if array is None:
+        return np.full(rows, now_ms)
+    _check_type(
+        "timestamp",
+        array,
+        "timestamp or bigint (milliseconds since 1970)",
+        pa.types.is_timestamp,
+        pa.types.is_int64,
+    )
+    if pa.types.is_timestamp(array.type):
+        # Microseconds are cut off, as everywhere in Kafka.
+        array = array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
+    if array.null_count:
+        array = array.fill_null(now_ms)
+    numbers: Int64s = array.to_numpy(zero_copy_only=False)
+    if len(numbers) and int(numbers.min()) < 0:
+        row = int(np.flatnonzero(numbers < 0)[0])
+        message = (
+            f"Invalid timestamp: {int(numbers[row])} ms (row {row} of an Arrow batch). "
+            "Timestamp should always be non-negative or null."
+        )
+        raise DataException(message)
+    return numbers
+
+
+def _headers(array: pa.Array | None) -> BinaryColumn | None:
+    if array is None:
+        return None
+    keys, values = _header_entries(array)
+    if not len(keys):
+        return None
+    counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    return encode_headers(counts.astype(np.int64), keys, values)
+
+
+def _header_entries(array: pa.Array) -> tuple[BinaryColumn, BinaryColumn]:
+    """Give the keys and the values of all headers of all rows. `array` may be a slice."""
+    message = (
+        f"headers attribute unsupported type {array.type}. headers must be a(n) {HEADERS_TYPE}"
+    )
+    if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
+        raise DataException(message)
+    entries = array.flatten()
+    if not pa.types.is_struct(entries.type) or entries.type.num_fields != 2:
+        raise DataException(message)
+    names = [entries.type.field(i).name.lower() for i in range(2)]
+    if sorted(names) != ["key", "value"]:
+        raise DataException(message)
+    fields = dict(zip(names, entries.flatten(), strict=True))
+    keys = fields["key"]
+    if not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
+        raise DataException(message)
+    if keys.null_count:
+        message = "headers has a header whose key is null: Kafka has no such header; give it a name"
+        raise DataException(message)
+    value_column = _binary("headers.value", fields["value"])
+    return BinaryColumn.of(keys), value_column or BinaryColumn.of(fields["value"])
