@@ -1,0 +1,1 @@
+"""Connections to brokers: the only package that touches sockets."""

@@ -1,0 +1,194 @@
+"""Connection: one broker connection's protocol, bytes in and bytes out. Pure: no socket, no clock.
+
+Owns the connection's state, its requests in flight and the frames being received. The first request
+on every connection is ApiVersions; the connection is READY when it is answered. (TLS and SASL are
+steps between CONNECTING and READY; there is room for them in the table and nowhere else.)
+
+::
+
+    CONNECTING ──connected──> CHECKING_API_VERSIONS ──answered──> READY
+        └───────────────┴──────── closed ─────────┴──────────────> CLOSED
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from spark_kafka_sink import __version__, error_codes
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import IllegalStateException, ProtocolError
+from spark_kafka_sink.network.inflight import InFlightRequest, InFlightRequests
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
+from spark_kafka_sink.wire.frames import (
+    FrameSplitter,
+    decode_response,
+    encode_request,
+    response_correlation_id,
+)
+from spark_kafka_sink.wire.messages import (
+    API_OF,
+    API_VERSIONS,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from spark_kafka_sink.wire.primitives import Buffer
+from spark_kafka_sink.wire.versions import NodeApiVersions
+
+# Correlation ids above are kept for SASL, as in the Java client (SaslClientAuthenticator).
+MAX_CORRELATION_ID: Final = 2**31 - 1 - 8
+# Metadata of 200,000 partitions is 10 MB; nothing that a producer asks for is larger.
+MAX_RESPONSE_BYTES: Final = 100 * 1024 * 1024
+_SOFTWARE_NAME: Final = "spark-kafka-sink"
+
+
+class ConnectionState(Enum):
+    """Where a connection is."""
+
+    CONNECTING = "waiting for TCP"
+    CHECKING_API_VERSIONS = "waiting for the broker's versions"
+    READY = "takes requests"
+    CLOSED = "gone"
+
+
+TRANSITIONS: Final[Mapping[ConnectionState, frozenset[ConnectionState]]] = {
+    ConnectionState.CONNECTING: frozenset(
+        {ConnectionState.CHECKING_API_VERSIONS, ConnectionState.CLOSED}
+    ),
+    ConnectionState.CHECKING_API_VERSIONS: frozenset(
+        {ConnectionState.READY, ConnectionState.CLOSED}
+    ),
+    ConnectionState.READY: frozenset({ConnectionState.CLOSED}),
+    ConnectionState.CLOSED: frozenset(),
+}
+
+
+class Connection:
+    """The protocol of one connection to the node `node_id`; times are the clock's seconds."""
+
+    def __init__(self, node_id: int, client_id: str, request_timeout_s: float) -> None:
+        self.node_id = node_id
+        self.in_flight = InFlightRequests(request_timeout_s)
+        self._client_id = client_id
+        self._state = ConnectionState.CONNECTING
+        self._splitter = FrameSplitter(MAX_RESPONSE_BYTES)
+        self._versions: NodeApiVersions | None = None
+        self._next_correlation_id = 0
+        self._outgoing: list[list[Buffer]] = []
+
+    @property
+    def state(self) -> ConnectionState:
+        """Where the connection is."""
+        return self._state
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests may be sent."""
+        return self._state is ConnectionState.READY
+
+    def take_outgoing(self) -> list[list[Buffer]]:
+        """Give the frames that are to be written, each as the buffers of one send."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    def connected(self, now: float) -> None:
+        """Note that TCP is up; ApiVersions goes out."""
+        self._to(ConnectionState.CHECKING_API_VERSIONS)
+        self._ask_api_versions(API_VERSIONS.max_version, now)
+
+    def send(self, request: ClientRequest, now: float) -> None:
+        """Send a request in the highest version that both sides have.
+
+        Raises UnsupportedVersionException where there is none, IllegalStateException where the
+        connection is not ready.
+        """
+        if self._versions is None or not self.is_ready:
+            message = f"node {self.node_id} is {self._state.value} and takes no requests"
+            raise IllegalStateException(message)
+        api = API_OF[type(request.message)]
+        version = self._versions.latest_usable_version(api, request.max_version)
+        correlation_id = self._correlation_id()
+        frame = encode_request(api, version, correlation_id, self._client_id, request.message)
+        self.in_flight.add(
+            InFlightRequest(request, api, version, correlation_id, now, request.expects_response)
+        )
+        self._outgoing.append(frame)
+
+    def received(self, data: Buffer, now: float) -> list[Answered | NodeReady]:
+        """Take bytes from the broker. Raises ProtocolError: the connection is then of no use."""
+        events: list[Answered | NodeReady] = []
+        for frame in self._splitter.feed(data):
+            sent = self.in_flight.oldest()
+            answered_id = response_correlation_id(frame)
+            if sent is None or sent.correlation_id != answered_id:
+                asked = "nothing" if sent is None else str(sent.correlation_id)
+                message = (
+                    f"node {self.node_id} answered correlation id {answered_id} "
+                    f"where {asked} was asked"
+                )
+                raise ProtocolError(message, node_id=self.node_id)
+            self.in_flight.complete_oldest()
+            if sent.request is None:
+                events += self._api_versions_answered(sent.version, frame, now)
+            else:
+                response = decode_response(sent.api, sent.version, frame)
+                events.append(Answered(sent.request, self.node_id, response))
+        return events
+
+    def sent(self) -> Answered | None:
+        """Note that a send was written: it completes a request that expects no response."""
+        done = self.in_flight.complete_unanswered()
+        if done is None or done.request is None:
+            return None
+        return Answered(done.request, self.node_id, None)
+
+    def closed(self) -> list[ClientRequest]:
+        """Note that the connection is gone and give the requests that it leaves unanswered."""
+        if self._state is not ConnectionState.CLOSED:
+            self._to(ConnectionState.CLOSED)
+        self._outgoing.clear()
+        return [sent.request for sent in self.in_flight.clear() if sent.request is not None]
+
+    def _ask_api_versions(self, version: int, now: float) -> None:
+        correlation_id = self._correlation_id()
+        message = ApiVersionsRequest(
+            client_software_name=_SOFTWARE_NAME, client_software_version=__version__
+        )
+        self._outgoing.append(
+            encode_request(API_VERSIONS, version, correlation_id, self._client_id, message)
+        )
+        self.in_flight.add(
+            InFlightRequest(None, API_VERSIONS, version, correlation_id, now, True)  # noqa: FBT003 - expects_response, as in the class
+        )
+
+    def _api_versions_answered(self, version: int, frame: bytes, now: float) -> list[NodeReady]:
+        code = int.from_bytes(frame[4:6], "big", signed=True)
+        refused = code == error_codes.UNSUPPORTED_VERSION
+        # A refusal comes in version 0, and lists what the broker does speak (KIP-511).
+        response = decode_response(API_VERSIONS, 0 if refused else version, frame)
+        if not isinstance(response, ApiVersionsResponse):
+            message = f"node {self.node_id} did not answer ApiVersions with ApiVersions"
+            raise ProtocolError(message, node_id=self.node_id)
+        if refused and version > 0:
+            listed = [a.max_version for a in response.api_keys if a.api_key == API_VERSIONS.key]
+            self._ask_api_versions(min([version - 1, *listed]) if listed else 0, now)
+            return []
+        if response.error_code != error_codes.NONE:
+            row = error_code(response.error_code)
+            message = f"node {self.node_id} refused ApiVersions: {row.name} ({row.code})"
+            raise ProtocolError(message, node_id=self.node_id)
+        self._versions = NodeApiVersions.of(response)
+        self._to(ConnectionState.READY)
+        return [NodeReady(self.node_id, self._versions)]
+
+    def _correlation_id(self) -> int:
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) % (MAX_CORRELATION_ID + 1)
+        return correlation_id
+
+    def _to(self, state: ConnectionState) -> None:
+        if state not in TRANSITIONS[self._state]:
+            message = f"a connection that is {self._state.name} cannot become {state.name}"
+            raise IllegalStateException(message)
+        self._state = state

@@ -1,0 +1,68 @@
+"""InFlightRequests: what was asked on one connection and not answered yet, in order.
+
+A broker answers the requests of a connection in the order they came, so the oldest is always the
+one that is answered next (InFlightRequests.completeNext).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from spark_kafka_sink.wire.exchange import ClientRequest
+from spark_kafka_sink.wire.messages import Api
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightRequest:
+    """A request on the wire; `request` is None for the connection's own ApiVersions."""
+
+    request: ClientRequest | None
+    api: Api
+    version: int
+    correlation_id: int
+    sent_at: float
+    expects_response: bool
+
+
+class InFlightRequests:
+    """One connection's requests, oldest first; times are seconds of the producer's clock."""
+
+    def __init__(self, request_timeout_s: float) -> None:
+        self._request_timeout_s = request_timeout_s
+        self._requests: deque[InFlightRequest] = deque()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, request: InFlightRequest) -> None:
+        """Note a request that is being sent."""
+        self._requests.append(request)
+
+    def oldest(self) -> InFlightRequest | None:
+        """Give the request that is answered next, None if nothing is in flight."""
+        return self._requests[0] if self._requests else None
+
+    def complete_oldest(self) -> InFlightRequest:
+        """Remove the oldest request and give it."""
+        return self._requests.popleft()
+
+    def complete_unanswered(self) -> InFlightRequest | None:
+        """Remove the oldest request that expects no response, once its bytes are written."""
+        for request in self._requests:
+            if not request.expects_response:
+                self._requests.remove(request)
+                return request
+        return None
+
+    def expires_at(self) -> float:
+        """Give when the oldest request times out; infinity if nothing is in flight."""
+        return (
+            self._requests[0].sent_at + self._request_timeout_s if self._requests else float("inf")
+        )
+
+    def clear(self) -> list[InFlightRequest]:
+        """Remove all and give them, oldest first."""
+        requests = list(self._requests)
+        self._requests.clear()
+        return requests

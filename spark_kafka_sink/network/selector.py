@@ -1,0 +1,249 @@
+"""Selector: non-blocking TCP, and the only module that imports sockets.
+
+Owns the sockets and what waits to be written to each. It knows bytes and channel ids, nothing of
+Kafka: `NetworkClient` gives meaning to both. One thread uses it; `wakeup` alone may be called from
+others, and ends a `poll` early.
+
+A channel's sends go out in order, as many buffers per ``sendmsg`` as the system takes (IOV_MAX); a
+send that was cut off goes on inside the buffer where it stopped, and nothing is joined or copied.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+# What getaddrinfo gives: family, and the address in that family's form.
+_SocketAddress: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
+Address: TypeAlias = tuple[int, _SocketAddress]
+
+UNSET_BUFFER: Final = -1
+_MAX_BUFFERS: Final = min(1024, os.sysconf("SC_IOV_MAX")) if hasattr(os, "sysconf") else 16
+_RECEIVE_BYTES: Final = 256 * 1024
+_IN_PROGRESS: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The channel's connection is up."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Bytes came in."""
+
+    channel: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The channel's oldest unfinished send is written whole."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The channel is gone; it broke, was refused, or the peer closed it."""
+
+    channel: int
+    reason: str
+
+
+SelectorEvent: TypeAlias = Connected | Received | Sent | Closed
+
+
+@dataclass(slots=True)
+class _Channel:
+    id: int
+    socket: socket.socket
+    connecting: bool = True
+    # Unsent buffers, and how many of them belong to each send.
+    buffers: deque[memoryview] = field(default_factory=deque)
+    sends: deque[int] = field(default_factory=deque)
+
+    @property
+    def interest(self) -> int:
+        if self.connecting or self.buffers:
+            return selectors.EVENT_READ | selectors.EVENT_WRITE
+        return selectors.EVENT_READ
+
+
+def resolve(host: str, port: int) -> list[Address]:
+    """Give the addresses of a host, in the resolver's order. Raises OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses: dict[Address, None] = {}
+    for family, _, _, _, address in found:
+        # Of the forms that addresses have, Python knows one without a host: IPv6 it cannot use.
+        if isinstance(address[0], str):
+            addresses[family, address] = None
+    return list(addresses)
+
+
+class Selector:
+    """Sockets by channel id."""
+
+    def __init__(self, *, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
+        self._send_buffer_bytes = send_buffer_bytes
+        self._receive_buffer_bytes = receive_buffer_bytes
+        self._selector = selectors.DefaultSelector()
+        self._channels: dict[int, _Channel] = {}
+        self._received = bytearray(_RECEIVE_BYTES)
+        self._pending: list[SelectorEvent] = []
+        self._wake_out, self._wake_in = socket.socketpair()
+        for end in (self._wake_out, self._wake_in):
+            end.setblocking(False)  # noqa: FBT003 - the only form there is
+        self._selector.register(self._wake_in, selectors.EVENT_READ, None)
+
+    def connect(self, channel_id: int, address: Address) -> None:
+        """Begin to connect; Connected or Closed tells how it ended."""
+        family, target = address
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        connection.setblocking(False)  # noqa: FBT003 - the only form there is
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._send_buffer_bytes != UNSET_BUFFER:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+        if self._receive_buffer_bytes != UNSET_BUFFER:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
+        code = connection.connect_ex(target)
+        if code not in _IN_PROGRESS:
+            connection.close()
+            self._pending.append(Closed(channel_id, os.strerror(code)))
+            return
+        channel = _Channel(channel_id, connection)
+        self._channels[channel_id] = channel
+        self._selector.register(connection, channel.interest, channel)
+
+    def send(self, channel_id: int, buffers: Sequence[Buffer]) -> None:
+        """Queue one send; Sent tells when it is written. A channel that is gone ignores it."""
+        channel = self._channels.get(channel_id)
+        if channel is None:
+            return
+        views = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        idle = not channel.buffers and not channel.connecting
+        channel.buffers.extend(views)
+        channel.sends.append(len(views))
+        if idle:
+            self._pending.extend(self._write(channel))
+
+    def close(self, channel_id: int) -> None:
+        """Drop a channel without an event."""
+        channel = self._channels.pop(channel_id, None)
+        if channel is not None:
+            self._selector.unregister(channel.socket)
+            channel.socket.close()
+
+    def close_all(self) -> None:
+        """Drop every channel and the selector itself."""
+        for channel_id in list(self._channels):
+            self.close(channel_id)
+        self._selector.close()
+        self._wake_out.close()
+        self._wake_in.close()
+
+    def wakeup(self) -> None:
+        """End the present or the next poll at once; from any thread, also after close."""
+        # An error means that a wakeup is under way already, or that nobody polls any more.
+        with suppress(OSError):
+            self._wake_out.send(b"\0")
+
+    def poll(self, timeout_s: float) -> list[SelectorEvent]:
+        """Wait at most `timeout_s` seconds for sockets and give what happened."""
+        events, self._pending = self._pending, []
+        wait = 0.0 if events else max(0.0, timeout_s)
+        for key, mask in self._selector.select(wait):
+            if key.data is None:
+                self._drain_wakeups()
+            else:
+                events += self._ready(key.data, mask)
+        pending, self._pending = self._pending, []
+        return events + pending
+
+    def _drain_wakeups(self) -> None:
+        with suppress(BlockingIOError):
+            while self._wake_in.recv(4096):
+                pass
+
+    def _ready(self, channel: _Channel, mask: int) -> list[SelectorEvent]:
+        events: list[SelectorEvent] = []
+        if channel.connecting:
+            code = channel.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                return [self._broken(channel, os.strerror(code))]
+            channel.connecting = False
+            events.append(Connected(channel.id))
+            self._watch(channel)
+            return events
+        if mask & selectors.EVENT_WRITE:
+            events += self._write(channel)
+        if mask & selectors.EVENT_READ and channel.id in self._channels:
+            events += self._read(channel)
+        return events
+
+    def _write(self, channel: _Channel) -> list[SelectorEvent]:
+        events: list[SelectorEvent] = []
+        try:
+            while channel.buffers:
+                batch = list(islice(channel.buffers, _MAX_BUFFERS))
+                finished = _advance(channel.buffers, channel.socket.sendmsg(batch))
+                events += [Sent(channel.id)] * _finish_sends(channel.sends, finished)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            return [*events, self._broken(channel, error.strerror or str(error))]
+        self._watch(channel)
+        return events
+
+    def _read(self, channel: _Channel) -> list[SelectorEvent]:
+        try:
+            size = channel.socket.recv_into(self._received)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            return [self._broken(channel, error.strerror or str(error))]
+        if not size:
+            return [self._broken(channel, "the broker closed the connection")]
+        return [Received(channel.id, bytes(memoryview(self._received)[:size]))]
+
+    def _watch(self, channel: _Channel) -> None:
+        if self._selector.get_key(channel.socket).events != channel.interest:
+            self._selector.modify(channel.socket, channel.interest, channel)
+
+    def _broken(self, channel: _Channel, reason: str) -> Closed:
+        self.close(channel.id)
+        return Closed(channel.id, reason)
+
+
+def _advance(buffers: deque[memoryview], written: int) -> int:
+    """Take `written` bytes off the front; give how many whole buffers that was."""
+    finished = 0
+    while buffers and written >= len(buffers[0]):
+        written -= len(buffers.popleft())
+        finished += 1
+    if written:
+        buffers[0] = buffers[0][written:]
+    return finished
+
+
+def _finish_sends(sends: deque[int], finished_buffers: int) -> int:
+    """Count finished buffers against the sends; give how many sends are written whole."""
+    finished = 0
+    while sends and sends[0] <= finished_buffers:
+        finished_buffers -= sends.popleft()
+        finished += 1
+    if finished_buffers:
+        sends[0] -= finished_buffers
+    return finished
