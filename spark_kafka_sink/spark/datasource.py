@@ -1,0 +1,54 @@
+"""KafkaDataSource: what ``format("pykafka")`` names.
+
+Spark makes one on the driver for every write (and one for every micro-batch and its commit), so it
+is cheap to make and decides nothing but what is wrong.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.preflight import check_topic
+from spark_kafka_sink.spark.schema import check_schema
+from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
+
+_OVERWRITE = (
+    "Save mode Overwrite not allowed for Kafka: records in a topic cannot be replaced. "
+    'Use .mode("append"); to start afresh, delete or truncate the topic first'
+)
+
+
+class KafkaDataSource(DataSource):
+    """The Kafka sink as a Python data source."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name to use in ``format``."""
+        return "pykafka"
+
+    def schema(self) -> StructType:
+        """Refuse to read: Spark asks for a schema only then. Raises ConfigException."""
+        message = 'pykafka is a sink: read Kafka with spark.read.format("kafka")'
+        raise ConfigException(message)
+
+    def writer(self, schema: StructType, overwrite: bool) -> KafkaArrowWriter:  # noqa: FBT001 - Spark's signature
+        """Plan a batch write. Raises ConfigException, DataException and what the brokers say."""
+        if overwrite:
+            raise ConfigException(_OVERWRITE)
+        options = sink_options(self.options)
+        check_schema(schema, options.topic)
+        check_topic(options)
+        return KafkaArrowWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature
+        """Plan a micro-batch; also called to commit one.
+
+        overwrite is True in output mode complete: as in Spark's own sink, every result is appended
+        again. Raises as `writer` does.
+        """
+        options = sink_options(self.options)
+        check_schema(schema, options.topic)
+        return KafkaStreamArrowWriter(options)

@@ -1,0 +1,131 @@
+"""The options of ``df.write.format("pykafka")``: Spark's names to a checked, picklable struct.
+
+Owns which option names exist. ``kafka.*`` goes to the producer's configuration; the sink's own are
+`topic`, `reportPath` and `unknownOptions`. Names arrive in lower case, however the user wrote them.
+
+Options of Spark's Kafka *source* and of consumers are ignored with a warning, so that existing jobs
+run; any other unknown name is an error with the nearest known one, since a misspelt option that is
+ignored is worse than one that is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from spark_kafka_sink.config import ProducerConfig, producer_config
+from spark_kafka_sink.errors import ConfigException
+
+logger = logging.getLogger(__name__)
+
+# A task knows that it has much to send, and the end of its input flushes: larger batches than the
+# Java client's defaults cost no latency.
+SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
+    "client.id": "pykafka",
+    "batch.size": 512 * 1024,
+    "linger.ms": 100,
+    "buffer.memory": 64 * 1024 * 1024,
+    "max.request.size": 8 * 1024 * 1024,
+}
+
+_OWN: Final = {name.lower(): name for name in ("topic", "reportPath", "unknownOptions")}
+# What Spark itself puts among the options.
+_SPARKS: Final = frozenset({"path", "checkpointlocation"})
+_SOURCE_ONLY: Final = frozenset(
+    name.lower()
+    for name in (
+        "assign", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "failOnDataLoss",
+        "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix", "includeHeaders",
+        "kafka.auto.offset.reset", "kafka.enable.auto.commit", "kafka.fetch.max.bytes",
+        "kafka.fetch.min.bytes", "kafka.group.id", "kafka.isolation.level",
+        "kafka.key.deserializer", "kafka.max.partition.fetch.bytes", "kafka.max.poll.records",
+        "kafka.session.timeout.ms", "kafka.value.deserializer",
+        "kafkaConsumer.pollTimeoutMs", "maxOffsetsPerTrigger", "maxRecordsPerPartition",
+        "maxTriggerDelay", "minOffsetsPerTrigger", "minPartitions", "startingOffsets",
+        "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "startingTimestamp",
+        "subscribe", "subscribePattern",
+    )
+)  # fmt: skip
+_REFUSED: Final = {
+    "kafka.key.serializer": (
+        "Kafka option 'key.serializer' is not supported as keys are serialized with "
+        "ByteArraySerializer: cast the key column to string or binary"
+    ),
+    "kafka.value.serializer": (
+        "Kafka option 'value.serializer' is not supported as value are serialized with "
+        "ByteArraySerializer: cast the value column to string or binary"
+    ),
+    "kafka.transactional.id": (
+        "Kafka option 'transactional.id' is not supported: a task of Spark cannot own a "
+        "transactional id; remove it"
+    ),
+}
+_KAFKA: Final = "kafka."
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The options of one write; topic is None where the data has a topic column."""
+
+    producer: ProducerConfig
+    topic: str | None = None
+    report_path: str | None = None
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Check the options of a write. Raises ConfigException."""
+    given = {name.lower(): value for name, value in options.items()}
+    lenient = _lenient(given.get("unknownoptions", "error"))
+    for name, reason in _REFUSED.items():
+        if name in given:
+            raise ConfigException(reason)
+    ignored = sorted(name for name in given if name in _SOURCE_ONLY)
+    if ignored:
+        logger.warning("options of the Kafka source have no effect on a sink: %s", _list(ignored))
+    kafka = {}
+    for name, value in given.items():
+        if name in _SOURCE_ONLY:
+            continue
+        if name.startswith(_KAFKA):
+            kafka[name.removeprefix(_KAFKA)] = value
+        elif name not in _OWN and name not in _SPARKS:
+            _complain(name, lenient=lenient)
+    if not kafka.get("bootstrap.servers"):
+        message = (
+            "Kafka option bootstrap.servers is not set. Please make sure it is set and retry: "
+            '.option("kafka.bootstrap.servers", "host:port")'
+        )
+        raise ConfigException(message)
+    topic = given.get("topic", "").strip()
+    return SinkOptions(
+        producer=producer_config(kafka, defaults=SINK_DEFAULTS, prefix=_KAFKA, lenient=lenient),
+        topic=topic or None,
+        report_path=given.get("reportpath"),
+    )
+
+
+def _lenient(value: str) -> bool:
+    if value.lower() not in ("error", "warn"):
+        message = f"option unknownOptions is {value!r}: expected error or warn"
+        raise ConfigException(message)
+    return value.lower() == "warn"
+
+
+def _complain(name: str, *, lenient: bool) -> None:
+    known = [*_OWN, *_SOURCE_ONLY, "kafka.bootstrap.servers"]
+    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"; did you mean {_OWN.get(close[0], close[0])}?" if close else ""
+    message = (
+        f"option {name} is not an option of the pykafka sink{hint} "
+        "(options of the producer begin with kafka., and unknownOptions=warn ignores others)"
+    )
+    if not lenient:
+        raise ConfigException(message)
+    logger.warning(message)
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names)

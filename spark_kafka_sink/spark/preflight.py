@@ -1,0 +1,35 @@
+"""What is checked on the driver before any task starts: whether the topic can be written to.
+
+One clear error from the driver takes the place of four attempts of every task. Stream writers are
+planned for every micro-batch, so what was found is remembered per process for metadata.max.age.ms;
+it is never asked on the commit side.
+"""
+
+from __future__ import annotations
+
+import time
+
+from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.spark.options import SinkOptions
+
+_checked_at: dict[tuple[str, str], float] = {}
+
+
+def check_topic(options: SinkOptions) -> None:
+    """Raise what stands against writing to the option's topic, within kafka.max.block.ms.
+
+    Topics of a topic column are not known before the rows are.
+    """
+    if options.topic is None:
+        return
+    key = (options.producer.bootstrap_servers, options.topic)
+    now = time.monotonic()
+    checked_at = _checked_at.get(key)
+    if checked_at is not None and now < checked_at + options.producer.metadata_max_age_ms / 1000:
+        return
+    producer = KafkaProducer(options.producer)
+    try:
+        producer.partitions_for(options.topic)
+    finally:
+        producer.close(0)
+    _checked_at[key] = now
