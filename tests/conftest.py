@@ -1,0 +1,126 @@
+"""Fixtures: real brokers and Spark, started once for all tests that ask for them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+from support import fetch_kafka
+from support.kafka_cluster import KafkaCluster
+from support.readers import create_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Workers must run the Python that has the sink installed, and Spark must stay on loopback.
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+hypothesis.settings.register_profile(
+    "default",
+    deadline=None,
+    print_blob=True,
+    max_examples=100,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "soak",
+    deadline=None,
+    print_blob=True,
+    max_examples=100_000,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+NO_KAFKA = fetch_kafka.missing()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was not tested, so that a green run without brokers is not mistaken for one with."""
+    if NO_KAFKA is not None:
+        terminalreporter.section("NOT TESTED", red=True, bold=True)
+        terminalreporter.write_line(f"No test ran on real brokers. {NO_KAFKA}")
+
+
+@pytest.fixture(scope="session")
+def scratch() -> Iterator[Path]:
+    """A folder for the data of brokers and Spark."""
+    folder = Path(tempfile.mkdtemp(prefix="spark-kafka-sink-tests-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cluster(version: str, folder: Path, nodes: int) -> Iterator[KafkaCluster]:
+    if NO_KAFKA is not None:
+        if os.environ.get("REQUIRE_KAFKA") == "1":
+            pytest.fail(NO_KAFKA)
+        pytest.skip(NO_KAFKA)
+    cluster = KafkaCluster(fetch_kafka.libs(version), folder, nodes)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(scratch: Path) -> Iterator[KafkaCluster]:
+    """Three nodes of the newest Kafka."""
+    yield from _cluster(fetch_kafka.NEWEST, scratch / "kafka", nodes=3)
+
+
+@pytest.fixture(scope="session")
+def old_kafka(scratch: Path) -> Iterator[KafkaCluster]:
+    """One node of the last Kafka 3."""
+    yield from _cluster(fetch_kafka.OLD, scratch / "old-kafka", nodes=1)
+
+
+NewTopic = Callable[..., str]
+
+
+def _topic_maker(cluster: KafkaCluster) -> NewTopic:
+    def make(partitions: int = 3, config: dict[str, str] | None = None) -> str:
+        name = f"topic-{uuid.uuid4().hex[:12]}"
+        create_topic(cluster.bootstrap, name, partitions, config)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def new_topic(kafka: KafkaCluster) -> NewTopic:
+    """Makes a topic of its own for a test, on the newest Kafka."""
+    return _topic_maker(kafka)
+
+
+@pytest.fixture
+def new_old_topic(old_kafka: KafkaCluster) -> NewTopic:
+    """Makes a topic of its own for a test, on the old Kafka."""
+    return _topic_maker(old_kafka)
+
+
+@pytest.fixture(scope="session")
+def spark(scratch: Path) -> Iterator[SparkSession]:
+    """A classic local session; the sink is found because it is installed."""
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

@@ -1,0 +1,127 @@
+"""A selector without sockets: brokers that answer, refuse, hang or fall silent as a test says."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from spark_kafka_sink.network.selector import (
+    Address,
+    Closed,
+    Connected,
+    Received,
+    SelectorEvent,
+    Sent,
+)
+from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire.messages import (
+    APIS,
+    ApiVersion,
+    ApiVersionsResponse,
+    MetadataResponse,
+    Response,
+)
+from spark_kafka_sink.wire.primitives import Buffer, Writer
+
+
+class InMemorySelector:
+    """Has the calls of `Selector`; one broker per port answers ApiVersions and Metadata.
+
+    refuse: ports that refuse connections; hang: no connection comes up; silent: nothing is
+    answered; throttle_ms: what answers ask for.
+    """
+
+    def __init__(self) -> None:
+        self.refuse: set[int] = set()
+        self.hang = False
+        self.silent = False
+        self.throttle_ms = 0
+        self.connects: list[int] = []
+        self._ports: dict[int, int] = {}
+        self._requests: dict[int, list[int]] = {}
+        self._pending: list[SelectorEvent] = []
+        self._broken_at = 0
+
+    def connect(self, channel_id: int, address: Address) -> None:
+        """Take up a connection."""
+        port = address[1][1]
+        self.connects.append(port)
+        if port in self.refuse:
+            self._pending.append(Closed(channel_id, "Connection refused"))
+            return
+        self._ports[channel_id] = port
+        if not self.hang:
+            self._pending.append(Connected(channel_id))
+
+    def send(self, channel_id: int, buffers: Sequence[Buffer]) -> None:
+        """Take a request and answer it."""
+        port = self._ports[channel_id]
+        frame = b"".join(bytes(buffer) for buffer in buffers)
+        _, key, version, correlation_id = struct.unpack_from(">ihhi", frame)
+        self._requests.setdefault(port, []).append(key)
+        self._pending.append(Sent(channel_id))
+        if not self.silent:
+            answer = self._answer(key, version, correlation_id)
+            self._pending.append(Received(channel_id, answer))
+
+    def close(self, channel_id: int) -> None:
+        """Drop a channel."""
+        self._ports.pop(channel_id, None)
+
+    def close_all(self) -> None:
+        """Drop all."""
+        self._ports.clear()
+
+    def wakeup(self) -> None:
+        """Nothing waits here."""
+
+    def poll(self, timeout_s: float) -> list[SelectorEvent]:
+        """Give what has happened."""
+        pending, self._pending = self._pending, []
+        return pending
+
+    def break_port(self, port: int) -> None:
+        """Break every connection to a port."""
+        for channel_id in [c for c, p in self._ports.items() if p == port]:
+            del self._ports[channel_id]
+            self._pending.append(Closed(channel_id, "Connection reset by peer"))
+
+    def break_all(self) -> None:
+        """Break every connection, and count connects from here on."""
+        self._broken_at = len(self.connects)
+        for port in set(self._ports.values()):
+            self.break_port(port)
+
+    def connects_since(self, _time: float) -> list[int]:
+        """Give the ports connected to since `break_all`."""
+        return self.connects[self._broken_at :]
+
+    def say(self, port: int, data: bytes) -> None:
+        """Let a broker send bytes of its own accord."""
+        for channel_id in [c for c, p in self._ports.items() if p == port]:
+            self._pending.append(Received(channel_id, data))
+
+    def requests_to(self, port: int) -> list[int]:
+        """Give the API keys asked of a broker."""
+        return self._requests.get(port, [])
+
+    def _answer(self, key: int, version: int, correlation_id: int) -> bytes:
+        response: Response
+        if key == 18:
+            response = ApiVersionsResponse(
+                error_code=0,
+                api_keys=[
+                    ApiVersion(api_key=api.key, min_version=0, max_version=api.max_version)
+                    for api in APIS.values()
+                ],
+            )
+        else:
+            response = MetadataResponse(brokers=[], topics=[], throttle_time_ms=self.throttle_ms)
+        flexible = APIS[key].is_flexible(version)
+        writer = Writer()
+        writer.out += struct.pack(">ii", 0, correlation_id)
+        if flexible and key != 18:
+            writer.out.append(0)
+        schema.writer(APIS[key].response, version, flexible=flexible)(response, writer)
+        struct.pack_into(">i", writer.out, 0, len(writer.out) - 4)
+        return bytes(writer.out)

@@ -1,0 +1,148 @@
+"""Real Apache Kafka for tests: KRaft nodes as child processes on loopback.
+
+Started from the jars that `fetch_kafka` puts into the cache. Every node is broker and controller.
+Nodes can be killed, stopped and started again one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from support import processes
+
+_START_TIMEOUT_S = 90.0
+_HEAP = "-Xmx768m"
+
+
+def free_ports(count: int) -> list[int]:
+    """Give ports of 127.0.0.1 that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class KafkaCluster:
+    """Kafka nodes of one version, with the ids 1, 2 and so on."""
+
+    def __init__(
+        self,
+        libs: Path,
+        folder: Path,
+        nodes: int = 1,
+        settings: dict[str, str] | None = None,
+    ) -> None:
+        self._libs = libs
+        self._folder = folder
+        self._ids = list(range(1, nodes + 1))
+        ports = free_ports(2 * nodes)
+        self.ports = dict(zip(self._ids, ports[:nodes], strict=True))
+        self._controllers = dict(zip(self._ids, ports[nodes:], strict=True))
+        self._settings = settings or {}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all nodes, for bootstrap.servers."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    def start(self) -> None:
+        """Format and start all nodes, and wait until each is registered."""
+        for node in self._ids:
+            self._format(node)
+        for node in self._ids:
+            self.start_node(node, wait=False)
+        for node in self._ids:
+            self.wait_for(node)
+
+    def stop(self) -> None:
+        """End all nodes."""
+        for process in self._processes.values():
+            processes.kill(process)
+
+    def kill(self, node: int) -> None:
+        """SIGKILL a node, as a power failure would."""
+        processes.kill(self._processes.pop(node))
+
+    def pid(self, node: int) -> int:
+        """Give the process id of a node."""
+        return self._processes[node].pid
+
+    def start_node(self, node: int, *, wait: bool = True) -> None:
+        """Start a node that is not running."""
+        self._processes[node] = processes.start(
+            self._java("kafka.Kafka", self._config(node)), log=self._log(node)
+        )
+        if wait:
+            self.wait_for(node)
+
+    def wait_for(self, node: int) -> None:
+        """Wait until the cluster lists a node as alive; raises with its log if it never does."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and self._processes[node].poll() is None:
+            with contextlib.suppress(KafkaException):
+                if node in admin.list_topics(timeout=1).brokers:
+                    return
+        tail = self._log(node).read_text(errors="replace")[-3000:]
+        message = f"Kafka node {node} did not start:\n{tail}"
+        raise RuntimeError(message)
+
+    def _format(self, node: int) -> None:
+        config = self._config(node)
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(self._properties(node))
+        subprocess.run(
+            self._java(
+                "kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", config
+            ),
+            check=True,
+            capture_output=True,
+        )
+
+    def _java(self, main: str, *arguments: str | Path) -> list[str | Path]:
+        return ["java", _HEAP, "-XX:+UseSerialGC", "-cp", f"{self._libs}/*", main, *arguments]
+
+    def _config(self, node: int) -> Path:
+        return self._folder / f"node-{node}" / "server.properties"
+
+    def _log(self, node: int) -> Path:
+        return self._folder / f"node-{node}" / "node.log"
+
+    def _properties(self, node: int) -> str:
+        voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in self._controllers.items())
+        replicas = min(3, len(self._ids))
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": node,
+            "controller.quorum.voters": voters,
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.ports[node]},"
+            f"CONTROLLER://127.0.0.1:{self._controllers[node]}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.ports[node]}",
+            "log.dirs": self._folder / f"node-{node}" / "data",
+            "default.replication.factor": replicas,
+            "min.insync.replicas": max(1, replicas - 1),
+            "offsets.topic.replication.factor": replicas,
+            "offsets.topic.num.partitions": 3,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": max(1, replicas - 1),
+            "transaction.state.log.num.partitions": 3,
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": 0,
+            "broker.session.timeout.ms": 3000,
+            "broker.heartbeat.interval.ms": 500,
+            "log.retention.ms": -1,
+        } | self._settings
+        return "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -1,0 +1,130 @@
+"""Topics read back by clients that share no code with ours: kafka-python and confluent-kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PythonTopicPartition
+
+_IDLE_S = 30
+
+
+class Record(NamedTuple):
+    """One record as a consumer sees it."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def create_topic(
+    bootstrap: str, topic: str, partitions: int, config: dict[str, str] | None = None
+) -> None:
+    """Create a topic and wait until the cluster knows it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    new = NewTopic(topic, num_partitions=partitions, config=config or {})
+    for future in admin.create_topics([new]).values():
+        future.result()
+
+
+def read_with_confluent(bootstrap: str, topic: str) -> list[Record]:
+    """Read a topic to the end by librdkafka; records in order within a partition."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "tests",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "check.crcs": True,
+            "log_level": 0,
+        }
+    )
+    try:
+        partitions = sorted(consumer.list_topics(topic, timeout=_IDLE_S).topics[topic].partitions)
+        beginning = confluent_kafka.OFFSET_BEGINNING
+        consumer.assign(
+            [confluent_kafka.TopicPartition(topic, number, beginning) for number in partitions]
+        )
+        records: list[Record] = []
+        open_partitions = set(partitions)
+        idle = 0
+        while open_partitions:
+            # consume() waits for all the messages asked for, so the wait is short.
+            messages = consumer.consume(10_000, timeout=0.1)
+            idle = 0 if messages else idle + 1
+            if idle > _IDLE_S * 10:
+                raise TimeoutError(f"partitions {open_partitions} of {topic} gave no end")
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    records.append(_from_confluent(message))
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    open_partitions.discard(message.partition())
+                else:
+                    raise confluent_kafka.KafkaException(error)
+        return records
+    finally:
+        consumer.close()
+
+
+def _from_confluent(message: confluent_kafka.Message) -> Record:
+    partition, offset, headers = message.partition(), message.offset(), message.headers()
+    assert partition is not None
+    assert offset is not None
+    return Record(
+        partition,
+        offset,
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        tuple(headers or ()),  # type: ignore[arg-type]  # librdkafka gives pairs of str and bytes
+    )
+
+
+def read_with_kafka_python(bootstrap: str, topic: str) -> list[Record]:
+    """Read a topic to the end by kafka-python; records in order within a partition."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap.split(","),
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        check_crcs=True,
+        max_poll_records=20_000,
+        fetch_max_bytes=64 * 1024 * 1024,
+        max_partition_fetch_bytes=8 * 1024 * 1024,
+    )
+    try:
+        numbers = consumer.partitions_for_topic(topic)
+        partitions = [PythonTopicPartition(topic, number) for number in numbers or ()]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(partitions)
+        records: list[Record] = []
+        idle = 0
+        while any(consumer.position(tp) < ends[tp] for tp in partitions):
+            polled = consumer.poll(timeout_ms=1000)
+            idle = 0 if polled else idle + 1
+            if idle > _IDLE_S:
+                raise TimeoutError(f"{topic} gave nothing for {_IDLE_S} s")
+            for messages in polled.values():
+                records.extend(
+                    Record(m.partition, m.offset, m.timestamp, m.key, m.value, tuple(m.headers))
+                    for m in messages
+                )
+        return records
+    finally:
+        consumer.close()
+
+
+READERS: dict[str, Callable[[str, str], list[Record]]] = {
+    "confluent-kafka": read_with_confluent,
+    "kafka-python": read_with_kafka_python,
+}

@@ -1,0 +1,217 @@
+"""One connection's protocol: versions first, answers in order, garbage refused. No sockets."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from spark_kafka_sink.errors import (
+    IllegalStateException,
+    ProtocolError,
+    UnsupportedVersionException,
+)
+from spark_kafka_sink.network.connection import Connection, ConnectionState
+from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
+from spark_kafka_sink.wire.messages import (
+    API_OF,
+    APIS,
+    Api,
+    ApiVersion,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    ProduceRequest,
+    Response,
+)
+from spark_kafka_sink.wire.primitives import Writer
+
+METADATA = MetadataRequest(topics=[])
+BROKERS = MetadataResponse(brokers=[MetadataResponseBroker(node_id=1, host="h", port=1)], topics=[])
+
+
+class Broker:
+    """Reads what a connection sends and makes answers."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.requests: list[tuple[int, int, int]] = []
+
+    def read(self) -> list[tuple[int, int, int]]:
+        """Take what was sent: (api key, version, correlation id) of each request."""
+        found = []
+        for buffers in self.connection.take_outgoing():
+            frame = b"".join(bytes(b) for b in buffers)
+            size, key, version, correlation_id = struct.unpack_from(">ihhi", frame)
+            assert size == len(frame) - 4
+            found.append((key, version, correlation_id))
+        self.requests += found
+        return found
+
+    def frame(self, api: Api, version: int, correlation_id: int, response: Response) -> bytes:
+        """Make the frame of an answer."""
+        flexible = api.is_flexible(version)
+        writer = Writer()
+        writer.out += struct.pack(">i", correlation_id)
+        if flexible and api.name != "ApiVersions":
+            writer.out.append(0)
+        schema.writer(api.response, version, flexible=flexible)(response, writer)
+        return struct.pack(">i", len(writer.out)) + bytes(writer.out)
+
+
+def all_versions() -> ApiVersionsResponse:
+    """Say that every version is spoken."""
+    return ApiVersionsResponse(
+        error_code=0,
+        api_keys=[ApiVersion(api_key=key, min_version=0, max_version=99) for key in APIS],
+    )
+
+
+def ready() -> tuple[Connection, Broker]:
+    """Bring a connection up."""
+    connection = Connection(1, "client", 30.0)
+    broker = Broker(connection)
+    connection.connected(0.0)
+    ((key, version, correlation_id),) = broker.read()
+    frame = broker.frame(APIS[key], version, correlation_id, all_versions())
+    (event,) = connection.received(frame, 0.0)
+    assert isinstance(event, NodeReady)
+    return connection, broker
+
+
+def test_versions_are_asked_first_and_then_requests_may_go() -> None:
+    connection = Connection(1, "client", 30.0)
+    with pytest.raises(IllegalStateException):
+        connection.send(ClientRequest(node_id=1, message=METADATA), 0.0)
+    connection.connected(0.0)
+    assert connection.state is ConnectionState.CHECKING_API_VERSIONS
+    assert Broker(connection).read() == [(18, 4, 0)]
+    connection, broker = ready()
+    assert connection.is_ready
+    request = ClientRequest(node_id=1, message=METADATA)
+    connection.send(request, 0.0)
+    assert broker.read() == [(3, 13, 1)]
+    frame = broker.frame(API_OF[MetadataRequest], 13, 1, BROKERS)
+    (answered,) = connection.received(frame, 0.0)
+    assert isinstance(answered, Answered)
+    assert answered.request is request
+    assert answered.response == BROKERS
+
+
+@pytest.mark.parametrize(
+    ("listed", "asked"), [([ApiVersion(api_key=18, min_version=0, max_version=2)], 2), ([], 0)]
+)
+def test_a_broker_that_refuses_the_version_is_asked_in_one_it_speaks(
+    listed: list[ApiVersion], asked: int
+) -> None:
+    connection = Connection(1, "client", 30.0)
+    broker = Broker(connection)
+    connection.connected(0.0)
+    broker.read()
+    api = APIS[18]
+    refusal = ApiVersionsResponse(error_code=35, api_keys=listed)
+    assert connection.received(broker.frame(api, 0, 0, refusal), 0.0) == []
+    assert broker.read() == [(18, asked, 1)]
+    (event,) = connection.received(broker.frame(api, asked, 1, all_versions()), 0.0)
+    assert isinstance(event, NodeReady)
+
+
+def test_any_other_refusal_of_versions_is_told() -> None:
+    connection = Connection(1, "client", 30.0)
+    broker = Broker(connection)
+    connection.connected(0.0)
+    refusal = ApiVersionsResponse(error_code=42, api_keys=[])
+    with pytest.raises(ProtocolError, match=r"refused ApiVersions: INVALID_REQUEST \(42\)"):
+        connection.received(broker.frame(APIS[18], 4, 0, refusal), 0.0)
+
+
+def test_a_refusal_of_version_0_ends_instead_of_going_round() -> None:
+    connection = Connection(1, "client", 30.0)
+    broker = Broker(connection)
+    connection.connected(0.0)
+    refusal = ApiVersionsResponse(error_code=35, api_keys=[])
+    connection.received(broker.frame(APIS[18], 0, 0, refusal), 0.0)
+    with pytest.raises(ProtocolError, match="refused ApiVersions: UNSUPPORTED_VERSION"):
+        connection.received(broker.frame(APIS[18], 0, 1, refusal), 0.0)
+
+
+def test_answers_in_pieces_and_several_at_once_are_the_same() -> None:
+    connection, broker = ready()
+    requests = [ClientRequest(node_id=1, message=METADATA) for _ in range(3)]
+    for request in requests:
+        connection.send(request, 0.0)
+    api = API_OF[MetadataRequest]
+    stream = b"".join(broker.frame(api, v, c, BROKERS) for _, v, c in broker.read())
+    got = []
+    for byte in stream[:-30]:
+        got += connection.received(bytes([byte]), 0.0)
+    got += connection.received(stream[-30:], 0.0)
+    assert [e.request for e in got if isinstance(e, Answered)] == requests
+
+
+def test_an_answer_to_something_else_is_refused() -> None:
+    connection, broker = ready()
+    connection.send(ClientRequest(node_id=1, message=METADATA), 0.0)
+    with pytest.raises(ProtocolError, match="answered correlation id 77 where 1 was asked"):
+        connection.received(broker.frame(API_OF[MetadataRequest], 13, 77, BROKERS), 0.0)
+    connection, broker = ready()
+    with pytest.raises(ProtocolError, match="where nothing was asked"):
+        connection.received(broker.frame(API_OF[MetadataRequest], 13, 1, BROKERS), 0.0)
+
+
+@pytest.mark.parametrize(
+    "data", [b"HTTP/1.1 400 Bad Request", b"\x15\x03\x03\x00\x02\x02\x46", b"\xff\xff\xff\xff"]
+)
+def test_a_peer_that_does_not_speak_kafka_is_refused_before_memory_is_taken(data: bytes) -> None:
+    connection, _ = ready()
+    with pytest.raises(ProtocolError, match="does not speak Kafka's protocol"):
+        connection.received(data, 0.0)
+
+
+def test_a_broker_without_a_usable_version_is_told_by_name() -> None:
+    connection = Connection(1, "client", 30.0)
+    broker = Broker(connection)
+    connection.connected(0.0)
+    old = ApiVersionsResponse(
+        error_code=0, api_keys=[ApiVersion(api_key=3, min_version=0, max_version=1)]
+    )
+    connection.received(broker.frame(APIS[18], 4, 0, old), 0.0)
+    with pytest.raises(UnsupportedVersionException, match=r"Metadata: it accepts 0 to 1"):
+        connection.send(ClientRequest(node_id=1, message=METADATA), 0.0)
+    produce = ProduceRequest(acks=1, timeout_ms=1, topic_data=[])
+    with pytest.raises(UnsupportedVersionException, match=r"Produce: it accepts none"):
+        connection.send(ClientRequest(node_id=1, message=produce), 0.0)
+
+
+def test_a_request_without_an_answer_is_done_when_written() -> None:
+    connection, broker = ready()
+    silent = ClientRequest(
+        node_id=1,
+        message=ProduceRequest(acks=0, timeout_ms=1, topic_data=[]),
+        expects_response=False,
+    )
+    connection.send(silent, 0.0)
+    loud = ClientRequest(node_id=1, message=METADATA)
+    connection.send(loud, 0.0)
+    done = connection.sent()
+    assert done is not None
+    assert (done.request, done.response) == (silent, None)
+    assert connection.sent() is None
+    _, (_, version, correlation_id) = broker.read()
+    frame = broker.frame(API_OF[MetadataRequest], version, correlation_id, BROKERS)
+    (answered,) = connection.received(frame, 0.0)
+    assert isinstance(answered, Answered)
+    assert answered.request is loud
+
+
+def test_a_connection_that_breaks_gives_back_what_is_unanswered() -> None:
+    connection, _ = ready()
+    requests = [ClientRequest(node_id=1, message=METADATA) for _ in range(3)]
+    for request in requests:
+        connection.send(request, 5.0)
+    assert connection.in_flight.expires_at() == 35.0
+    assert connection.closed() == requests
+    assert connection.closed() == []
+    assert connection.state is ConnectionState.CLOSED

@@ -1,0 +1,194 @@
+"""The selector over real loopback sockets: order, partial writes, refusals, wakeups."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_kafka_sink.network.selector import (
+    UNSET_BUFFER,
+    Closed,
+    Connected,
+    Received,
+    Selector,
+    SelectorEvent,
+    Sent,
+    resolve,
+)
+
+Peer = tuple[int, socket.socket]
+
+
+@pytest.fixture
+def selector() -> Iterator[Selector]:
+    """A selector with the system's socket buffers."""
+    made = Selector(send_buffer_bytes=UNSET_BUFFER, receive_buffer_bytes=UNSET_BUFFER)
+    yield made
+    made.close_all()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """A server socket on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+        yield server
+
+
+def poll_until(
+    selector: Selector, done: Callable[[list[SelectorEvent]], bool]
+) -> list[SelectorEvent]:
+    """Poll until what happened is enough."""
+    happened: list[SelectorEvent] = []
+    for _ in range(10_000):
+        happened += selector.poll(1.0)
+        if done(happened):
+            return happened
+    raise AssertionError(f"not enough happened: {happened[-5:]}")
+
+
+def connected(selector: Selector, listener: socket.socket, channel: int = 1) -> socket.socket:
+    """Connect a channel and give the peer's end."""
+    (address,) = resolve("127.0.0.1", listener.getsockname()[1])
+    selector.connect(channel, address)
+    poll_until(selector, lambda events: Connected(channel) in events)
+    peer, _ = listener.accept()
+    peer.settimeout(10)
+    return peer
+
+
+def receive(peer: socket.socket, size: int) -> bytes:
+    """Read so many bytes."""
+    data = bytearray()
+    while len(data) < size:
+        data += peer.recv(size - len(data))
+    return bytes(data)
+
+
+def test_bytes_go_and_come(selector: Selector, listener: socket.socket) -> None:
+    with connected(selector, listener) as peer:
+        selector.send(1, [b"ab", memoryview(b"cd"), bytearray(b"ef")])
+        assert Sent(1) in selector.poll(0)
+        assert receive(peer, 6) == b"abcdef"
+        peer.sendall(b"answer")
+        assert poll_until(selector, lambda e: Received(1, b"answer") in e)
+
+
+def test_large_sends_of_many_buffers_arrive_whole_and_in_order(
+    selector: Selector, listener: socket.socket
+) -> None:
+    first = [bytes([n % 256]) * 5000 for n in range(3000)]
+    second = [b"", b"second", b""]
+    expected = b"".join(first + second)
+    with connected(selector, listener) as peer:
+        got: list[bytes] = []
+        reader = threading.Thread(target=lambda: got.append(receive(peer, len(expected))))
+        reader.start()
+        selector.send(1, first)
+        selector.send(1, second)
+        events = poll_until(selector, lambda e: e.count(Sent(1)) == 2)
+        reader.join()
+        assert got == [expected]
+        assert events.count(Sent(1)) == 2
+
+
+def test_a_send_counts_as_sent_only_when_its_last_byte_is_written(
+    selector: Selector, listener: socket.socket
+) -> None:
+    size = 50_000_000
+    with connected(selector, listener) as peer:
+        selector.send(1, [bytes(size)])
+        assert Sent(1) not in selector.poll(0), "fifty megabytes fit no socket buffer"
+        reader = threading.Thread(target=receive, args=(peer, size))
+        reader.start()
+        poll_until(selector, lambda e: Sent(1) in e)
+        reader.join()
+
+
+def test_sends_before_the_connection_is_up_wait_for_it(
+    selector: Selector, listener: socket.socket
+) -> None:
+    (address,) = resolve("127.0.0.1", listener.getsockname()[1])
+    selector.connect(1, address)
+    selector.send(1, [b"early"])
+    poll_until(selector, lambda e: Sent(1) in e)
+    peer, _ = listener.accept()
+    with peer:
+        assert receive(peer, 5) == b"early"
+
+
+def test_a_refused_connection_is_closed_with_the_reason(selector: Selector) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        (address,) = resolve("127.0.0.1", nobody.getsockname()[1])
+        selector.connect(1, address)
+        events = poll_until(selector, bool)
+    assert events == [Closed(1, "Connection refused")]
+
+
+def test_a_peer_that_goes_away_closes_the_channel_and_only_that(
+    selector: Selector, listener: socket.socket
+) -> None:
+    gone, stays = connected(selector, listener, 1), connected(selector, listener, 2)
+    gone.close()
+    events = poll_until(selector, bool)
+    assert events == [Closed(1, "the broker closed the connection")]
+    selector.send(1, [b"into the void"])
+    selector.send(2, [b"still here"])
+    assert receive(stays, 10) == b"still here"
+    stays.close()
+
+
+def test_a_reset_connection_is_closed(selector: Selector, listener: socket.socket) -> None:
+    peer = connected(selector, listener)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    peer.close()
+    (event,) = poll_until(selector, bool)
+    assert isinstance(event, Closed)
+
+
+def test_a_closed_channel_gives_no_events(selector: Selector, listener: socket.socket) -> None:
+    peer = connected(selector, listener)
+    selector.close(1)
+    selector.close(1)
+    assert peer.recv(1) == b"", "the socket is still open"
+    peer.close()
+    assert selector.poll(0.0) == []
+
+
+def test_a_wakeup_ends_a_poll_from_another_thread(selector: Selector) -> None:
+    waiting = threading.Event()
+
+    def wake() -> None:
+        waiting.wait()
+        selector.wakeup()
+
+    other = threading.Thread(target=wake)
+    other.start()
+    waiting.set()
+    assert selector.poll(60.0) == []
+    other.join()
+
+
+def test_many_wakeups_before_a_poll_are_one_and_none_is_left_over(selector: Selector) -> None:
+    for _ in range(100_000):
+        selector.wakeup()
+    assert selector.poll(60.0) == []
+    assert selector.poll(0.0) == []
+    selector.close_all()
+    selector.wakeup()
+
+
+def test_socket_buffers_are_set_as_asked(listener: socket.socket) -> None:
+    selector = Selector(send_buffer_bytes=30_000, receive_buffer_bytes=40_000)
+    peer = connected(selector, listener)
+    (channel,) = selector._channels.values()
+    # Linux doubles what is asked for.
+    assert channel.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) in (30_000, 60_000)
+    assert channel.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in (40_000, 80_000)
+    assert channel.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+    peer.close()
+    selector.close_all()

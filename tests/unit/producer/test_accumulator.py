@@ -1,0 +1,100 @@
+"""The accumulator's memory: what is reserved, charged, held and freed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.pure_producer import TOPIC, PureProducer, Settings
+
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+
+
+def test_credit_is_refused_when_it_is_not_there_and_granted_when_all_is_free() -> None:
+    accumulator = PureProducer([1], Settings(buffer_memory=1000)).accumulator
+    assert accumulator.reserve(600)
+    assert not accumulator.reserve(600)
+    accumulator.give_back(600)
+    assert accumulator.reserve(5000), "more than everything, with everything free"
+    accumulator.give_back(5000)
+    assert accumulator.available_bytes == 1000
+
+
+def test_a_held_batch_is_not_sent_and_goes_on_where_it_was() -> None:
+    producer = PureProducer([1])
+    producer.append(0, [b"first"])
+    target = [TopicPartition(TOPIC, 0)]
+    (open_batch,) = producer.accumulator.hold(target)
+    assert open_batch.records == 1
+    producer.ready()
+    assert producer.poll() == []
+    producer.accumulator.let_go(target)
+    assert len(producer.poll()) == 1
+
+
+def test_a_batch_that_is_being_packed_is_not_sent() -> None:
+    producer = PureProducer([1], Settings(compression="lz4"))
+    producer.ready()
+    packed = producer.accumulator.packed
+    held: list[ProducerBatch] = []
+    producer.accumulator.packed = held.append  # type: ignore[method-assign, assignment]
+    producer.append(0, [b"x" * 600] * 3)
+    producer.accumulator.packed = packed  # type: ignore[method-assign]
+    (batch, *_) = held
+    assert all(b is not batch for b in producer.accumulator.sendable(0.0))
+    producer.accumulator.packed(batch)
+    assert next(iter(producer.accumulator.sendable(0.0))) is batch
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.lists(st.integers(0, 90_000), min_size=1, max_size=20)),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from(["none", "lz4"]),
+    st.integers(200, 200_000),
+)
+def test_every_record_is_sent_once_in_order_and_all_memory_comes_back(
+    appends: list[tuple[int, list[int]]], compression: str, batch_size: int
+) -> None:
+    settings = Settings(compression=compression, batch_size=batch_size, buffer_memory=100_000_000)
+    producer = PureProducer([1, 2, 1, 2], settings)
+    counts = [0, 0, 0, 0]
+    for partition, sizes in appends:
+        producer.append(partition, [bytes(size) for size in sizes])
+        counts[partition] += len(sizes)
+    assert producer.accumulator.available_bytes < settings.buffer_memory
+    producer.ready()
+    for _ in range(10_000):
+        requests = producer.poll()
+        if not requests:
+            break
+        for request in requests:
+            producer.answer(request)
+    assert not producer.accumulator.has_incomplete
+    assert producer.accumulator.available_bytes == settings.buffer_memory
+    sent = [0, 0, 0, 0]
+    for batch in producer.done():
+        partition = batch.topic_partition.partition
+        assert batch.base_sequence == sent[partition]
+        sent[partition] += batch.record_count
+    assert sent == counts
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_batches_fill_up_to_batch_size_and_not_beyond(compression: str) -> None:
+    settings = Settings(compression=compression, batch_size=10_000, buffer_memory=10_000_000)
+    producer = PureProducer([1], settings)
+    for start in range(0, 20_000, 50):
+        producer.append(0, [b"%d" % (number * 7919) * 6 for number in range(start, start + 50)])
+    producer.ready()
+    while requests := producer.poll():
+        for request in requests:
+            producer.answer(request)
+    sizes = [b.sent_bytes for b in producer.done()]
+    assert max(sizes) <= 10_000
+    # The first batches are small until it is known how well they compress.
+    settled = sizes[8:-1]
+    assert min(settled) > (9_900 if compression == "none" else 6_000)

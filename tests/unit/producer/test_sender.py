@@ -1,0 +1,371 @@
+"""The sender, with a test as broker and clock: what is sent, when, and what answers lead to."""
+
+from __future__ import annotations
+
+import pytest
+from support.pure_producer import PureProducer, Settings, batches, sequences
+
+from spark_kafka_sink.errors import (
+    ClusterAuthorizationException,
+    RecordTooLargeException,
+    TimeoutException,
+)
+from spark_kafka_sink.model import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_batch import BatchState
+from spark_kafka_sink.wire.exchange import Answered, NodeDown, NodeReady, NodeThrottled
+from spark_kafka_sink.wire.messages import InitProducerIdResponse, ProduceRequest
+from spark_kafka_sink.wire.versions import NodeApiVersions
+
+FULL = [b"x" * 400, b"y" * 400]
+"""Two of these records fill a batch of 1000 bytes."""
+
+CORRUPT, NOT_LEADER, TIMED_OUT, TOO_LARGE = 2, 6, 7, 10
+OUT_OF_ORDER, DUPLICATE, UNKNOWN_PRODUCER = 45, 46, 59
+
+
+def test_one_batch_per_partition_in_a_request_and_one_request_per_node() -> None:
+    producer = PureProducer([1, 1, 2])
+    for partition in (0, 1, 2):
+        producer.append(partition, FULL * 2)
+    producer.ready()
+    requests = producer.poll()
+    first = {r.node_id: [b.topic_partition.partition for b in batches(r)] for r in requests}
+    assert first == {1: [0, 1], 2: [2]}
+    for request in requests:
+        producer.answer(request)
+    second = producer.poll()
+    assert {r.node_id: len(batches(r)) for r in second} == {1: 2, 2: 1}
+    assert [s for r in second for s in sequences(r)] == [2, 2, 2]
+
+
+def test_nothing_is_sent_before_linger_has_passed_or_a_batch_is_full() -> None:
+    producer = PureProducer([1], Settings(linger=5.0))
+    producer.append(0, [b"small"])
+    producer.ready()
+    assert producer.poll() == []
+    assert producer.sender.poll(producer.now).next_poll_at == pytest.approx(5.0)
+    producer.now = 4.9
+    assert producer.poll() == []
+    producer.now = 5.0
+    (request,) = producer.poll()
+    assert batches(request)[0].record_count == 1
+
+
+def test_a_full_batch_does_not_linger() -> None:
+    producer = PureProducer([1], Settings(linger=5.0))
+    producer.append(0, [*FULL, b"z" * 400])
+    producer.ready()
+    (request,) = producer.poll()
+    assert batches(request)[0].record_count == 2
+
+
+def test_a_flush_or_a_wait_for_memory_ends_lingering() -> None:
+    for reason in ("flushes", "waiters"):
+        producer = PureProducer([1], Settings(linger=5.0))
+        producer.append(0, [b"small"])
+        producer.ready()
+        assert producer.poll() == []
+        setattr(producer.accumulator, reason, 1)
+        assert len(producer.poll()) == 1
+
+
+def test_until_the_first_acknowledgement_one_batch_is_in_flight_then_five() -> None:
+    producer = PureProducer([1])
+    for _ in range(8):
+        producer.append(0, FULL)
+    producer.ready()
+    (first,) = producer.poll()
+    assert sequences(first) == [0]
+    producer.answer(first)
+    requests = producer.poll()
+    assert [sequences(r) for r in requests] == [[2], [4], [6], [8], [10]]
+
+
+def test_a_lost_batch_goes_again_first_and_byte_for_byte() -> None:
+    producer = PureProducer([1])
+    for _ in range(5):
+        producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    requests = producer.poll()
+    sent = [_bytes_of(r) for r in requests]
+    producer.lose(requests[0])
+    producer.answer(requests[1], OUT_OF_ORDER)
+    producer.answer(requests[2], OUT_OF_ORDER)
+    assert producer.poll() == [], "sent again before retry.backoff.ms"
+    producer.now += 10
+    (again,) = producer.poll()
+    assert _bytes_of(again) == sent[0]
+    producer.answer(again)
+    (second,) = producer.poll()
+    assert _bytes_of(second) == sent[1]
+    producer.answer(second)
+    assert [_bytes_of(r) for r in producer.poll()] == [sent[2]]
+    assert [b.attempts for b in producer.done()] == [0, 1, 1]
+
+
+def test_a_duplicate_is_a_success() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0], DUPLICATE)
+    (batch,) = producer.done()
+    assert batch.state is BatchState.SUCCEEDED
+
+
+def test_a_gap_that_is_certain_raises_the_epoch_and_numbers_anew() -> None:
+    producer = PureProducer([1])
+    for _ in range(4):
+        producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    requests = producer.poll()
+    producer.answer(requests[0], OUT_OF_ORDER)
+    producer.now += 10
+    assert producer.poll() == [], "the epoch rose while batches of the old one are at a broker"
+    producer.answer(requests[1], OUT_OF_ORDER)
+    producer.answer(requests[2], OUT_OF_ORDER)
+    producer.now += 10
+    (again,) = producer.poll()
+    assert sequences(again) == [0]
+    assert batches(again)[0].producer == ProducerIdAndEpoch(4000, 1)
+    producer.answer(again)
+    (after,) = producer.poll()
+    assert sequences(after) == [2]
+    producer.answer(after)
+    assert [sequences(r) for r in producer.poll()] == [[4]]
+
+
+def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.append(0, FULL)
+    assert producer.sequences is not None
+    producer.ready()
+    producer.sequences.adopt(ProducerIdAndEpoch(4000, 2**15 - 1))
+    first = producer.poll()[0]
+    producer.answer(first, UNKNOWN_PRODUCER, log_start_offset=5)
+    producer.now += 10
+    (again,) = producer.poll()
+    assert batches(again)[0].producer.producer_id == 4001
+    assert sequences(again) == [0]
+
+
+def test_what_follows_a_batch_that_was_given_up_goes_on_under_a_new_epoch() -> None:
+    producer = PureProducer([1])
+    for _ in range(3):
+        producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    second, third = producer.poll()
+    producer.answer(second, TOO_LARGE)
+    producer.answer(third, OUT_OF_ORDER)
+    producer.now += 10
+    (again,) = producer.poll()
+    assert (sequences(again), batches(again)[0].producer.epoch) == ([0], 1)
+    producer.answer(again)
+    states = [b.state for b in producer.done()]
+    assert states == [BatchState.SUCCEEDED, BatchState.FAILED, BatchState.SUCCEEDED]
+
+
+def test_after_a_leader_change_nothing_overtakes_what_the_old_leader_has() -> None:
+    producer = PureProducer([1])
+    for _ in range(4):
+        producer.append(0, FULL)
+    producer.ready(1, 2)
+    producer.answer(producer.poll()[0])
+    requests = producer.poll()
+    producer.leaders = [2]
+    producer.now = 5.0
+    producer.answer(requests[0], NOT_LEADER)
+    assert producer.poll() == []
+    producer.now += 10
+    (moved,) = producer.poll()
+    assert moved.node_id == 2
+    assert sequences(moved) == [2]
+    producer.answer(moved)
+    assert producer.poll() == [], "sent on while the old leader has later batches"
+    producer.answer(requests[1], NOT_LEADER)
+    producer.answer(requests[2], NOT_LEADER)
+    producer.now += 10
+    assert [(r.node_id, sequences(r)) for r in producer.poll()] == [(2, [4])]
+
+
+def test_a_partition_without_leader_waits_and_the_others_go() -> None:
+    producer = PureProducer([-1, 1])
+    producer.append(0, FULL)
+    producer.append(1, FULL)
+    producer.ready()
+    (request,) = producer.poll()
+    assert [b.topic_partition.partition for b in batches(request)] == [1]
+    producer.leaders = [1, 1]
+    producer.now += 10
+    (later,) = producer.poll()
+    assert [b.topic_partition.partition for b in batches(later)] == [0]
+
+
+def test_a_request_is_at_most_max_request_size_but_a_large_batch_goes_alone() -> None:
+    producer = PureProducer([1, 1, 1], Settings(max_request_size=2000))
+    producer.append(0, FULL)
+    producer.append(1, FULL)
+    producer.append(2, [b"z" * 5000])
+    producer.ready()
+    sizes = [sum(b.size_bytes for b in batches(r)) for r in producer.poll()]
+    assert sizes[0] <= 2000
+    assert len(sizes) == 2
+    assert sizes[1] > 5000
+
+
+def test_partitions_take_turns_where_a_request_has_not_room_for_all() -> None:
+    producer = PureProducer([1, 1, 1], Settings(max_request_size=1000, max_in_flight=1))
+    for partition in (0, 1, 2):
+        for _ in range(2):
+            producer.append(partition, FULL)
+    producer.ready()
+    served = []
+    for _ in range(6):
+        (request,) = producer.poll()
+        served += [b.topic_partition.partition for b in batches(request)]
+        producer.answer(request)
+    assert sorted(served[:3]) == [0, 1, 2]
+    assert sorted(served[3:]) == [0, 1, 2]
+
+
+def test_a_node_that_asks_for_a_pause_gets_nothing_until_it_is_over() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.sender.handle(NodeThrottled(1, until=3.0), 0.0)
+    assert producer.poll() == []
+    assert producer.sender.poll(0.0).next_poll_at <= 3.0
+    producer.now = 3.0
+    assert len(producer.poll()) == 1
+
+
+def test_a_node_that_is_down_is_connected_to_and_then_sent_to() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.sender.handle(NodeDown(1, "gone"), 0.0)
+    work = producer.sender.poll(0.0)
+    assert (work.drained, work.connect) == ([], {1})
+    producer.sender.handle(NodeReady(1, NodeApiVersions({})), 0.0)
+    assert len(producer.poll()) == 1
+
+
+def test_one_in_flight_keeps_the_order_also_without_idempotence() -> None:
+    producer = PureProducer([1], Settings(idempotent=False, max_in_flight=1))
+    producer.append(0, FULL)
+    producer.append(0, FULL)
+    producer.ready(1, 2)
+    (first,) = producer.poll()
+    producer.leaders = [2]
+    producer.lose(first)
+    producer.now += 10
+    (again,) = producer.poll()
+    assert batches(again)[0] is not None
+    assert _bytes_of(again) == _bytes_of(first)
+
+
+def test_acks_0_succeeds_when_written() -> None:
+    producer = PureProducer([1], Settings(idempotent=False, acks=0))
+    producer.append(0, FULL)
+    producer.ready()
+    (request,) = producer.poll()
+    assert request.expects_response is False
+    producer.sender.handle(Answered(request, 1, None), 0.0)
+    (batch,) = producer.done()
+    assert (batch.state, batch.base_offset) == (BatchState.SUCCEEDED, -1)
+
+
+def test_retries_end_with_the_last_error() -> None:
+    producer = PureProducer([1], Settings(retries=2))
+    producer.append(0, FULL)
+    producer.ready()
+    for _ in range(3):
+        (request,) = producer.poll()
+        producer.answer(request, CORRUPT)
+        producer.now += 10
+    (batch,) = producer.done()
+    assert batch.error is not None
+    assert "t-0: 2 record(s) were not written: CORRUPT_MESSAGE (2) from node 1 after 3" in str(
+        batch.error
+    )
+
+
+def test_an_error_that_no_retry_helps_is_given_at_once() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0], TOO_LARGE)
+    (batch,) = producer.done()
+    assert isinstance(batch.error, RecordTooLargeException)
+    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+
+
+def test_a_batch_that_waits_too_long_expires_with_what_is_known() -> None:
+    producer = PureProducer([-1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.now = 30.0
+    producer.poll()
+    (batch,) = producer.done()
+    assert isinstance(batch.error, TimeoutException)
+    assert "kafka.delivery.timeout.ms=30000: waiting to be sent" in str(batch.error)
+    assert "no leader is known" in str(batch.error)
+    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+
+
+def test_a_batch_that_expires_in_flight_keeps_its_memory_until_the_answer() -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.append(0, FULL)
+    producer.ready()
+    (request,) = producer.poll()
+    producer.now = 30.0
+    producer.poll()
+    assert [b.state for b in producer.done()] == [BatchState.FAILED] * 2
+    assert producer.accumulator.available_bytes < producer.settings.buffer_memory
+    producer.lose(request, TIMED_OUT)
+    assert producer.done() == []
+    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+
+
+def test_no_producer_id_without_permission_and_the_sentence_says_how_to_do_without() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    work = producer.sender.poll(0.0)
+    request = next(r for r in work.requests if not isinstance(r.message, ProduceRequest))
+    init = [r for r in work.requests if r is not request] or [request]
+    refused = InitProducerIdResponse(error_code=31)
+    producer.sender.handle(Answered(init[-1], 1, refused), 0.0)
+    (batch,) = producer.done()
+    assert isinstance(batch.error, ClusterAuthorizationException)
+    assert "kafka.enable.idempotence=false" in str(batch.error)
+    assert producer.sender.fatal_error is batch.error
+
+
+def test_memory_is_free_again_after_every_kind_of_end() -> None:
+    producer = PureProducer([1], Settings(compression="lz4", retries=1))
+    for values in (FULL, [b"a" * 90_000, b"b" * 100], [b"c"] * 500):
+        producer.append(0, values)
+    producer.ready()
+    code = 0
+    for _ in range(20):
+        for request in producer.poll():
+            producer.answer(request, code)
+            code = 0 if code else CORRUPT
+        producer.now += 10
+    assert not producer.accumulator.has_incomplete
+    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+
+
+def _bytes_of(request: object) -> bytes:
+    message = request.message  # type: ignore[attr-defined]
+    buffers = [
+        buffer
+        for topic in message.topic_data
+        for data in topic.partition_data
+        for buffer in data.records.buffers
+    ]
+    return b"".join(bytes(buffer) for buffer in buffers)

@@ -1,0 +1,109 @@
+"""The 61 bytes in front of the records: what they say, and sequence numbers that wrap."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatch
+from support.record_batches import PRODUCERS, Producer
+
+from spark_kafka_sink.records.batch import (
+    MAX_SEQUENCE,
+    RECORD_BATCH_OVERHEAD,
+    BatchInfo,
+    batch_header,
+    decrement_sequence,
+    increment_sequence,
+)
+
+SEQUENCES = st.integers(0, MAX_SEQUENCE) | st.sampled_from([0, 1, MAX_SEQUENCE - 1, MAX_SEQUENCE])
+INFOS = st.builds(
+    BatchInfo,
+    st.integers(1, 2**31 - 1),
+    st.integers(-1, 2**63 - 1),
+    st.integers(-1, 2**63 - 1),
+    st.integers(0, 4),
+)
+
+
+def _header(info: BatchInfo, pieces: list[bytes], producer: Producer) -> bytes:
+    return batch_header(
+        info,
+        pieces,
+        producer.id_and_epoch,
+        producer.base_sequence,
+        transactional=producer.transactional,
+    )
+
+
+@given(info=INFOS, pieces=st.lists(st.binary(max_size=30), max_size=4), producer=PRODUCERS)
+def test_a_header_is_read_by_kafka_python_as_what_it_was_given(
+    info: BatchInfo, pieces: list[bytes], producer: Producer
+) -> None:
+    header = _header(info, pieces, producer)
+    batch = DefaultRecordBatch(header + b"".join(pieces))
+    assert len(header) == RECORD_BATCH_OVERHEAD
+    assert batch.validate_crc()
+    assert batch.magic == 2
+    assert batch.base_offset == 0
+    assert batch.size_in_bytes == len(header) + sum(map(len, pieces))
+    assert batch.records_count == info.record_count
+    assert batch.last_offset_delta == info.record_count - 1
+    assert batch.first_timestamp == info.base_timestamp_ms
+    assert batch.max_timestamp == info.max_timestamp_ms
+    assert batch.compression_type == info.codec_id
+    assert batch.timestamp_type == 0
+    assert not batch.is_control_batch
+    assert batch.is_transactional is producer.transactional
+    assert batch.producer_id == producer.id_and_epoch.producer_id
+    assert batch.producer_epoch == producer.id_and_epoch.epoch
+    assert batch.base_sequence == producer.base_sequence
+
+
+@given(info=INFOS, records=st.binary(max_size=60), producer=PRODUCERS, data=st.data())
+def test_a_header_does_not_depend_on_the_pieces_that_records_come_in(
+    info: BatchInfo, records: bytes, producer: Producer, data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(records)))
+    whole = _header(info, [records], producer)
+    assert _header(info, [records[:cut], b"", records[cut:]], producer) == whole
+
+
+@given(info=INFOS, records=st.binary(min_size=1, max_size=60), producer=PRODUCERS, data=st.data())
+def test_a_bit_that_flips_behind_the_checksum_is_noticed(
+    info: BatchInfo, records: bytes, producer: Producer, data: st.DataObject
+) -> None:
+    batch = bytearray(_header(info, [records], producer) + records)
+    bit = data.draw(st.integers(8 * 21, 8 * len(batch) - 1))
+    batch[bit // 8] ^= 1 << bit % 8
+    assert not DefaultRecordBatch(bytes(batch)).validate_crc()
+
+
+@given(sequence=SEQUENCES, records=SEQUENCES)
+def test_sequence_numbers_count_on_past_the_largest_as_in_java(sequence: int, records: int) -> None:
+    # DefaultRecordBatch.incrementSequence, as Java writes it.
+    over = sequence > MAX_SEQUENCE - records
+    expected = records - (MAX_SEQUENCE - sequence) - 1 if over else sequence + records
+    assert increment_sequence(sequence, records) == expected
+    assert decrement_sequence(expected, records) == sequence
+
+
+@pytest.mark.parametrize(
+    ("sequence", "increment", "expected"),
+    [
+        (MAX_SEQUENCE, 1, 0),
+        (MAX_SEQUENCE - 5, 10, 4),
+        (MAX_SEQUENCE, 100, 99),
+        (99, MAX_SEQUENCE, 98),
+        (0, 0, 0),
+    ],
+)
+def test_sequence_numbers_of_the_java_client_s_tests(
+    sequence: int, increment: int, expected: int
+) -> None:
+    assert increment_sequence(sequence, increment) == expected
+
+
+def test_before_sequence_0_comes_the_largest() -> None:
+    assert decrement_sequence(0, 1) == MAX_SEQUENCE

@@ -1,0 +1,189 @@
+"""Which partition a row goes to: its own, its key's, or the sticky one of the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.partitioner.default import murmur2 as kafka_python_murmur2
+
+from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.producer.partitioner import (
+    Partitioner,
+    StickyPartitioner,
+    check_partitions,
+    hash_keys,
+)
+from spark_kafka_sink.records.columns import BinaryColumn
+
+BATCH_BYTES = 100
+
+SIZES = st.lists(st.integers(1, 250), min_size=1, max_size=50)
+SEEDS = st.integers(0, 2**32 - 1)
+ROWS = st.lists(
+    st.tuples(st.none() | st.binary(max_size=6), st.integers(-1, 3), st.integers(1, 250)),
+    min_size=1,
+    max_size=50,
+)
+
+
+class _Cycle(Random):
+    """Chooses each time the next one, so that every switch is seen."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._next = -1
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        self._next += 1
+        return self._next % start
+
+
+def _int64(values: Sequence[int]) -> npt.NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def _keys(keys: Sequence[bytes | None]) -> npt.NDArray[np.int64] | None:
+    return hash_keys(BinaryColumn.of(pa.array(keys, pa.binary())))
+
+
+@given(
+    rows=ROWS,
+    partitions=st.integers(4, 9),
+    available=st.lists(st.integers(0, 3), unique=True),
+    seed=SEEDS,
+)
+def test_explicit_partitions_win_then_keys_and_only_the_rest_is_sticky(
+    rows: list[tuple[bytes | None, int, int]], partitions: int, available: list[int], seed: int
+) -> None:
+    keys, explicit, sizes = zip(*rows, strict=True)
+    chosen = Partitioner(BATCH_BYTES, Random(seed)).partition(
+        "topic", _keys(keys), _int64(explicit), _int64(sizes), partitions, available
+    )
+    sticky = []
+    for key, own, partition in zip(keys, explicit, chosen.tolist(), strict=True):
+        if own >= 0:
+            assert partition == own
+        elif key is not None:
+            # Over all partitions, whether they have a leader or not.
+            assert partition == (kafka_python_murmur2(key) & 0x7FFFFFFF) % partitions
+        else:
+            sticky.append(partition)
+    assert set(sticky) <= set(available or range(partitions))
+
+
+@given(keys=st.lists(st.none() | st.binary(max_size=6), min_size=1), seed=SEEDS)
+def test_keys_decide_where_there_is_no_partition_column(
+    keys: list[bytes | None], seed: int
+) -> None:
+    sizes = _int64([10] * len(keys))
+    chosen = Partitioner(BATCH_BYTES, Random(seed)).partition(
+        "topic", _keys(keys), None, sizes, 7, range(7)
+    )
+    for key, partition in zip(keys, chosen.tolist(), strict=True):
+        if key is not None:
+            assert partition == (kafka_python_murmur2(key) & 0x7FFFFFFF) % 7
+
+
+def test_the_partition_column_is_not_written_to() -> None:
+    explicit = _int64([-1, 2, -1])
+    Partitioner(BATCH_BYTES, Random(1)).partition(
+        "topic", None, explicit, _int64([1, 1, 1]), 3, range(3)
+    )
+    assert explicit.tolist() == [-1, 2, -1]
+
+
+@given(slices=st.lists(SIZES, min_size=1, max_size=6))
+def test_the_sticky_partition_changes_after_every_batch_size_of_bytes(
+    slices: list[list[int]],
+) -> None:
+    """Whatever the slices: a row belongs to the stretch in which its first byte lies."""
+    sticky = StickyPartitioner(BATCH_BYTES, _Cycle())
+    chosen = [p for s in slices for p in sticky.assign(_int64(s), range(1000)).tolist()]
+    sizes = [size for each in slices for size in each]
+    starts = [sum(sizes[:row]) for row in range(len(sizes))]
+    assert chosen == [start // BATCH_BYTES for start in starts]
+
+
+@given(sizes=SIZES, partitions=st.integers(1, 5), seed=SEEDS)
+def test_rows_without_keys_stay_together_until_a_batch_is_full(
+    sizes: list[int], partitions: int, seed: int
+) -> None:
+    sticky = StickyPartitioner(BATCH_BYTES, Random(seed))
+    chosen = sticky.assign(_int64(sizes), range(partitions)).tolist()
+    assert set(chosen) <= set(range(partitions))
+    ends = np.cumsum(sizes).tolist()
+    for row, (before, after) in enumerate(pairwise(chosen)):
+        if before != after:
+            # The stretch that this row ends in is not the one the next row begins in.
+            assert (ends[row] - sizes[row]) // BATCH_BYTES < ends[row] // BATCH_BYTES
+
+
+def test_bytes_count_on_from_slice_to_slice() -> None:
+    sticky = StickyPartitioner(BATCH_BYTES, _Cycle())
+    assert sticky.assign(_int64([60]), range(9)).tolist() == [0]
+    assert sticky.assign(_int64([60]), range(9)).tolist() == [0]
+    assert sticky.assign(_int64([60, 60]), range(9)).tolist() == [1, 1]
+    assert sticky.assign(_int64([60]), range(9)).tolist() == [2]
+
+
+@given(sizes=SIZES, seed=SEEDS)
+def test_one_partition_takes_all(sizes: list[int], seed: int) -> None:
+    sticky = StickyPartitioner(BATCH_BYTES, Random(seed))
+    assert set(sticky.assign(_int64(sizes), range(1)).tolist()) == {0}
+
+
+@given(available=st.lists(st.lists(st.integers(0, 9), min_size=1, unique=True)), seed=SEEDS)
+def test_only_partitions_that_are_available_now_are_chosen(
+    available: list[list[int]], seed: int
+) -> None:
+    sticky = StickyPartitioner(BATCH_BYTES, Random(seed))
+    for now in available:
+        assert set(sticky.assign(_int64([40] * 9), now).tolist()) <= set(now)
+
+
+def test_a_sticky_partition_that_loses_its_leader_is_left() -> None:
+    sticky = StickyPartitioner(BATCH_BYTES, _Cycle())
+    assert sticky.assign(_int64([10]), [4, 5]).tolist() == [4]
+    assert sticky.assign(_int64([10]), [6, 7]).tolist() == [7]
+    assert sticky.assign(_int64([10]), [4, 7]).tolist() == [7]
+
+
+@given(seed=SEEDS)
+def test_without_any_leader_all_partitions_are_chosen_from(seed: int) -> None:
+    sizes = _int64([BATCH_BYTES] * 300)
+    chosen = Partitioner(BATCH_BYTES, Random(seed)).partition("topic", None, None, sizes, 3, [])
+    assert set(chosen.tolist()) == {0, 1, 2}
+
+
+@given(seed=SEEDS)
+def test_over_many_batches_every_partition_gets_its_share(seed: int) -> None:
+    sizes = _int64([BATCH_BYTES] * 4000)
+    chosen = Partitioner(BATCH_BYTES, Random(seed)).partition(
+        "topic", None, None, sizes, 4, range(4)
+    )
+    counts = np.bincount(chosen, minlength=4)
+    assert (counts > 800).all()
+
+
+def test_topics_stick_each_to_a_partition_of_their_own() -> None:
+    partitioner = Partitioner(BATCH_BYTES, _Cycle())
+    for topic, expected in (("a", 0), ("b", 1), ("a", 0), ("b", 1)):
+        chosen = partitioner.partition(topic, None, None, _int64([10]), 9, range(9))
+        assert chosen.tolist() == [expected]
+
+
+def test_a_partition_that_the_topic_lacks_is_refused_by_its_row() -> None:
+    check_partitions("flights", _int64([0, -1, 2]), 3)
+    with pytest.raises(DataException) as refusal:
+        check_partitions("flights", _int64([0, -1, 3, 7]), 3)
+    assert "has 3 in row 2" in str(refusal.value)
+    assert "topic flights has 3 partitions, 0 to 2" in str(refusal.value)
+    assert (refusal.value.topic, refusal.value.partition) == ("flights", 3)

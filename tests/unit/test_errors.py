@@ -1,0 +1,120 @@
+"""Error codes and exceptions are those of the Java client (org.apache.kafka...protocol.Errors)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.jvm import run_java
+
+from spark_kafka_sink import error_codes, errors
+from spark_kafka_sink.error_codes import ERROR_CODES, ErrorCode, error_code
+from spark_kafka_sink.errors import (
+    ADVICE,
+    ApiException,
+    InvalidMetadataException,
+    KafkaException,
+    RetriableException,
+    api_exception,
+    exception_class,
+)
+
+# What stands for every code that has no class of its own.
+_GENERIC = (ApiException, RetriableException, InvalidMetadataException)
+
+CODES = st.integers(-(2**15), 2**15 - 1)
+
+
+class _JavaError(NamedTuple):
+    row: ErrorCode
+    classes: list[str]
+
+
+@pytest.fixture(scope="module")
+def java_errors() -> dict[int, _JavaError]:
+    """Every code of the Java client, with its exception's class and superclasses."""
+    found = {}
+    for line in run_java("DumpErrors").splitlines():
+        code, name, retriable, stale, classes = line.split("|")
+        row = ErrorCode(int(code), name, retriable == "true", stale == "true")
+        found[row.code] = _JavaError(row, classes.split())
+    return found
+
+
+@pytest.mark.kafka
+def test_the_table_is_that_of_the_java_client(java_errors: dict[int, _JavaError]) -> None:
+    theirs = {code: error.row for code, error in java_errors.items()}
+    assert ERROR_CODES.keys() - theirs.keys() == set()
+    assert theirs.keys() - ERROR_CODES.keys() == set()
+    assert theirs == ERROR_CODES
+
+
+@pytest.mark.kafka
+def test_exceptions_of_codes_have_the_java_client_s_names(
+    java_errors: dict[int, _JavaError],
+) -> None:
+    for code, error in java_errors.items():
+        ours = exception_class(code)
+        if ours not in _GENERIC:
+            assert (code, ours.__name__) == (code, error.classes[0])
+
+
+@pytest.mark.kafka
+def test_exceptions_can_be_caught_by_the_same_base_classes_as_in_java(
+    java_errors: dict[int, _JavaError],
+) -> None:
+    ours_by_name = {name: c for name, c in vars(errors).items() if isinstance(c, type)}
+    for code, error in java_errors.items():
+        for name in error.classes[1:]:
+            base = ours_by_name.get(name)
+            if base is not None and issubclass(base, KafkaException):
+                assert issubclass(exception_class(code), base), (code, name)
+
+
+@pytest.mark.parametrize("code", ERROR_CODES)
+def test_an_exception_is_as_retriable_as_its_code(code: int) -> None:
+    row, cls = ERROR_CODES[code], exception_class(code)
+    assert issubclass(cls, RetriableException) is row.retriable
+    assert issubclass(cls, InvalidMetadataException) is row.refresh_metadata
+
+
+@given(code=CODES.filter(lambda code: code not in ERROR_CODES))
+def test_an_unknown_code_is_a_value_that_is_not_retriable(code: int) -> None:
+    assert error_code(code) == ErrorCode(code, f"UNKNOWN_ERROR_CODE_{code}", False, False)  # noqa: FBT003 - fields of a row
+    assert exception_class(code) is ApiException
+
+
+@given(code=CODES)
+def test_an_exception_carries_its_code_message_and_context(code: int) -> None:
+    error = api_exception(
+        code, "it went wrong", topic="t", partition=1, node_id=2, api="Produce", attempts=3
+    )
+    assert type(error) is exception_class(code)
+    assert str(error) == "it went wrong"
+    assert error.code == code
+    assert (error.topic, error.partition, error.node_id) == ("t", 1, 2)
+    assert (error.api, error.attempts) == ("Produce", 3)
+
+
+def test_one_exception_s_code_is_not_another_s() -> None:
+    first, second = api_exception(19, "first"), api_exception(3, "second")
+    assert (first.code, second.code) == (19, 3)
+    assert ApiException("no code").code == error_codes.UNKNOWN_SERVER_ERROR
+
+
+def test_advice_is_given_for_codes_that_exist() -> None:
+    assert set(ADVICE) <= set(ERROR_CODES)
+    assert all(code != error_codes.NONE and advice for code, advice in ADVICE.items())
+
+
+def test_the_named_codes_are_those_of_the_table() -> None:
+    named = {
+        name: value
+        for name, value in vars(error_codes).items()
+        if name.isupper() and isinstance(value, int)
+    }
+    by_name = {row.name: row.code for row in ERROR_CODES.values()}
+    assert named == {name: by_name.get(name) for name in named}
+    assert len(named) > 10

@@ -1,0 +1,143 @@
+"""What newer brokers send that this client does not know: it is skipped, or kept as a value."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.schemas.fields.codecs import EncodeBuffer, TaggedFields
+from support.kafka_schemas import SchemaField, Tree, at_version, one_of_everything, trees
+from support.wire_messages import (
+    EVERY_VERSION,
+    SPOKEN,
+    our_response,
+    response_schema,
+    their_response_frame,
+)
+
+from spark_kafka_sink.errors import ProtocolError
+from spark_kafka_sink.wire.frames import decode_response
+from spark_kafka_sink.wire.messages import Api
+
+FLEXIBLE = [(api, version) for api, version in SPOKEN if api.is_flexible(version)]
+
+_write_known = TaggedFields.encode_into
+_known_bytes = TaggedFields.encode
+
+
+def _unsigned_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def _frame_with_unknown_tags(
+    api: Api, version: int, sent: Tree, unknown: dict[int, bytes]
+) -> bytes:
+    """Let kafka-python write `unknown` besides, wherever it writes tagged fields."""
+    extra = b"".join(
+        _unsigned_varint(tag) + _unsigned_varint(len(data)) + data
+        for tag, data in sorted(unknown.items())
+    )
+
+    def encode(fields: TaggedFields, item: object, version: int | None = None) -> bytes:
+        known = bytearray(_known_bytes(fields, item, version=version))
+        known[0] += len(unknown)
+        return bytes(known) + extra
+
+    def encode_into(
+        fields: TaggedFields, item: object, out: EncodeBuffer, version: int | None = None
+    ) -> None:
+        start = out.pos
+        _write_known(fields, item, out, version=version)
+        out.buf[start] += len(unknown)
+        out.ensure(len(extra))
+        out.buf[out.pos : out.pos + len(extra)] = extra
+        out.pos += len(extra)
+
+    with (
+        mock.patch.object(TaggedFields, "encode", encode),
+        mock.patch.object(TaggedFields, "encode_into", encode_into),
+    ):
+        return their_response_frame(api, version, 1, sent)
+
+
+@given(
+    spoken=st.sampled_from(FLEXIBLE),
+    data=st.data(),
+    unknown=st.dictionaries(
+        st.integers(4, 130) | st.just(2**32 - 1), st.binary(max_size=140), min_size=1, max_size=3
+    ),
+)
+def test_unknown_tagged_fields_are_skipped(
+    spoken: tuple[Api, int], data: st.DataObject, unknown: dict[int, bytes]
+) -> None:
+    api, version = spoken
+    fields = response_schema(api).fields
+    sent = at_version(fields, data.draw(trees(fields)), version)
+    frame = _frame_with_unknown_tags(api, version, sent, unknown)
+    assert len(frame) > len(their_response_frame(api, version, 1, sent))
+    assert decode_response(api, version, frame) == our_response(api, sent)
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "tag"),
+    [
+        (api, version, field.tag)
+        for api, version in FLEXIBLE
+        for field in response_schema(api).fields
+        if field.tag is not None and field.exists_in(version)
+    ],
+    ids=lambda each: each.name if isinstance(each, Api) else str(each),
+)
+def test_a_known_tagged_field_that_does_not_fill_its_size_is_refused(
+    api: Api, version: int, tag: int
+) -> None:
+    fields = response_schema(api).fields
+    without = {
+        field.name: field.default_value() if field.tag is not None else value
+        for field, value in _present(fields, version)
+    }
+    # An empty array (or a number, or true) and then bytes that are not the field's.
+    frame = _frame_with_unknown_tags(api, version, without, {tag: b"\x01" + bytes(40)})
+    with pytest.raises(ProtocolError, match="does not fill its size"):
+        decode_response(api, version, frame)
+
+
+def _present(fields: tuple[SchemaField, ...], version: int) -> list[tuple[SchemaField, Any]]:
+    sent = at_version(fields, one_of_everything(fields), version)
+    return [(field, sent[field.name]) for field in fields if field.name in sent]
+
+
+def _error_code_fields(fields: tuple[SchemaField, ...], version: int) -> int:
+    return sum(
+        (field.name == "error_code") + _error_code_fields(field.fields, version)
+        for field in fields
+        if field.exists_in(version)
+    )
+
+
+def _with_error_code(tree: Any, code: int) -> Any:  # noqa: ANN401 - see Tree
+    if isinstance(tree, list):
+        return [_with_error_code(each, code) for each in tree]
+    if not isinstance(tree, dict):
+        return tree
+    return {
+        name: code if name == "error_code" else _with_error_code(value, code)
+        for name, value in tree.items()
+    }
+
+
+@EVERY_VERSION
+@pytest.mark.parametrize("code", [-2, 134, 32767, -32768])
+def test_unknown_error_codes_are_values(api: Api, version: int, code: int) -> None:
+    fields = response_schema(api).fields
+    sent = _with_error_code(at_version(fields, one_of_everything(fields), version), code)
+    message = decode_response(api, version, their_response_frame(api, version, 1, sent))
+    assert _error_code_fields(fields, version)
+    assert repr(message).count(f"error_code={code}") == _error_code_fields(fields, version)
