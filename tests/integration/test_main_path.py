@@ -1,0 +1,108 @@
+"""The main path on real brokers: Spark tasks to Kafka, read back by two clients not ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import NewTopic
+from pyspark.sql import DataFrame, SparkSession
+from support.flights import check_every_row_once, rows
+from support.kafka_cluster import KafkaCluster
+from support.readers import READERS, read_with_confluent
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def save(frame: DataFrame, bootstrap: str, topic: str, **options: str) -> None:
+    """Append a frame to a topic; options by their names with _ for the dot."""
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    (
+        frame.write.format("pykafka")
+        .mode("append")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("topic", topic)
+        .options(**named)
+        .save()
+    )
+
+
+@pytest.mark.timeout(600)
+def test_a_million_rows_arrive_once_in_order_and_where_java_would_put_them(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    count, tasks, partitions = 1_000_000, 4, 12
+    topic, report_path = new_topic(partitions), tmp_path / "report.json"
+    save(rows(spark, count, tasks), kafka.bootstrap, topic, reportPath=str(report_path))
+    for read in READERS.values():
+        records = read(kafka.bootstrap, topic)
+        check_every_row_once(records, count, tasks, partitions)
+
+    report = json.loads(report_path.read_text())
+    assert (report["rows"], report["tasks"]) == (count, tasks)
+    for entry in report["partitions"]:
+        offsets = [r.offset for r in records if r.partition == entry["partition"]]
+        assert entry["records"] == len(offsets)
+        assert (entry["first_offset"], entry["last_offset"]) == (min(offsets), max(offsets))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_codec_is_read_by_both_clients(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, codec: str
+) -> None:
+    count, tasks, partitions = 60_000, 2, 3
+    topic = new_topic(partitions)
+    save(rows(spark, count, tasks), kafka.bootstrap, topic, kafka_compression_type=codec)
+    for read in READERS.values():
+        check_every_row_once(read(kafka.bootstrap, topic), count, tasks, partitions)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_an_old_broker_takes_the_same(
+    spark: SparkSession, old_kafka: KafkaCluster, new_old_topic: NewTopic, codec: str
+) -> None:
+    count, tasks, partitions = 40_000, 2, 4
+    topic = new_old_topic(partitions)
+    save(rows(spark, count, tasks), old_kafka.bootstrap, topic, kafka_compression_type=codec)
+    for read in READERS.values():
+        check_every_row_once(read(old_kafka.bootstrap, topic), count, tasks, partitions)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"kafka_acks": "1"}, id="acks=1"),
+        pytest.param({"kafka_enable_idempotence": "false"}, id="not idempotent"),
+        pytest.param({"kafka_max_in_flight_requests_per_connection": "1"}, id="one in flight"),
+        pytest.param({"kafka_batch_size": "1000"}, id="small batches"),
+        pytest.param({"kafka_buffer_memory": "65536"}, id="little memory"),
+        pytest.param({"kafka_max_request_size": "20000"}, id="small requests"),
+        pytest.param({"kafka_linger_ms": "0"}, id="no linger"),
+    ],
+)
+def test_every_row_arrives_once_however_the_producer_is_configured(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, options: dict[str, str]
+) -> None:
+    count, tasks, partitions = 20_000, 2, 5
+    topic = new_topic(partitions)
+    save(rows(spark, count, tasks), kafka.bootstrap, topic, **options)
+    check_every_row_once(read_with_confluent(kafka.bootstrap, topic), count, tasks, partitions)
+
+
+def test_acks_0_delivers_on_a_healthy_cluster(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, report_path = new_topic(2), tmp_path / "report.json"
+    save(
+        rows(spark, 1000, 1),
+        kafka.bootstrap,
+        topic,
+        kafka_acks="0",
+        reportPath=str(report_path),
+    )
+    check_every_row_once(read_with_confluent(kafka.bootstrap, topic), 1000, 1, 2)
+    report = json.loads(report_path.read_text())
+    assert [p["first_offset"] for p in report["partitions"]] == [-1, -1]

@@ -1,0 +1,150 @@
+"""What each column becomes in Kafka: types, nulls, precedence; compared as DataFrames."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from chispa import assert_df_equality
+from conftest import NewTopic
+from pyspark.sql import SparkSession
+from support.kafka_cluster import KafkaCluster
+from support.readers import read_with_confluent
+from support.sink import read_frame, save
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+WHEN = datetime(2024, 2, 29, 12, 0, 0, 123000, UTC)
+
+
+def test_every_column_arrives_as_it_was(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(4)
+    rows = [
+        (topic, 0, b"k", b"v", [("h", b"1"), ("h", b""), ("ü", None)], WHEN),
+        (topic, 1, None, b"only a value", None, WHEN),
+        (topic, 2, b"", b"", [("", b"empty name")], WHEN),
+        (topic, 3, b"tombstone", None, None, WHEN),
+        (topic, 3, b"\x00\xff", b"\xfe" * 5000, [("big", b"x" * 70_000)], WHEN),
+    ]
+    expected = spark.createDataFrame(
+        rows,
+        "topic STRING, partition INT, key BINARY, value BINARY, "
+        "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, timestamp TIMESTAMP",
+    )
+    save(expected, kafka.bootstrap)
+    actual = read_frame(spark, kafka.bootstrap, topic)
+    assert_df_equality(actual, expected, ignore_row_order=True, ignore_nullable=True)
+
+
+@pytest.mark.parametrize("large", ["false", "true"])
+@pytest.mark.parametrize("kind", ["STRING", "BINARY"])
+def test_strings_and_bytes_are_the_same_also_as_large_arrow_types(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, kind: str, large: str
+) -> None:
+    topic = new_topic(1)
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", large)
+    try:
+        frame = spark.createDataFrame(
+            [("ключ", "значение"), (None, "x"), ("", None)], "key STRING, value STRING"
+        )
+        save(
+            frame.selectExpr(
+                f"CAST(key AS {kind}) AS key",
+                f"CAST(value AS {kind}) AS value",
+                "array(named_struct('key', 'h', 'value', CAST('1' AS BINARY))) AS headers",
+            ),
+            kafka.bootstrap,
+            topic,
+        )
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+    records = read_with_confluent(kafka.bootstrap, topic)
+    found = {(r.key, r.value, r.headers) for r in records}
+    headers = (("h", b"1"),)
+    assert found == {
+        ("ключ".encode(), "значение".encode(), headers),
+        (None, b"x", headers),
+        (b"", None, headers),
+    }
+
+
+def test_a_timestamp_may_be_milliseconds_and_a_null_one_is_now(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    before_ms = datetime.now(UTC).timestamp() * 1000 // 1
+    frame = spark.createDataFrame(
+        [("given", 1_700_000_000_123), ("epoch", 0), ("null", None)],
+        "value STRING, timestamp BIGINT",
+    )
+    save(frame, kafka.bootstrap, topic)
+    after_ms = datetime.now(UTC).timestamp() * 1000
+    found = {r.value: r.timestamp_ms for r in read_with_confluent(kafka.bootstrap, topic)}
+    assert found[b"given"] == 1_700_000_000_123
+    assert found[b"epoch"] == 0
+    assert before_ms <= found[b"null"] <= after_ms
+
+
+def test_the_topic_option_wins_over_the_column_and_is_trimmed(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    option, column = new_topic(1), new_topic(1)
+    frame = spark.createDataFrame([(column, "a"), (None, "b")], "topic STRING, value STRING")
+    save(frame, kafka.bootstrap, f"  {option} ")
+    assert {r.value for r in read_with_confluent(kafka.bootstrap, option)} == {b"a", b"b"}
+    assert read_with_confluent(kafka.bootstrap, column) == []
+
+
+def test_rows_go_to_the_topics_of_their_column(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topics = [new_topic(partitions) for partitions in (1, 2, 5)]
+    frame = spark.range(0, 3000, 1, 2).selectExpr(
+        f"element_at(array('{topics[0]}', '{topics[1]}', '{topics[2]}'), CAST(id % 3 AS INT) + 1) "
+        "AS topic",
+        "CAST(id AS STRING) AS key",
+        "CAST(id AS STRING) AS value",
+        "IF(id % 7 = 0, 0, NULL) AS partition",
+    )
+    save(frame, kafka.bootstrap)
+    for number, topic in enumerate(topics):
+        records = read_with_confluent(kafka.bootstrap, topic)
+        found = sorted(int(r.value or b"") for r in records)
+        assert found == list(range(number, 3000, 3))
+        assert all(r.partition == 0 for r in records if int(r.value or b"") % 7 == 0)
+
+
+def test_a_null_partition_goes_by_the_key(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    with_column, without = new_topic(8), new_topic(8)
+    frame = spark.range(200).selectExpr("CAST(id AS STRING) AS key", "'v' AS value")
+    save(frame.selectExpr("*", "CAST(NULL AS INT) AS partition"), kafka.bootstrap, with_column)
+    save(frame, kafka.bootstrap, without)
+    places = [
+        {r.key: r.partition for r in read_with_confluent(kafka.bootstrap, topic)}
+        for topic in (with_column, without)
+    ]
+    assert places[0] == places[1]
+    assert len(set(places[0].values())) == 8
+
+
+def test_an_empty_frame_and_empty_partitions_write_nothing(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    save(spark.range(0).selectExpr("'x' AS value"), kafka.bootstrap, topic)
+    save(spark.range(0, 3, 1, 8).selectExpr("'x' AS value"), kafka.bootstrap, topic)
+    assert len(read_with_confluent(kafka.bootstrap, topic)) == 3
+
+
+def test_other_columns_are_ignored(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    frame = spark.createDataFrame([("v", 1, "K")], "value STRING, offset INT, Key STRING")
+    save(frame, kafka.bootstrap, topic)
+    (record,) = read_with_confluent(kafka.bootstrap, topic)
+    assert (record.key, record.value) == (None, b"v")

@@ -1,0 +1,208 @@
+"""What cannot be written is refused: on the driver where it can be known, and without a hang."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+import pytest
+from conftest import NewTopic
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from support.kafka_cluster import KafkaCluster
+from support.readers import read_with_confluent
+from support.sink import save
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def test_an_unknown_topic_is_named_within_max_block_ms(
+    spark: SparkSession, kafka: KafkaCluster
+) -> None:
+    frame = spark.range(1).selectExpr("'x' AS value")
+    with pytest.raises(PySparkException) as refused:
+        save(frame, kafka.bootstrap, "not-there", kafka_max_block_ms="2000")
+    text = str(refused.value)
+    assert "Topic not-there not present in metadata after kafka.max.block.ms=2000" in text
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in text
+    assert "auto.create.topics.enable" in text
+    assert "Failed to initialize Python data source writer" in text, "not refused on the driver"
+
+
+def test_a_dead_bootstrap_address_is_named_within_max_block_ms(spark: SparkSession) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        frame = spark.range(1).selectExpr("'x' AS value")
+        with pytest.raises(PySparkException) as refused:
+            save(frame, f"127.0.0.1:{port}", "any", kafka_max_block_ms="2000")
+    text = str(refused.value)
+    assert "kafka.max.block.ms=2000" in text
+    assert f"check kafka.bootstrap.servers=127.0.0.1:{port}" in text
+    assert "Connection refused" in text
+
+
+def test_a_host_that_does_not_resolve_is_named(spark: SparkSession) -> None:
+    frame = spark.range(1).selectExpr("'x' AS value")
+    with pytest.raises(PySparkException, match=r"no\.such\.host\.invalid.*cannot be resolved"):
+        save(frame, "no.such.host.invalid:9092", "any", kafka_max_block_ms="1000")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("'x' AS wert", "Required attribute 'value' not found"),
+        ("1 AS value", "value attribute unsupported type int. value must be a(n) string or binary"),
+        ("'x' AS value, 1.5D AS key", "key attribute unsupported type double."),
+        ("'x' AS value, '1' AS partition", "partition must be a(n) int"),
+        ("'x' AS value, 1L AS partition", "partition must be a(n) int"),
+        (
+            "'x' AS value, map('a', 'b') AS headers",
+            "headers attribute unsupported type map<string,string>. headers must be a(n) "
+            "array<struct<key:string,value:binary>>",
+        ),
+        ("'x' AS value, '2024' AS timestamp", "timestamp attribute unsupported type string."),
+        ("NULL AS value", "value attribute unsupported type void."),
+    ],
+)
+def test_a_wrong_column_is_refused_on_the_driver(
+    spark: SparkSession, kafka: KafkaCluster, columns: str, message: str
+) -> None:
+    frame = spark.sql(f"SELECT {columns}")
+    with pytest.raises(PySparkException) as refused:
+        save(frame, kafka.bootstrap, "any")
+    assert message in str(refused.value)
+    assert "Failed to initialize Python data source writer" in str(refused.value)
+
+
+def test_a_missing_topic_is_refused_on_the_driver(spark: SparkSession, kafka: KafkaCluster) -> None:
+    with pytest.raises(
+        PySparkException, match="topic option required when no 'topic' attribute is present"
+    ):
+        save(spark.sql("SELECT 'x' AS value"), kafka.bootstrap)
+    with pytest.raises(PySparkException, match="topic must be a\\(n\\) string"):
+        save(spark.sql("SELECT 'x' AS value, 1 AS topic"), kafka.bootstrap)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topc": "t"}, "option topc is not an option of the pykafka sink; did you mean topic?"),
+        (
+            {"kafka_btch_size": "1"},
+            "kafka.btch.size is not an option of the Kafka producer; "
+            "did you mean kafka.batch.size?",
+        ),
+        ({"kafka_acks": "2"}, "kafka.acks is '2': expected one of all, -1, 0, 1"),
+        ({"kafka_linger_ms": "soon"}, "kafka.linger.ms is 'soon': expected `int`"),
+        ({"kafka_key_serializer": "x"}, "Kafka option 'key.serializer' is not supported"),
+        ({"kafka_value_serializer": "x"}, "Kafka option 'value.serializer' is not supported"),
+        ({"kafka_transactional_id": "x"}, "Kafka option 'transactional.id' is not supported"),
+        (
+            {"kafka_security_protocol": "SASL_SSL"},
+            "kafka.security.protocol is 'SASL_SSL': expected one of PLAINTEXT",
+        ),
+        (
+            {"kafka_max_in_flight_requests_per_connection": "6"},
+            "the idempotent producer allows at most 5",
+        ),
+        ({"kafka_delivery_timeout_ms": "1"}, "expected at least linger.ms + request.timeout.ms"),
+        ({"unknownOptions": "maybe"}, "option unknownOptions is 'maybe': expected error or warn"),
+    ],
+)
+def test_a_wrong_option_is_refused_on_the_driver(
+    spark: SparkSession, kafka: KafkaCluster, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException) as refused:
+        save(spark.sql("SELECT 'x' AS value"), kafka.bootstrap, "any", **options)
+    assert message in str(refused.value)
+    assert "Failed to initialize Python data source writer" in str(refused.value)
+
+
+def test_bootstrap_servers_must_be_set(spark: SparkSession) -> None:
+    writer = spark.sql("SELECT 'x' AS value").write.format("pykafka").mode("append")
+    with pytest.raises(PySparkException, match=r"Kafka option bootstrap\.servers is not set"):
+        writer.option("topic", "any").save()
+    with pytest.raises(PySparkException, match="'localhost', which is not an address"):
+        writer.option("topic", "any").option("kafka.bootstrap.servers", "localhost").save()
+
+
+def test_options_of_the_source_are_ignored_and_unknown_ones_if_asked(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    save(
+        spark.sql("SELECT 'x' AS value"),
+        kafka.bootstrap,
+        topic,
+        startingOffsets="earliest",
+        failOnDataLoss="false",
+        includeHeaders="true",
+        kafka_group_id="g",
+        unknownOptions="warn",
+        kafka_no_such_thing="1",
+        nothing="2",
+    )
+    assert len(read_with_confluent(kafka.bootstrap, topic)) == 1
+
+
+def test_a_record_over_max_request_size_fails_before_anything_is_sent(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    frame = spark.sql("SELECT repeat('x', IF(id = 7, 20000, 10)) AS value FROM range(0, 10, 1, 1)")
+    with pytest.raises(PySparkException) as refused:
+        save(frame, kafka.bootstrap, topic, kafka_max_request_size="10000")
+    text = str(refused.value)
+    assert "RecordTooLargeException" in text
+    assert re.search(r"the record of row 7 .* more than kafka\.max\.request\.size=10000", text)
+    assert read_with_confluent(kafka.bootstrap, topic) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("'x' AS value, 9 AS partition", "but topic {topic} has 3 partitions, 0 to 2"),
+        ("'x' AS value, -1 AS partition", "Invalid partition: -1 (row 0 of an Arrow batch)"),
+        ("'x' AS value, -5L AS timestamp", "Invalid timestamp: -5 ms (row 0 of an Arrow batch)"),
+        (
+            "'x' AS value, array(named_struct('key', CAST(NULL AS STRING), 'value', "
+            "CAST('' AS BINARY))) AS headers",
+            "headers has a header whose key is null",
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_a_record_fails_the_task_with_a_sentence(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, columns: str, message: str
+) -> None:
+    topic = new_topic(3)
+    with pytest.raises(PySparkException) as refused:
+        save(spark.sql(f"SELECT {columns}"), kafka.bootstrap, topic)
+    assert message.format(topic=topic) in str(refused.value)
+
+
+def test_a_null_topic_says_how_to_set_a_default(spark: SparkSession, kafka: KafkaCluster) -> None:
+    frame = spark.sql("SELECT 'x' AS value, CAST(NULL AS STRING) AS topic")
+    with pytest.raises(PySparkException) as refused:
+        save(frame, kafka.bootstrap)
+    assert "contains a null topic" in str(refused.value)
+    assert "Use the `topic` option for setting a default topic" in str(refused.value)
+
+
+def test_what_the_topic_refuses_is_told_with_the_way_out(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1, {"max.message.bytes": "5000"})
+    with pytest.raises(PySparkException, match=r"MESSAGE_TOO_LARGE \(10\).*max\.message\.bytes"):
+        save(spark.sql("SELECT repeat('x', 9000) AS value"), kafka.bootstrap, topic)
+    future = "CAST(unix_millis(current_timestamp()) + 86400000 AS BIGINT)"
+    topic = new_topic(1)
+    with pytest.raises(
+        PySparkException, match=r"INVALID_TIMESTAMP \(32\).*message\.timestamp\.after\.max\.ms"
+    ):
+        save(spark.sql(f"SELECT 'x' AS value, {future} AS timestamp"), kafka.bootstrap, topic)
+
+
+def test_reading_is_refused_with_a_sentence(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="pykafka is a sink"):
+        spark.read.format("pykafka").load()

@@ -1,0 +1,178 @@
+"""Save modes, with and without ``register``: each means what it says, whatever the order of calls.
+
+The hook is process-wide, so what it does is tried in processes of its own: a classic session, and a
+Spark Connect server with its client.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import NewTopic
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from support.kafka_cluster import KafkaCluster
+from support.readers import read_with_confluent
+from support.spark_processes import connect_server
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+_REFUSED = "cannot be written in the"
+
+
+def test_append_works_and_the_default_mode_is_refused_by_spark_itself(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic}
+    frame = spark.sql("SELECT 'x' AS value")
+    frame.write.format("pykafka").mode("append").options(**options).save()
+    for mode in ("errorifexists", "error", "ignore"):
+        with pytest.raises(PySparkException, match=_REFUSED):
+            frame.write.format("pykafka").mode(mode).options(**options).save()
+    with pytest.raises(PySparkException, match=_REFUSED):
+        frame.write.format("pykafka").options(**options).save()
+    assert len(read_with_confluent(kafka.bootstrap, topic)) == 1
+
+
+def test_overwrite_says_what_to_do(spark: SparkSession, kafka: KafkaCluster) -> None:
+    writer = spark.sql("SELECT 'x' AS value").write.format("pykafka").mode("overwrite")
+    with pytest.raises(PySparkException) as refused:
+        writer.option("kafka.bootstrap.servers", kafka.bootstrap).option("topic", "any").save()
+    assert "Save mode Overwrite not allowed for Kafka" in str(refused.value)
+    assert 'Use .mode("append")' in str(refused.value)
+
+
+_SCRIPT = '''
+"""Tries every way of saving after register(spark); prints one line per row expected in Kafka."""
+import sys
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_kafka_sink import register
+
+remote, bootstrap, topic, folder = sys.argv[1:]
+if remote == "classic":
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+else:
+    builder = SparkSession.builder.remote(remote)
+spark = builder.getOrCreate()
+options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
+
+
+def frame(value):
+    return spark.sql(f"SELECT '{value}' AS value")
+
+
+def writer(value):
+    return frame(value).write.options(**options)
+
+
+def refused(call, words=""):
+    try:
+        call()
+    except PySparkException as error:
+        assert words in str(error), str(error)
+    else:
+        raise AssertionError("not refused")
+
+
+def outcomes():
+    """Give what becomes of every mode that is not append, however it is given."""
+    found = []
+    for mode in ("error", "errorifexists", "ignore", "overwrite"):
+        for save in (
+            lambda: writer("x").format("pykafka").mode(mode).save(),
+            lambda: writer("x").mode(mode).format("pykafka").save(),
+            lambda: writer("x").format("pykafka").save(mode=mode),
+            lambda: writer("x").mode(mode).save(format="pykafka"),
+            lambda: writer("x").mode("append").format("pykafka").save(mode=mode),
+        ):
+            try:
+                save()
+            except PySparkException as error:
+                found.append((mode, type(error).__name__, " ".join(str(error).split())))
+            else:
+                found.append((mode, "written"))
+    return found
+
+
+before = outcomes()
+assert all(len(outcome) == 3 for outcome in before), before
+assert [o for o in before if o[0] == "overwrite" and "Save mode Overwrite" not in o[2]] == []
+register(spark)
+register(spark)
+save = type(writer("x")).save
+register(spark)
+assert type(writer("x")).save is save, "hooked twice"
+assert outcomes() == before
+
+writer("bare").format("pykafka").save()
+writer("bare in capitals").format("PyKafka").save()
+writer("format by save").save(format="pykafka")
+writer("mode none").format("pykafka").mode(None).save()
+writer("save mode none").format("pykafka").save(mode=None)
+writer("append").mode("append").format("pykafka").save()
+writer("append by save").format("pykafka").save(mode="append")
+again = writer("one writer twice").format("pykafka")
+again.save()
+again.save()
+
+# Other formats: the default is still to refuse what exists, also on a writer that was ours.
+frame("x").write.format("json").save(folder + "/json")
+refused(lambda: frame("x").write.format("json").save(folder + "/json"), "already exists")
+refused(lambda: frame("x").write.json(folder + "/json"), "already exists")
+once = writer("then json").format("pykafka")
+once.save()
+refused(lambda: once.format("json").save(folder + "/json"), "already exists")
+failed = writer("x").option("topic", "bad topic!").format("pykafka")
+refused(failed.save)
+refused(lambda: failed.format("json").save(folder + "/json"), "already exists")
+spark.stop()
+print("all tried")
+'''
+
+_SAVED = [
+    "append",
+    "append by save",
+    "bare",
+    "bare in capitals",
+    "format by save",
+    "mode none",
+    "one writer twice",
+    "one writer twice",
+    "save mode none",
+    "then json",
+]
+
+
+def _try_everything(remote: str, kafka: KafkaCluster, topic: str, folder: Path) -> None:
+    script = folder / "modes.py"
+    script.write_text(_SCRIPT)
+    done = subprocess.run(
+        [sys.executable, script, remote, kafka.bootstrap, topic, folder],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.stdout.endswith("all tried\n"), done.stderr[-5000:]
+    values = [(r.value or b"").decode() for r in read_with_confluent(kafka.bootstrap, topic)]
+    assert sorted(values) == _SAVED
+
+
+def test_register_lets_the_bare_save_append_in_a_classic_session(
+    kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    _try_everything("classic", kafka, new_topic(1), tmp_path)
+
+
+def test_register_lets_the_bare_save_append_by_spark_connect(
+    kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    with connect_server(tmp_path) as remote:
+        _try_everything(remote, kafka, new_topic(1), tmp_path)
