@@ -1,0 +1,118 @@
+"""Processes that the demo starts, and that never outlive it.
+
+Every child leads a session of its own, so that Ctrl-C in a terminal reaches the demo alone, and the
+demo ends the children, by SIGKILL: asked politely, Spark would fill the screen with the failures of
+the tasks it gives up. What children leave behind falls to the demo, by the kernel's rule for
+sub-reapers, and is ended too. If the demo itself is killed, the kernel kills the children. These
+two are Linux's; elsewhere the process groups have to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Final, Self
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+class Children:
+    """Starts processes; at the end of the `with` block none is left."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        _control(_PR_SET_CHILD_SUBREAPER, 1)
+        for number in _SIGNALS:
+            signal.signal(number, _leave)
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        # A second Ctrl-C must not stop the stopping.
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        for process in reversed(self._started):
+            _kill(process)
+        _kill_orphans()
+
+    def start(
+        self,
+        command: Sequence[str | Path],
+        *,
+        output: IO[bytes] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start a process that writes to `output`, or to where the demo writes."""
+        process = subprocess.Popen(  # noqa: S603 - the demo's own commands
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call, no locks
+        )
+        self._started.append(process)
+        return process
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _kill_orphans() -> None:
+    """End the processes that children have left; each may leave some in its turn."""
+    while orphans := _children_of(os.getpid()):
+        for process in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process, 0)
+
+
+def _children_of(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name of the program, in parentheses, may hold anything; the parent's id is the
+            # second field behind it.
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def _die_with_parent() -> None:
+    _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _control(what: int, value: int) -> None:
+    if _libc is not None:
+        _libc.prctl(what, value, 0, 0, 0)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    # Not print(): the signal may have come in the middle of one.
+    os.write(2, f"\nstopped by {signal.Signals(number).name}\n".encode())
+    sys.exit(128 + number)

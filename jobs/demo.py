@@ -1,0 +1,194 @@
+"""The demo: an embedded broker, real flights, every job, and a check of every topic.
+
+`make demo` runs it with the Python of the virtual environment; `make demo BOOTSTRAP=host:port` uses
+a broker that is there already. Exit code 0 only where all topics hold exactly the source's records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
+    from jobs import broker, children, rows, running
+else:
+    import broker
+    import children
+    import rows
+    import running
+
+_NAME: Final = "demo.py"
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_PARTITIONS: Final = 12
+_FILES: Final = 4
+_COLUMNS: Final = (
+    "--key", "carrier,flight", "--headers", "origin,dest,tailnum", "--timestamp", "time_hour",
+)  # fmt: skip
+# Tasks enough for the progress to move.
+_SMALL_TASKS: Final = "spark.sql.files.maxPartitionBytes=4m"
+_MODES: Final = ("writeStream", "foreachBatch")
+
+
+@dataclass(slots=True)
+class Steps:
+    """Prints what the demo does, numbered."""
+
+    started: float
+    count: int
+    number: int = 0
+
+    def say(self, text: str) -> None:
+        """Begin a step."""
+        self.number += 1
+        elapsed = time.monotonic() - self.started
+        print(f"\n[{self.number}/{self.count}, {elapsed:.0f} s] {text}", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo; give the exit code."""
+    parser = argparse.ArgumentParser(prog=_NAME, description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--bootstrap", metavar="HOST:PORT", help="a broker of yours, in place of the embedded one"
+    )
+    parser.add_argument(
+        "--stream", action="store_true", help="run stream.py too, in both of its modes"
+    )
+    given = parser.parse_args(argv)
+    broker.check_java()
+    modes = _MODES if given.stream else ()
+    steps = Steps(time.monotonic(), count=4 + 2 * len(modes))
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pykafka-demo-")))
+        processes = stack.enter_context(children.Children())
+        if given.bootstrap is None:
+            steps.say("starting Tansu, an embedded broker in memory")
+            address = broker.start(processes, folder)
+        else:
+            address = given.bootstrap
+            steps.say(f"using the broker at {address}")
+            broker.check(address)
+        topics = make_topics(address, modes, steps)
+        if given.bootstrap is not None:
+            say_how_to_delete(address, topics)
+        agreed = Demo(processes, folder, address, steps).run(topics)
+    print(
+        f"\n{'All topics hold exactly the source' if agreed else 'Something DIFFERS, see above'}; "
+        f"{time.monotonic() - steps.started:.0f} s in all."
+    )
+    return 0 if agreed else 1
+
+
+def make_topics(address: str, modes: Sequence[str], steps: Steps) -> list[str]:
+    """Create a topic for every way of writing; give their names. Raises JobError."""
+    unique = uuid.uuid4().hex[:8]
+    topics = [f"flights-{way}-{unique}" for way in ("batch", *modes)]
+    steps.say(f"creating topics of {_PARTITIONS} partitions: {', '.join(topics)}")
+    for topic in topics:
+        broker.create_topic(address, topic, _PARTITIONS)
+    return topics
+
+
+def say_how_to_delete(address: str, topics: Sequence[str]) -> None:
+    """Print the commands for what the demo leaves on a broker of the user's."""
+    print("they stay on your broker; to delete them when the demo has ended:")
+    for topic in topics:
+        print(f"  kafka-topics.sh --bootstrap-server {address} --delete --topic {topic}")
+
+
+class Demo:
+    """The jobs, run by spark-submit one after the other."""
+
+    def __init__(
+        self, processes: children.Children, folder: Path, address: str, steps: Steps
+    ) -> None:
+        self._processes = processes
+        self._folder = folder
+        self._address = address
+        self._steps = steps
+        self._scratch = folder / "tmp"
+        self._scratch.mkdir()
+
+    def run(self, topics: Sequence[str]) -> bool:
+        """Run all jobs; tell whether every topic agreed with its source. Raises JobError."""
+        batch, *streams = topics
+        agreed = self._batch(batch)
+        if streams:
+            split_flights(self._folder / "incoming", self._folder)
+        for mode, topic in zip(_MODES, streams, strict=False):
+            agreed = self._stream(mode, topic) and agreed
+        return agreed
+
+    def _batch(self, topic: str) -> bool:
+        report = str(self._folder / "report.json")
+        self._steps.say(f"produce.py: 336,776 flights to {topic}")
+        self._must("produce.py", topic, *_COLUMNS, "--option", f"reportPath={report}")
+        self._steps.say(f"verify.py: {topic}, read back by confluent-kafka")
+        return self._submit("verify.py", topic, *_COLUMNS, "--report", report) == 0
+
+    def _stream(self, mode: str, topic: str) -> bool:
+        incoming = ("--source", str(self._folder / "incoming"), "--format", "csv")
+        arguments = (*incoming, "--read-option", "nullValue=NA", *_COLUMNS)
+        checkpoint = str(self._folder / f"checkpoint-{mode}")
+        stream = ("--mode", mode, "--checkpoint", checkpoint, "--files-per-batch", "2")
+        self._steps.say(f"stream.py --mode {mode}: the flights as {_FILES} files to {topic}")
+        self._must("stream.py", topic, *arguments, *stream)
+        self._steps.say(f"verify.py: {topic}, read back by confluent-kafka")
+        return self._submit("verify.py", topic, *arguments) == 0
+
+    def _must(self, job: str, topic: str, *arguments: str) -> None:
+        code = self._submit(job, topic, *arguments)
+        if code != 0:
+            message = f"{job} ended with exit code {code}; what it said stands above"
+            raise running.JobError(message)
+
+    def _submit(self, job: str, topic: str, *arguments: str) -> int:
+        """Run a job as a user does; give its exit code."""
+        command = [
+            str(Path(sys.executable).with_name("spark-submit")),
+            *("--master", "local[*]"),
+            *("--properties-file", "conf/spark-defaults.conf"),
+            *("--conf", _SMALL_TASKS),
+            *("--conf", f'spark.driver.defaultJavaOptions=-Djava.io.tmpdir="{self._scratch}"'),
+            f"jobs/{job}",
+            *("--config", "conf/producer.properties"),
+            *("--bootstrap", self._address),
+            *("--topic", topic),
+            *arguments,
+        ]
+        environment = dict(os.environ)
+        # Another Spark's home and settings have no part in the demo.
+        for name in ("SPARK_HOME", "SPARK_CONF_DIR"):
+            environment.pop(name, None)
+        environment |= {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            # What a job killed in the middle leaves is removed with the demo's folder.
+            "SPARK_LOCAL_DIRS": str(self._scratch),
+            "TMPDIR": str(self._scratch),
+        }
+        return self._processes.start(command, env=environment, cwd=_ROOT).wait()
+
+
+def split_flights(target: Path, scratch: Path) -> None:
+    """Write the flights as a few CSV files, each with the header."""
+    target.mkdir()
+    lines = rows.unpack_flights(scratch).read_bytes().splitlines(keepends=True)
+    header, flights = lines[0], lines[1:]
+    size = -(-len(flights) // _FILES)
+    for number in range(_FILES):
+        part = flights[number * size : (number + 1) * size]
+        (target / f"flights-{number}.csv").write_bytes(header + b"".join(part))
+
+
+if __name__ == "__main__":
+    sys.exit(running.run(main, _NAME))

@@ -1,0 +1,131 @@
+"""What a running write looks like from outside: tasks done and time elapsed, while Spark works.
+
+A bar (tqdm) where a terminal shows it, else a plain line now and then, as logs want it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from pyspark import StatusTracker
+from pyspark.sql import SparkSession
+
+_POLL_S = 0.2
+_LINE_EVERY_S = 2.0
+
+
+class Tasks(NamedTuple):
+    """The tasks of all stages that run."""
+
+    total: int
+    done: int
+    failed: int
+
+
+class Display(Protocol):
+    """Shows how far a job is."""
+
+    def show(self, tasks: Tasks, elapsed_s: float) -> None:
+        """Show the state of a job."""
+
+    def close(self, elapsed_s: float) -> None:
+        """End the display."""
+
+
+@contextlib.contextmanager
+def shown(spark: SparkSession, what: str) -> Iterator[None]:
+    """Show the progress of whatever Spark runs inside the `with` block."""
+    started = time.monotonic()
+    display = _display(what)
+    done = threading.Event()
+    watcher = threading.Thread(
+        target=_watch,
+        args=(spark.sparkContext.statusTracker(), display, done, started),
+        daemon=True,
+    )
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+        display.close(time.monotonic() - started)
+
+
+def _watch(tracker: StatusTracker, display: Display, done: threading.Event, started: float) -> None:
+    # The job's thread says what went wrong; progress has nothing to add.
+    with contextlib.suppress(Exception):
+        while not done.wait(_POLL_S):
+            tasks = _tasks(tracker)
+            if tasks.total:
+                display.show(tasks, time.monotonic() - started)
+
+
+def _tasks(tracker: StatusTracker) -> Tasks:
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    known = [stage for stage in stages if stage is not None]
+    return Tasks(
+        total=sum(stage.numTasks for stage in known),
+        done=sum(stage.numCompletedTasks for stage in known),
+        failed=sum(stage.numFailedTasks for stage in known),
+    )
+
+
+def _display(what: str) -> Display:
+    if _on_terminal():
+        with contextlib.suppress(ImportError):
+            return _Bar(what)
+    return _Lines(what)
+
+
+def _on_terminal() -> bool:
+    """Tell whether a person watches: spark-submit's JVM stands between this process and them."""
+    if sys.stderr.isatty():
+        return True
+    with contextlib.suppress(OSError):
+        output = Path(f"/proc/{os.getppid()}/fd/1").readlink()
+        return str(output).startswith(("/dev/pts/", "/dev/tty"))
+    return False
+
+
+class _Bar:
+    def __init__(self, what: str) -> None:
+        from tqdm import tqdm  # noqa: PLC0415 - an extra; lines take its place
+
+        self._bar = tqdm(desc=what, unit="task", leave=False, dynamic_ncols=True)
+
+    def show(self, tasks: Tasks, _elapsed_s: float) -> None:
+        self._bar.total = tasks.total
+        self._bar.n = tasks.done
+        self._bar.refresh()
+
+    def close(self, _elapsed_s: float) -> None:
+        self._bar.close()
+
+
+class _Lines:
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._next_s = 0.0
+        self._last: Tasks | None = None
+
+    def show(self, tasks: Tasks, elapsed_s: float) -> None:
+        if tasks == self._last and elapsed_s < self._next_s:
+            return
+        self._last = tasks
+        self._next_s = elapsed_s + _LINE_EVERY_S
+        failed = f", {tasks.failed} failed" if tasks.failed else ""
+        print(
+            f"{self._what}: {tasks.done} of {tasks.total} tasks done{failed}, {elapsed_s:.1f} s",
+            flush=True,
+        )
+
+    def close(self, elapsed_s: float) -> None:
+        print(f"{self._what}: ended after {elapsed_s:.1f} s", flush=True)

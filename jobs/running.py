@@ -1,0 +1,93 @@
+"""How a job runs: its Spark session, and one sentence in place of a stack trace.
+
+Owns the exit codes: what the job returns, 2 for what could not be done, 130 after Ctrl-C and 143
+after SIGTERM. Whatever a job holds open in a `with` block is closed on all of these ways out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Final
+
+from py4j.protocol import (  # type: ignore[import-untyped]
+    Py4JError,
+    Py4JJavaError,
+)
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+FAILED: Final = 2
+_INTERRUPTED: Final = 128 + signal.SIGINT
+
+# What the sink raised, found in the traceback of the Python process that raised it.
+_SINK_ERROR: Final = re.compile(r"^spark_kafka_sink\.errors\.\w+: (.+)$", re.MULTILINE)
+
+
+class JobError(Exception):
+    """What stands against the job, in one sentence for the user."""
+
+
+def run(job: Callable[[], int], name: str) -> int:
+    """Run a job and give its exit code; what went wrong is said in one sentence on stderr."""
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        return job()
+    except KeyboardInterrupt:
+        _say(name, "stopped by Ctrl-C")
+        return _INTERRUPTED
+    except JobError as error:
+        _say(name, str(error))
+    except PySparkException as error:
+        _say(name, sentence(str(error)))
+    except Py4JJavaError as error:
+        _say(name, sentence(str(error.java_exception)))
+    except (Py4JError, ConnectionError):
+        _say(name, "the connection to Spark's JVM was lost: it was ended, or it ran out of memory")
+    return FAILED
+
+
+@contextlib.contextmanager
+def session(name: str, **settings: str) -> Iterator[SparkSession]:
+    """Give the Spark session of a job, and end it."""
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield spark
+    finally:
+        # Ctrl-C reaches the JVM as well, which may be gone before us.
+        with contextlib.suppress(Py4JError, ConnectionError):
+            spark.stop()
+
+
+def sentence(message: str) -> str:
+    """Give the sentence that tells a user what Spark, or the sink inside Spark, has to say."""
+    found = _SINK_ERROR.findall(message)
+    if found:
+        return str(found[-1])
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return lines[0] if lines else "Spark failed without a message"
+
+
+def _say(name: str, text: str) -> None:
+    print(f"{name}: {text}", file=sys.stderr, flush=True)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    # In place of Spark's handler, which calls the JVM from wherever the signal finds Python, often
+    # from inside such a call. That connections break from now on is no news.
+    logging.disable()
+    raise KeyboardInterrupt
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    logging.disable()
+    sys.exit(128 + number)

@@ -1,0 +1,208 @@
+r"""Reads a topic back with confluent-kafka and compares it with the source it was written from.
+
+    spark-submit jobs/verify.py --bootstrap host:9092 --topic flights \
+        --source data/flights.parquet --key carrier,flight --headers origin,dest
+
+Give it the arguments of produce.py (or stream.py). Count and digest of key, value and headers are
+computed twice: of the source by Spark, of the topic in Python. Exit code 0: they agree; 1: they
+differ; 2: they could not be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
+    from confluent_kafka import Consumer, Message
+
+    from jobs import arguments, digest, rows, running
+else:
+    import arguments
+    import digest
+    import rows
+    import running
+
+_NAME = "verify.py"
+_DIFFER = 1
+_BATCH = 10_000
+_POLL_S = 0.05
+_LINE_EVERY_S = 2.0
+
+
+@dataclass(slots=True)
+class Topic:
+    """What a topic holds."""
+
+    digest: digest.Digest = field(default_factory=digest.Digest)
+    per_partition: Counter[int] = field(default_factory=Counter)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare what the command line says; give the exit code."""
+    parser = arguments.parser(_NAME, str(__doc__))
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        help="the report of the sink (option reportPath of the write): its count of records "
+        "in every partition is compared as well",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        default=30.0,
+        help="how long the brokers may give nothing before the job gives up (%(default)s)",
+    )
+    given = parser.parse_args(argv)
+    source, columns = arguments.source(given), arguments.columns(given)
+    arguments.check_target(given)
+    reported = None if given.report is None else read_report(Path(given.report))
+    consumer_class = import_consumer()
+    with rows.opened(source) as opened, running.session(_NAME) as spark:
+        target = arguments.target(given, spark)
+        expected = digest.of_rows(rows.to_records(rows.read(spark, opened), columns, opened))
+    print(f"source: {expected}", flush=True)
+    topic = read_topic(consumer_class, target, given.timeout)
+    print(f"topic:  {topic.digest}")
+    counts = ", ".join(f"{number}: {n:,}" for number, n in sorted(topic.per_partition.items()))
+    print(f"records by partition: {counts or 'none'}")
+    difference = compare(expected, topic, reported)
+    if difference is not None:
+        print(f"{_NAME}: topic {target.topic} {difference}", file=sys.stderr, flush=True)
+        return _DIFFER
+    print(f"topic {target.topic} holds exactly the records of the source")
+    return 0
+
+
+def compare(expected: digest.Digest, topic: Topic, reported: Counter[int] | None) -> str | None:
+    """Say what differs, None where nothing does."""
+    found = topic.digest
+    if found.records != expected.records:
+        more = found.records - expected.records
+        return (
+            f"has {found.records:,} records, the source {expected.records:,}: "
+            f"{abs(more):,} {'too many' if more > 0 else 'are missing'}"
+        )
+    if found.total != expected.total:
+        return (
+            f"has as many records as the source, {found.records:,}, but not the same: "
+            "the key, value or headers of at least one differ"
+        )
+    if reported is not None and reported != topic.per_partition:
+        number = min(
+            n
+            for n in reported.keys() | topic.per_partition.keys()
+            if reported[n] != topic.per_partition[n]
+        )
+        return (
+            f"has {topic.per_partition[number]:,} records in partition {number}, "
+            f"where the sink's report says {reported[number]:,}"
+        )
+    return None
+
+
+def read_report(path: Path) -> Counter[int]:
+    """Give the records per partition in a report of the sink. Raises JobError."""
+    try:
+        report = json.loads(path.read_text())
+        return Counter({each["partition"]: each["records"] for each in report["partitions"]})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = f"--report {path} is not a report of the sink that can be read: {error!r}"
+        raise running.JobError(message) from None
+
+
+def import_consumer() -> type[Consumer]:
+    """Give confluent-kafka's Consumer. Raises JobError."""
+    try:
+        from confluent_kafka import Consumer  # noqa: PLC0415 - an extra
+    except ImportError:
+        message = (
+            "the topic is read by confluent-kafka, which is not installed: "
+            "pip install spark-kafka-sink[demo]"
+        )
+        raise running.JobError(message) from None
+    return Consumer
+
+
+def read_topic(consumer_class: type[Consumer], target: arguments.Target, timeout_s: float) -> Topic:
+    """Read a topic from its beginning to its end. Raises JobError."""
+    from confluent_kafka import KafkaException  # noqa: PLC0415 - an extra
+
+    consumer = consumer_class(
+        {
+            "bootstrap.servers": target.bootstrap,
+            "group.id": _NAME,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            # The end of a partition is told by an empty answer: it need not be waited for.
+            "fetch.wait.max.ms": 50,
+            "check.crcs": True,
+            "log_level": 0,
+        }
+    )
+    try:
+        return _read_to_end(consumer, target, timeout_s)
+    except KafkaException as error:
+        message = (
+            f"topic {target.topic} at {target.bootstrap} cannot be read: {error.args[0].str()}"
+        )
+        raise running.JobError(message) from None
+    finally:
+        consumer.close()
+
+
+def _read_to_end(consumer: Consumer, target: arguments.Target, timeout_s: float) -> Topic:
+    from confluent_kafka import OFFSET_BEGINNING, TopicPartition  # noqa: PLC0415 - an extra
+
+    found = consumer.list_topics(target.topic, timeout=timeout_s).topics[target.topic]
+    if found.error is not None:
+        message = f"topic {target.topic} at {target.bootstrap} cannot be read: {found.error.str()}"
+        raise running.JobError(message)
+    unread = set(found.partitions)
+    consumer.assign([TopicPartition(target.topic, number, OFFSET_BEGINNING) for number in unread])
+    topic = Topic()
+    next_line = time.monotonic() + _LINE_EVERY_S
+    deadline = time.monotonic() + timeout_s
+    while unread:
+        # It waits until there are so many messages, or for the whole timeout.
+        messages = consumer.consume(_BATCH, timeout=_POLL_S)
+        if messages:
+            deadline = time.monotonic() + timeout_s
+        elif time.monotonic() > deadline:
+            message = (
+                f"partitions {sorted(unread)} of topic {target.topic} gave no record and no end "
+                f"for {timeout_s:g} s: are their brokers up?"
+            )
+            raise running.JobError(message)
+        _take(messages, topic, unread)
+        if time.monotonic() > next_line:
+            print(f"reading: {topic.digest.records:,} records", flush=True)
+            next_line += _LINE_EVERY_S
+    return topic
+
+
+def _take(messages: Sequence[Message], topic: Topic, unread: set[int]) -> None:
+    from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415 - an extra
+
+    for message in messages:
+        error = message.error()
+        if error is None:
+            key, value = message.key(), message.value()
+            headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+            topic.digest.add(key, value, headers)
+            topic.per_partition[cast("int", message.partition())] += 1
+        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
+            unread.discard(message.partition())
+        else:
+            raise KafkaException(error)
+
+
+if __name__ == "__main__":
+    sys.exit(running.run(main, _NAME))

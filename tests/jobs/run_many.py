@@ -1,0 +1,60 @@
+"""Runs jobs one after the other in one JVM, as a test asks: spark-submit run_many.py PORT.
+
+It connects to a port of loopback; every line is a JSON list [job, argument, …], and is answered by
+a line [exit code, output]. The jobs share one Spark session, where by themselves each starts and
+stops its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))
+if TYPE_CHECKING:
+    from jobs import running
+else:
+    running = importlib.import_module("running")
+
+
+@contextlib.contextmanager
+def shared_session(name: str, **settings: str) -> Iterator[SparkSession]:
+    """Stand in for running.session."""
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    yield builder.getOrCreate()
+
+
+def run(job: str, *arguments: str) -> tuple[int, str]:
+    """Run a job as its script does; give its exit code and what it said."""
+    main = importlib.import_module(job.removesuffix(".py")).main
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            code = running.run(partial(main, arguments), job)
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return code, said.getvalue()
+
+
+if __name__ == "__main__":
+    running.session = shared_session
+    SparkSession.builder.getOrCreate()
+    with (
+        socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection,
+        connection.makefile("rw") as lines,
+    ):
+        for line in lines:
+            lines.write(json.dumps(run(*json.loads(line))) + "\n")
+            lines.flush()

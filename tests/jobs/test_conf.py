@@ -1,0 +1,62 @@
+"""The files of conf/: what a user uncomments works, and says the truth about defaults."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from spark_kafka_sink.config import ProducerConfig, producer_config
+from spark_kafka_sink.spark.options import SINK_DEFAULTS
+
+from .conftest import ROOT
+
+CONF = ROOT / "conf"
+OPTION = re.compile(r"^#?([a-z.0-9]+)=(.*)$")
+WITHOUT_DEFAULT = {"bootstrap.servers", "topic"}
+# The file proposes another value, and says so.
+PROPOSED = {"compression.type"}
+
+
+def options() -> dict[str, str]:
+    """Give every option of producer.properties, uncommented."""
+    lines = (CONF / "producer.properties").read_text().splitlines()
+    return {found[1]: found[2] for line in lines if (found := OPTION.match(line))}
+
+
+def test_no_option_is_set_until_a_user_sets_it() -> None:
+    lines = (CONF / "producer.properties").read_text().splitlines()
+    assert [line for line in lines if line and not line.startswith("#")] == []
+
+
+def test_every_option_of_the_producer_has_its_line_and_no_other() -> None:
+    known = {each.encode_name for each in msgspec.structs.fields(ProducerConfig)}
+    assert options().keys() - {"topic"} == known
+
+
+def test_all_options_together_are_accepted() -> None:
+    given = options()
+    given.pop("topic")
+    config = producer_config(given, defaults=SINK_DEFAULTS)
+    assert config.compression_type == "lz4"
+
+
+@pytest.mark.parametrize("name", sorted(options().keys() - {"topic"}))
+def test_each_option_alone_is_accepted_and_is_the_default(name: str) -> None:
+    address = {"bootstrap.servers": options()["bootstrap.servers"]}
+    plain = producer_config(address, defaults=SINK_DEFAULTS)
+    config = producer_config(address | {name: options()[name]}, defaults=SINK_DEFAULTS)
+    if name not in PROPOSED | WITHOUT_DEFAULT:
+        assert config == plain
+
+
+def test_every_setting_of_spark_has_a_comment_and_its_file() -> None:
+    lines = (CONF / "spark-defaults.conf").read_text().splitlines()
+    settings = [line.split(None, 1) for line in lines if line and not line.startswith("#")]
+    assert all(len(setting) == 2 for setting in settings)
+    assert len({name for name, _ in settings}) == len(settings)
+    java = dict(settings)["spark.driver.extraJavaOptions"]
+    assert (ROOT / java.partition("-Dlog4j2.configurationFile=")[2]).is_file()
+    for block in "\n".join(lines).split("\n\n"):
+        assert block.startswith("#")

