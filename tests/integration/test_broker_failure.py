@@ -70,19 +70,23 @@ def wait_for_records(bootstrap: str, topic: str, partitions: int, more_than: int
 def test_a_broker_is_killed_and_restarted_in_the_middle_of_a_job(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path, codec: str
 ) -> None:
-    count, tasks, partitions, victim = 400_000, 2, 12, 2
+    count, tasks, partitions, victim = 600_000, 2, 12, 2
     topic = new_topic(partitions)
     frame = rows(spark, count, tasks)
-    gated = frame.mapInArrow(gate(str(tmp_path), [5, 12]), frame.schema)
+    # A task has 30 batches of 10,000 rows; the sink works on several megabytes at a time.
+    gated = frame.mapInArrow(gate(str(tmp_path), [10, 20]), frame.schema)
 
     def kill_and_restart() -> None:
-        before = wait_for_records(kafka.bootstrap, topic, partitions, more_than=0)
-        kafka.kill(victim)
         try:
-            (tmp_path / "0").touch()
-            wait_for_records(kafka.bootstrap, topic, partitions, more_than=before)
+            before = wait_for_records(kafka.bootstrap, topic, partitions, more_than=0)
+            kafka.kill(victim)
+            try:
+                (tmp_path / "0").touch()
+                wait_for_records(kafka.bootstrap, topic, partitions, more_than=before)
+            finally:
+                kafka.start_node(victim)
         finally:
-            kafka.start_node(victim)
+            (tmp_path / "0").touch()
             (tmp_path / "1").touch()
 
     with ThreadPoolExecutor(1) as beside:

@@ -1,0 +1,49 @@
+"""Small Arrow batches become larger ones, with the same rows in the same order."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_sink.spark.coalesce import ENOUGH_BYTES, coalesce
+
+
+def batches_of(sizes: list[int]) -> list[pa.RecordBatch]:
+    """Make batches of consecutive numbers, each with a kilobyte of value."""
+    made, first = [], 0
+    for rows in sizes:
+        numbers = pa.array(range(first, first + rows), pa.int64())
+        values = pa.array([b"v" * 1024] * rows, pa.binary())
+        made.append(pa.record_batch({"number": numbers, "value": values}))
+        first += rows
+    return made
+
+
+@given(st.lists(st.integers(0, 3000), max_size=12))
+def test_every_row_stays_in_its_place(sizes: list[int]) -> None:
+    joined = list(coalesce(iter(batches_of(sizes))))
+    numbers = [n for batch in joined for n in batch.column("number").to_pylist()]
+    assert numbers == list(range(sum(sizes)))
+    assert all(batch.num_rows for batch in joined)
+
+
+def test_all_but_the_last_are_large() -> None:
+    joined = list(coalesce(iter(batches_of([100] * 100))))
+    assert len(joined) == 3
+    assert all(batch.nbytes >= ENOUGH_BYTES for batch in joined[:-1])
+
+
+def test_a_large_batch_is_passed_on_at_once() -> None:
+    large, small = batches_of([5000, 10])
+    given_batches = iter([large, small])
+    joined = coalesce(given_batches)
+    assert next(joined) is large
+    assert next(given_batches) is small
+
+
+def test_slices_are_joined_as_what_they_show() -> None:
+    (whole,) = batches_of([100])
+    joined = list(coalesce([whole.slice(10, 5), whole.slice(90), whole.slice(3, 0)]))
+    assert len(joined) == 1
+    assert joined[0].column("number").to_pylist() == [*range(10, 15), *range(90, 100)]
