@@ -121,6 +121,5 @@ def spark(scratch: Path) -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .getOrCreate()
     )
-    session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -7,6 +7,7 @@ Nodes can be killed, stopped and started again one by one.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 import subprocess
 import time
@@ -21,16 +22,21 @@ _START_TIMEOUT_S = 90.0
 _HEAP = "-Xmx768m"
 
 
+# Below the range that Linux takes the ports of outgoing connections from: while a node is down, no
+# connection can take its port.
+_PORTS = range(20_000, 32_000)
+
+
 def free_ports(count: int) -> list[int]:
     """Give ports of 127.0.0.1 that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    with contextlib.ExitStack() as stack:
+        found: list[int] = []
+        while len(found) < count:
+            probe = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", secrets.choice(_PORTS)))
+                found.append(probe.getsockname()[1])
+        return found
 
 
 class KafkaCluster:
@@ -67,9 +73,13 @@ class KafkaCluster:
             self.wait_for(node)
 
     def stop(self) -> None:
-        """End all nodes."""
+        """End all nodes. Raises RuntimeError where one had ended by itself."""
+        fallen = [node for node, process in self._processes.items() if process.poll() is not None]
         for process in self._processes.values():
             processes.kill(process)
+        if fallen:
+            message = f"Kafka node {fallen[0]} ended by itself:\n{self._log_tail(fallen[0])}"
+            raise RuntimeError(message)
 
     def kill(self, node: int) -> None:
         """SIGKILL a node, as a power failure would."""
@@ -88,15 +98,15 @@ class KafkaCluster:
             self.wait_for(node)
 
     def wait_for(self, node: int) -> None:
-        """Wait until the cluster lists a node as alive; raises with its log if it never does."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        """Wait until a node answers as one of the cluster; raises with its log if it never does."""
+        own_address = f"127.0.0.1:{self.ports[node]}"
+        admin = AdminClient({"bootstrap.servers": own_address, "log_level": 0})
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline and self._processes[node].poll() is None:
             with contextlib.suppress(KafkaException):
                 if node in admin.list_topics(timeout=1).brokers:
                     return
-        tail = self._log(node).read_text(errors="replace")[-3000:]
-        message = f"Kafka node {node} did not start:\n{tail}"
+        message = f"Kafka node {node} did not start:\n{self._log_tail(node)}"
         raise RuntimeError(message)
 
     def _format(self, node: int) -> None:
@@ -119,6 +129,9 @@ class KafkaCluster:
 
     def _log(self, node: int) -> Path:
         return self._folder / f"node-{node}" / "node.log"
+
+    def _log_tail(self, node: int) -> str:
+        return self._log(node).read_text(errors="replace")[-3000:]
 
     def _properties(self, node: int) -> str:
         voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in self._controllers.items())

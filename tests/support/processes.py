@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _die_with_parent() -> None:
-    # Linux only; elsewhere the finalizers have to do.
-    with contextlib.suppress(AttributeError):
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+# Has the kernel end the program when we die, and becomes the program. A preexec_fn would do so with
+# less, but runs Python in a fork of this process, where the other threads' objects are finalized:
+# py4j's then shut down the connections that they share with the parent.
+_DIE_WITH_PARENT = """
+import contextlib, ctypes, os, signal, sys
+with contextlib.suppress(AttributeError):  # Linux only; elsewhere the finalizers have to do
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+# To the kernel, the parent is a thread: children of a test's own thread would die with that.
+_starter = ThreadPoolExecutor(1)
 
 
 def start(
@@ -29,16 +33,16 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, writing to `log`."""
     with log.open("ab") as output:
-        return subprocess.Popen(
-            [str(part) for part in command],
+        return _starter.submit(
+            subprocess.Popen,
+            [sys.executable, "-IS", "-c", _DIE_WITH_PARENT, *(str(part) for part in command)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=cwd,
             env=None if env is None else dict(env),
             start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call, no locks
-        )
+        ).result()
 
 
 def stop(process: subprocess.Popen[bytes], *, timeout_s: float = 20.0) -> None:
