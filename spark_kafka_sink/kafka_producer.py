@@ -33,7 +33,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.deliveries import PartitionDelivery
 from spark_kafka_sink.producer.metadata import TopicMetadata
-from spark_kafka_sink.producer.partitioner import Partitioner, check_partitions
+from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, check_partitions
 from spark_kafka_sink.producer.slices import (
     Rows,
     check_record_sizes,
@@ -42,6 +42,7 @@ from spark_kafka_sink.producer.slices import (
     record_sizes,
     slice_ends,
 )
+from spark_kafka_sink.producer.topic_load import topic_load
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.columns import read_rows
@@ -66,7 +67,11 @@ class KafkaProducer:
         self._config = config
         client_id = config.client_id or f"producer-{next(_numbers)}"
         self._thread = ProducerThread(config, client_id)
-        self._partitioner = Partitioner(config.batch_size, Random())  # noqa: S311 - no secrets
+        self._partitioner = Partitioner(
+            Random(),  # noqa: S311 - no secrets
+            config.partitioner_class,
+            ignore_keys=config.partitioner_ignore_keys,
+        )
         self._appending = threading.Lock()
         self._waiting: deque[object] = deque()
         self._closed = False
@@ -113,7 +118,7 @@ class KafkaProducer:
 
     def _append_slice(self, rows: Rows, sizes: Int64s, topics: list[TopicMetadata]) -> None:
         accumulator = self._thread.accumulator
-        grouped = choose_partitions(rows, sizes, topics, self._partitioner)
+        grouped = choose_partitions(rows, sizes, topics, self._partitioner, self._load)
         reserved = int(sizes.sum())
         self._reserve(reserved)
         full = []
@@ -135,6 +140,17 @@ class KafkaProducer:
             with self._thread.lock:
                 accumulator.packed(batch)
                 self._thread.wake()
+
+    def _load(self, name: str, topic: TopicMetadata) -> TopicLoad:
+        thread = self._thread
+        with thread.lock:
+            return topic_load(
+                name,
+                topic,
+                thread.accumulator,
+                thread.latencies,
+                adaptive=self._config.partitioner_adaptive_partitioning_enable,
+            )
 
     def _reserve(self, size_bytes: int) -> None:
         """Wait for memory, first come first served, at most max.block.ms."""

@@ -23,6 +23,7 @@ from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.deliveries import Deliveries
 from spark_kafka_sink.producer.metadata import ClusterMetadata
+from spark_kafka_sink.producer.node_latency import NodeLatencies
 from spark_kafka_sink.producer.sender import Sender, SenderConfig, SenderPoll
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.records.compression import codec
@@ -50,6 +51,7 @@ class ProducerThread:
         )
         self.metadata = ClusterMetadata(config.metadata_max_age_ms / 1000, retry_backoff, random)
         self.deliveries = Deliveries()
+        self.latencies = NodeLatencies(config.partitioner_availability_timeout_ms / 1000)
         sequences = Sequences() if config.enable_idempotence else None
         self._completion = BatchCompletion(
             accumulator=self.accumulator,
@@ -72,6 +74,7 @@ class ProducerThread:
             metadata=self.metadata,
             completion=self._completion,
             sequences=sequences,
+            latencies=self.latencies,
             random=random,
         )
         self._client = NetworkClient(

@@ -67,6 +67,18 @@ class RecordAccumulator:
         """The batches that are neither acknowledged nor given up, oldest first."""
         return list(self._incomplete)
 
+    def queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int]:
+        """Give how many batches of each partition wait to be sent."""
+        none: deque[ProducerBatch] = deque()
+        return [len(self._queues.get(TopicPartition(topic, p), none)) for p in partitions]
+
+    def full_bytes(self, topic: str) -> int:
+        """Give how many bytes of records fill a batch, by how well they compress."""
+        size = self._batch_size_bytes - RECORD_BATCH_OVERHEAD
+        if self._codec.compress is not None:
+            size = self._ratios.uncompressed_bytes(topic, size)
+        return max(1, size)
+
     # -- appending: the caller's thread, under the lock -------------------------------------------
 
     def reserve(self, size_bytes: int) -> bool:
@@ -86,7 +98,7 @@ class RecordAccumulator:
     def hold(self, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
         """Keep the partitions' open batches as they are, and tell how full they are."""
         self._held.update(partitions)
-        full = {topic: self._full_bytes(topic) for topic in {tp.topic for tp in partitions}}
+        full = {topic: self.full_bytes(topic) for topic in {tp.topic for tp in partitions}}
         opens = []
         for topic_partition in partitions:
             batch = self._open.get(topic_partition)
@@ -159,12 +171,6 @@ class RecordAccumulator:
         self._open[tp] = batch
         self._incomplete[batch] = None
         return batch
-
-    def _full_bytes(self, topic: str) -> int:
-        size = self._batch_size_bytes - RECORD_BATCH_OVERHEAD
-        if self._codec.compress is not None:
-            size = self._ratios.uncompressed_bytes(topic, size)
-        return max(1, size)
 
     def _seal(self, topic_partition: TopicPartition, batch: ProducerBatch) -> None:
         batch.seal()

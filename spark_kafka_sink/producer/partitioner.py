@@ -1,16 +1,24 @@
-"""Which partition each row goes to: the column's, the key's, or the sticky one.
+"""Which partition each row goes to: the column's, the key's, or one that the load asks for.
 
 In that order of precedence, as in the Java client: an explicit partition wins; a key goes to
 ``toPositive(murmur2(key)) % partitions`` over *all* partitions, available or not, so that it keeps
-its partition whatever fails (BuiltInPartitioner.partitionForKey); a row without key goes to its
-topic's sticky partition, which changes after every batch.size bytes (KIP-794, without its weighting
-by queue length).
+its partition whatever fails (BuiltInPartitioner.partitionForKey); the rest is spread over the
+available partitions, in the way that partitioner.class names:
+
+built in (null)          sticky for a batch's worth of bytes, then another one: the less a partition
+                         has waiting, the more likely (KIP-794)
+RoundRobinPartitioner    each row to the next one; keys do not count
+UniformStickyPartitioner sticky, then any other one; keys do not count (KIP-480)
+
+It knows nothing of how loads come about, and waits for nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -20,43 +28,106 @@ from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.varint import Int64s
 
 
-class StickyPartitioner:
-    """The sticky partition of one topic, and how many bytes it has had."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLoad:
+    """How a topic's partitions stand just now.
 
-    def __init__(self, switch_after_bytes: int, random: Random) -> None:
-        self._switch_after_bytes = max(1, switch_after_bytes)
+    available: the partitions to spread rows over, at least one; queue_lengths: how many batches
+    each of *those* has waiting, None where that is not to count; batch_bytes: what fills a batch.
+    """
+
+    available: Sequence[int]
+    queue_lengths: Sequence[int] | None
+    batch_bytes: int
+
+
+class Spread(Protocol):
+    """Spreads the rows of one topic that have no partition yet."""
+
+    def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
+        """Give the partition of each row, int64, from the rows' sizes in bytes, at least one."""
+
+
+class StickyPartitioner:
+    """The sticky partition of one topic, and how many bytes it has had.
+
+    elsewhere: whether the next one must be another one, where there is one (UniformSticky);
+    otherwise the same may be drawn again, and `queue_lengths` weigh.
+    """
+
+    def __init__(self, random: Random, *, elsewhere: bool = False) -> None:
         self._random = random
+        self._elsewhere = elsewhere
         self._partition = -1
         self._bytes = 0
 
-    def assign(self, sizes: Int64s, available: Sequence[int]) -> Int64s:
-        """Give the partition of each row from the rows' sizes in bytes.
-
-        available: the partitions that have a leader, or all where none has.
-        """
-        if self._partition not in available:
-            self._partition = self._pick(available)
+    def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
+        """Give the partition of each row."""
+        limits = _cumulative_weights(load.queue_lengths)
+        if self._partition not in load.available:
+            self._partition = self._pick(load.available, limits)
         # A row belongs to the stretch in which it begins: the row that fills one still goes there.
         ends = np.cumsum(sizes) + self._bytes
-        stretch = (ends - sizes) // self._switch_after_bytes
+        stretch = (ends - sizes) // max(1, load.batch_bytes)
         last = int(stretch[-1])
-        chosen = [self._partition, *(self._pick(available) for _ in range(last))]
-        self._partition = chosen[-1]
-        self._bytes = int(ends[-1]) - last * self._switch_after_bytes
+        chosen = [self._partition]
+        for _ in range(last):
+            self._partition = self._pick(load.available, limits)
+            chosen.append(self._partition)
+        self._bytes = int(ends[-1]) - last * max(1, load.batch_bytes)
         assigned: Int64s = np.array(chosen, np.int64)[stretch]
         return assigned
 
-    def _pick(self, available: Sequence[int]) -> int:
+    def _pick(self, available: Sequence[int], limits: Int64s | None) -> int:
+        if self._elsewhere:
+            others = [partition for partition in available if partition != self._partition]
+            available = others or available
+        elif limits is not None:
+            drawn = self._random.randrange(int(limits[-1]))
+            return available[int(np.searchsorted(limits, drawn, "right"))]
         return available[self._random.randrange(len(available))]
 
 
-class Partitioner:
-    """Partitions for slices of rows of any topic."""
+class RoundRobinPartitioner:
+    """Each row to the next available partition of one topic."""
 
-    def __init__(self, batch_size_bytes: int, random: Random) -> None:
-        self._batch_size_bytes = batch_size_bytes
+    def __init__(self) -> None:
+        self._next = 0
+
+    def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
+        """Give the partition of each row."""
+        turns = self._next + np.arange(len(sizes))
+        self._next += len(sizes)
+        assigned: Int64s = np.array(load.available, np.int64)[turns % len(load.available)]
+        return assigned
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A partitioner.class: how it spreads a topic's rows, and whether keys count."""
+
+    spread: Callable[[Random], Spread]
+    uses_keys: bool
+
+
+BUILT_IN: Final = "BuiltInPartitioner"
+STRATEGIES: Final[Mapping[str, Strategy]] = {
+    BUILT_IN: Strategy(StickyPartitioner, uses_keys=True),
+    "RoundRobinPartitioner": Strategy(lambda _: RoundRobinPartitioner(), uses_keys=False),
+    "UniformStickyPartitioner": Strategy(
+        lambda random: StickyPartitioner(random, elsewhere=True), uses_keys=False
+    ),
+}
+
+
+class Partitioner:
+    """Partitions for slices of rows of any topic, by one strategy."""
+
+    def __init__(self, random: Random, name: str = BUILT_IN, *, ignore_keys: bool = False) -> None:
+        self._strategy = STRATEGIES[name]
         self._random = random
-        self._sticky: dict[str, StickyPartitioner] = {}
+        self._spreads: dict[str, Spread] = {}
+        self.uses_keys = self._strategy.uses_keys and not ignore_keys
 
     def partition(
         self,
@@ -65,13 +136,13 @@ class Partitioner:
         explicit: Int64s | None,
         sizes: Int64s,
         partitions: int,
-        available: Sequence[int],
+        load: Callable[[], TopicLoad],
     ) -> Int64s:
         """Give the partition of each row of one topic, int64.
 
-        hashes: of `hash_keys`, None where no row has a key; explicit: the partition column, -1
-        where it is null, None without one; sizes: bytes of each row; partitions: how many the topic
-        has; available: those of them that have a leader.
+        hashes: of `hash_keys`, None where keys do not count or no row has one; explicit: the
+        partition column, -1 where it is null, None without one; sizes: bytes of each row;
+        partitions: how many the topic has; load: asked only where rows are to be spread.
         """
         chosen = np.full(len(sizes), -1) if explicit is None else explicit.copy()
         if hashes is not None:
@@ -79,17 +150,25 @@ class Partitioner:
             chosen[keyed] = hashes[keyed] % partitions
         loose = np.flatnonzero(chosen < 0)
         if len(loose):
-            chosen[loose] = self._sticky_of(topic).assign(
-                sizes[loose], available or range(partitions)
-            )
+            spread = self._spreads.get(topic)
+            if spread is None:
+                spread = self._spreads[topic] = self._strategy.spread(self._random)
+            chosen[loose] = spread.assign(sizes[loose], load())
         return chosen
 
-    def _sticky_of(self, topic: str) -> StickyPartitioner:
-        sticky = self._sticky.get(topic)
-        if sticky is None:
-            sticky = StickyPartitioner(self._batch_size_bytes, self._random)
-            self._sticky[topic] = sticky
-        return sticky
+
+def _cumulative_weights(queue_lengths: Sequence[int] | None) -> Int64s | None:
+    """Give the running sum of the partitions' weights, None where all weigh the same.
+
+    A partition's weight is the longest queue's length + 1 - its own (BuiltInPartitioner's
+    updatePartitionLoadStats), so that the longest queue still gets a share.
+    """
+    if queue_lengths is None:
+        return None
+    lengths = np.array(queue_lengths, np.int64)
+    if not (lengths != lengths[0]).any():
+        return None
+    return np.cumsum(int(lengths.max()) + 1 - lengths)
 
 
 def hash_keys(key: BinaryColumn | None) -> Int64s | None:

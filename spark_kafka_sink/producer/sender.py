@@ -24,6 +24,7 @@ from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.metadata import ClusterMetadata
+from spark_kafka_sink.producer.node_latency import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.wire.exchange import (
@@ -102,9 +103,11 @@ class Sender:
         metadata: ClusterMetadata,
         completion: BatchCompletion,
         sequences: Sequences | None,
+        latencies: NodeLatencies,
         random: Random,
     ) -> None:
         self._config = config
+        self._latencies = latencies
         self._accumulator = accumulator
         self._metadata = metadata
         self._completion = completion
@@ -171,12 +174,9 @@ class Sender:
             if leader is None:
                 self._metadata.request_update()
                 continue
-            if leader.id not in self._ready:
-                out.connect.add(leader.id)
-                continue
             drained = by_node.get(leader.id)
             if drained is None:
-                if not self._can_send_to(leader.id, now):
+                if not self._can_send_to(leader.id, now, out):
                     continue
                 drained = DrainedBatches(leader.id)
             if not self._may_send(batch, leader.id):
@@ -192,11 +192,18 @@ class Sender:
             out.drained.append(drained)
         return more
 
-    def _can_send_to(self, node_id: int, now: float) -> bool:
-        return (
-            self._in_flight.get(node_id, 0) < self._config.max_in_flight
+    def _can_send_to(self, node_id: int, now: float, out: SenderPoll) -> bool:
+        """Whether a node for which there is data takes a request; a connection is asked for."""
+        is_ready = node_id in self._ready
+        if not is_ready:
+            out.connect.add(node_id)
+        can_send = (
+            is_ready
+            and self._in_flight.get(node_id, 0) < self._config.max_in_flight
             and self._throttled_until.get(node_id, 0.0) <= now
         )
+        self._latencies.update(node_id, now, can_send=can_send)
+        return can_send
 
     def _may_send(self, batch: ProducerBatch, node_id: int) -> bool:
         if self._sequences is not None:

@@ -6,8 +6,9 @@ Pure functions between the columns that came in and `RecordAccumulator.append`. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from spark_kafka_sink.errors import RecordTooLargeException
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.metadata import TopicMetadata
-from spark_kafka_sink.producer.partitioner import Partitioner, hash_keys
+from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, hash_keys
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import EncodedRecords, encode, record_size_bounds
@@ -108,13 +109,18 @@ class GroupedRows:
 
 
 def choose_partitions(
-    rows: Rows, sizes: Int64s, topics: Sequence[TopicMetadata], partitioner: Partitioner
+    rows: Rows,
+    sizes: Int64s,
+    topics: Sequence[TopicMetadata],
+    partitioner: Partitioner,
+    load: Callable[[str, TopicMetadata], TopicLoad],
 ) -> GroupedRows:
     """Choose each row's partition and bring the rows into partition order.
 
-    topics: the metadata of each of ``rows.topics``.
+    topics: the metadata of each of ``rows.topics``; load: asked for the topics that have rows to be
+    spread.
     """
-    hashes = hash_keys(rows.columns.key)
+    hashes = hash_keys(rows.columns.key) if partitioner.uses_keys else None
     bases = np.cumsum([0, *(len(topic.leaders) for topic in topics)])
     if rows.topic_numbers is None:
         chosen = partitioner.partition(
@@ -123,7 +129,7 @@ def choose_partitions(
             rows.partitions,
             sizes,
             len(topics[0].leaders),
-            topics[0].available,
+            partial(load, rows.topics[0], topics[0]),
         )
     else:
         chosen = np.empty(len(rows), np.int64)
@@ -135,7 +141,7 @@ def choose_partitions(
                 None if rows.partitions is None else rows.partitions[of_topic],
                 sizes[of_topic],
                 len(topics[number].leaders),
-                topics[number].available,
+                partial(load, rows.topics[number], topics[number]),
             )
     runs = group_by_partition(chosen)
     numbers = np.searchsorted(bases, runs.partitions, "right") - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
 
@@ -17,7 +17,9 @@ from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.producer.partitioner import (
     Partitioner,
+    RoundRobinPartitioner,
     StickyPartitioner,
+    TopicLoad,
     check_partitions,
     hash_keys,
 )
@@ -46,6 +48,14 @@ class _Cycle(Random):
         return self._next % start
 
 
+def _load(
+    available: Sequence[int], queue_lengths: Sequence[int] | None = None
+) -> Callable[[], TopicLoad]:
+    return lambda: TopicLoad(
+        available=available, queue_lengths=queue_lengths, batch_bytes=BATCH_BYTES
+    )
+
+
 def _int64(values: Sequence[int]) -> npt.NDArray[np.int64]:
     return np.array(values, np.int64)
 
@@ -57,15 +67,15 @@ def _keys(keys: Sequence[bytes | None]) -> npt.NDArray[np.int64] | None:
 @given(
     rows=ROWS,
     partitions=st.integers(4, 9),
-    available=st.lists(st.integers(0, 3), unique=True),
+    available=st.lists(st.integers(0, 3), min_size=1, unique=True),
     seed=SEEDS,
 )
 def test_explicit_partitions_win_then_keys_and_only_the_rest_is_sticky(
     rows: list[tuple[bytes | None, int, int]], partitions: int, available: list[int], seed: int
 ) -> None:
     keys, explicit, sizes = zip(*rows, strict=True)
-    chosen = Partitioner(BATCH_BYTES, Random(seed)).partition(
-        "topic", _keys(keys), _int64(explicit), _int64(sizes), partitions, available
+    chosen = Partitioner(Random(seed)).partition(
+        "topic", _keys(keys), _int64(explicit), _int64(sizes), partitions, _load(available)
     )
     sticky = []
     for key, own, partition in zip(keys, explicit, chosen.tolist(), strict=True):
@@ -76,7 +86,7 @@ def test_explicit_partitions_win_then_keys_and_only_the_rest_is_sticky(
             assert partition == (kafka_python_murmur2(key) & 0x7FFFFFFF) % partitions
         else:
             sticky.append(partition)
-    assert set(sticky) <= set(available or range(partitions))
+    assert set(sticky) <= set(available)
 
 
 @given(keys=st.lists(st.none() | st.binary(max_size=6), min_size=1), seed=SEEDS)
@@ -84,8 +94,8 @@ def test_keys_decide_where_there_is_no_partition_column(
     keys: list[bytes | None], seed: int
 ) -> None:
     sizes = _int64([10] * len(keys))
-    chosen = Partitioner(BATCH_BYTES, Random(seed)).partition(
-        "topic", _keys(keys), None, sizes, 7, range(7)
+    chosen = Partitioner(Random(seed)).partition(
+        "topic", _keys(keys), None, sizes, 7, _load(range(7))
     )
     for key, partition in zip(keys, chosen.tolist(), strict=True):
         if key is not None:
@@ -94,9 +104,7 @@ def test_keys_decide_where_there_is_no_partition_column(
 
 def test_the_partition_column_is_not_written_to() -> None:
     explicit = _int64([-1, 2, -1])
-    Partitioner(BATCH_BYTES, Random(1)).partition(
-        "topic", None, explicit, _int64([1, 1, 1]), 3, range(3)
-    )
+    Partitioner(Random(1)).partition("topic", None, explicit, _int64([1, 1, 1]), 3, _load(range(3)))
     assert explicit.tolist() == [-1, 2, -1]
 
 
@@ -105,8 +113,8 @@ def test_the_sticky_partition_changes_after_every_batch_size_of_bytes(
     slices: list[list[int]],
 ) -> None:
     """Whatever the slices: a row belongs to the stretch in which its first byte lies."""
-    sticky = StickyPartitioner(BATCH_BYTES, _Cycle())
-    chosen = [p for s in slices for p in sticky.assign(_int64(s), range(1000)).tolist()]
+    sticky = StickyPartitioner(_Cycle())
+    chosen = [p for s in slices for p in sticky.assign(_int64(s), _load(range(1000))()).tolist()]
     sizes = [size for each in slices for size in each]
     starts = [sum(sizes[:row]) for row in range(len(sizes))]
     assert chosen == [start // BATCH_BYTES for start in starts]
@@ -116,8 +124,8 @@ def test_the_sticky_partition_changes_after_every_batch_size_of_bytes(
 def test_rows_without_keys_stay_together_until_a_batch_is_full(
     sizes: list[int], partitions: int, seed: int
 ) -> None:
-    sticky = StickyPartitioner(BATCH_BYTES, Random(seed))
-    chosen = sticky.assign(_int64(sizes), range(partitions)).tolist()
+    sticky = StickyPartitioner(Random(seed))
+    chosen = sticky.assign(_int64(sizes), _load(range(partitions))()).tolist()
     assert set(chosen) <= set(range(partitions))
     ends = np.cumsum(sizes).tolist()
     for row, (before, after) in enumerate(pairwise(chosen)):
@@ -127,56 +135,47 @@ def test_rows_without_keys_stay_together_until_a_batch_is_full(
 
 
 def test_bytes_count_on_from_slice_to_slice() -> None:
-    sticky = StickyPartitioner(BATCH_BYTES, _Cycle())
-    assert sticky.assign(_int64([60]), range(9)).tolist() == [0]
-    assert sticky.assign(_int64([60]), range(9)).tolist() == [0]
-    assert sticky.assign(_int64([60, 60]), range(9)).tolist() == [1, 1]
-    assert sticky.assign(_int64([60]), range(9)).tolist() == [2]
+    sticky = StickyPartitioner(_Cycle())
+    assert sticky.assign(_int64([60]), _load(range(9))()).tolist() == [0]
+    assert sticky.assign(_int64([60]), _load(range(9))()).tolist() == [0]
+    assert sticky.assign(_int64([60, 60]), _load(range(9))()).tolist() == [1, 1]
+    assert sticky.assign(_int64([60]), _load(range(9))()).tolist() == [2]
 
 
 @given(sizes=SIZES, seed=SEEDS)
 def test_one_partition_takes_all(sizes: list[int], seed: int) -> None:
-    sticky = StickyPartitioner(BATCH_BYTES, Random(seed))
-    assert set(sticky.assign(_int64(sizes), range(1)).tolist()) == {0}
+    sticky = StickyPartitioner(Random(seed))
+    assert set(sticky.assign(_int64(sizes), _load(range(1))()).tolist()) == {0}
 
 
 @given(available=st.lists(st.lists(st.integers(0, 9), min_size=1, unique=True)), seed=SEEDS)
 def test_only_partitions_that_are_available_now_are_chosen(
     available: list[list[int]], seed: int
 ) -> None:
-    sticky = StickyPartitioner(BATCH_BYTES, Random(seed))
+    sticky = StickyPartitioner(Random(seed))
     for now in available:
-        assert set(sticky.assign(_int64([40] * 9), now).tolist()) <= set(now)
+        assert set(sticky.assign(_int64([40] * 9), _load(now)()).tolist()) <= set(now)
 
 
 def test_a_sticky_partition_that_loses_its_leader_is_left() -> None:
-    sticky = StickyPartitioner(BATCH_BYTES, _Cycle())
-    assert sticky.assign(_int64([10]), [4, 5]).tolist() == [4]
-    assert sticky.assign(_int64([10]), [6, 7]).tolist() == [7]
-    assert sticky.assign(_int64([10]), [4, 7]).tolist() == [7]
-
-
-@given(seed=SEEDS)
-def test_without_any_leader_all_partitions_are_chosen_from(seed: int) -> None:
-    sizes = _int64([BATCH_BYTES] * 300)
-    chosen = Partitioner(BATCH_BYTES, Random(seed)).partition("topic", None, None, sizes, 3, [])
-    assert set(chosen.tolist()) == {0, 1, 2}
+    sticky = StickyPartitioner(_Cycle())
+    assert sticky.assign(_int64([10]), _load([4, 5])()).tolist() == [4]
+    assert sticky.assign(_int64([10]), _load([6, 7])()).tolist() == [7]
+    assert sticky.assign(_int64([10]), _load([4, 7])()).tolist() == [7]
 
 
 @given(seed=SEEDS)
 def test_over_many_batches_every_partition_gets_its_share(seed: int) -> None:
     sizes = _int64([BATCH_BYTES] * 4000)
-    chosen = Partitioner(BATCH_BYTES, Random(seed)).partition(
-        "topic", None, None, sizes, 4, range(4)
-    )
+    chosen = Partitioner(Random(seed)).partition("topic", None, None, sizes, 4, _load(range(4)))
     counts = np.bincount(chosen, minlength=4)
     assert (counts > 800).all()
 
 
 def test_topics_stick_each_to_a_partition_of_their_own() -> None:
-    partitioner = Partitioner(BATCH_BYTES, _Cycle())
+    partitioner = Partitioner(_Cycle())
     for topic, expected in (("a", 0), ("b", 1), ("a", 0), ("b", 1)):
-        chosen = partitioner.partition(topic, None, None, _int64([10]), 9, range(9))
+        chosen = partitioner.partition(topic, None, None, _int64([10]), 9, _load(range(9)))
         assert chosen.tolist() == [expected]
 
 
@@ -187,3 +186,49 @@ def test_a_partition_that_the_topic_lacks_is_refused_by_its_row() -> None:
     assert "has 3 in row 2" in str(refusal.value)
     assert "topic flights has 3 partitions, 0 to 2" in str(refusal.value)
     assert (refusal.value.topic, refusal.value.partition) == ("flights", 3)
+
+
+@given(lengths=st.lists(st.integers(0, 9), min_size=2, max_size=6), seed=SEEDS)
+def test_the_less_a_partition_has_waiting_the_more_it_gets(lengths: list[int], seed: int) -> None:
+    """Against the weights of BuiltInPartitioner: the longest queue + 1 - the partition's own."""
+    sizes = _int64([BATCH_BYTES] * 6000)
+    partitions = [10 + number for number in range(len(lengths))]
+    chosen = StickyPartitioner(Random(seed)).assign(sizes, _load(partitions, lengths)())
+    counts = np.bincount(chosen, minlength=partitions[-1] + 1)[10:]
+    weights = max(lengths) + 1 - np.array(lengths)
+    expected = weights / weights.sum() * len(sizes)
+    # Five standard deviations of a count.
+    assert (abs(counts - expected) < 5 * np.sqrt(expected) + 1).all()
+
+
+@given(sizes=SIZES, partitions=st.integers(2, 5), seed=SEEDS)
+def test_uniform_sticky_always_goes_elsewhere_and_does_not_look_at_keys(
+    sizes: list[int], partitions: int, seed: int
+) -> None:
+    partitioner = Partitioner(Random(seed), "UniformStickyPartitioner")
+    assert not partitioner.uses_keys
+    chosen = partitioner.partition(
+        "topic", None, None, _int64(sizes), partitions, _load(range(partitions))
+    )
+    ends = np.cumsum(sizes)
+    stretches = ((ends - sizes) // BATCH_BYTES).tolist()
+    pairs = zip(pairwise(stretches), pairwise(chosen.tolist()), strict=True)
+    for (stretch, following), (before, after) in pairs:
+        if following == stretch:
+            assert before == after
+        elif following == stretch + 1:
+            assert before != after
+
+
+@given(slices=st.lists(SIZES, min_size=1, max_size=6), partitions=st.integers(1, 5))
+def test_round_robin_gives_each_row_to_the_next(slices: list[list[int]], partitions: int) -> None:
+    robin = RoundRobinPartitioner()
+    available = range(100, 100 + partitions)
+    chosen = [p for s in slices for p in robin.assign(_int64(s), _load(available)()).tolist()]
+    assert chosen == [available[n % partitions] for n in range(len(chosen))]
+
+
+def test_keys_do_not_count_where_they_are_to_be_ignored() -> None:
+    assert Partitioner(Random(1)).uses_keys
+    assert not Partitioner(Random(1), ignore_keys=True).uses_keys
+    assert not Partitioner(Random(1), "RoundRobinPartitioner").uses_keys
