@@ -1,0 +1,44 @@
+"""A batch that is too large for its topic, replaced by smaller ones (RecordAccumulator.split).
+
+It makes the parts and nothing else: the accumulator queues them, `Sequences` puts them in the
+place of the whole.
+"""
+
+from __future__ import annotations
+
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, RetainedBuffer
+from spark_kafka_sink.producer.record_spans import split_spans
+from spark_kafka_sink.records.batch import increment_sequence
+from spark_kafka_sink.records.decompression import decompress
+from spark_kafka_sink.records.splitter import split_records
+
+
+def split(batch: ProducerBatch) -> list[ProducerBatch]:
+    """Give two batches or more with the records of a packed batch of two records or more.
+
+    They are sealed, and have its age, its attempts and, one after the other, its sequences. Whoever
+    waits for its records waits for theirs.
+    """
+    section = decompress(batch.codec.id, batch.records, batch.records_bytes)
+    # Half as large each, so that a record more or less does not decide whether it gets smaller.
+    target = max(1, batch.records_bytes // 2)
+    parts = []
+    spans = batch.spans
+    made = split_records(memoryview(section), batch.record_count, batch.base_timestamp_ms, target)
+    for part in made:
+        records = part.stop - part.start
+        whole = RetainedBuffer(len(part.records))
+        smaller = ProducerBatch(
+            batch.topic_partition, batch.codec, part.base_timestamp_ms, batch.created_at
+        )
+        smaller.append(part.records, records, part.max_timestamp_ms, whole)
+        smaller.spans, spans = split_spans(spans, records)
+        smaller.attempts = batch.attempts
+        if batch.has_sequence:
+            sequence = increment_sequence(batch.base_sequence, part.start)
+            smaller.assign_sequence(batch.producer, sequence)
+        smaller.seal()
+        parts.append(smaller)
+    return parts
+
+
