@@ -11,17 +11,32 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_kafka_sink import errors
+    from spark_kafka_sink.interceptors import ProducerInterceptor
     from spark_kafka_sink.kafka_producer import KafkaProducer
+    from spark_kafka_sink.model import RecordMetadata
+    from spark_kafka_sink.producer_record import ProducerRecord
     from spark_kafka_sink.spark.datasource import KafkaDataSource
     from spark_kafka_sink.spark.registration import register
 
 __version__ = "0.1.0"
 
-__all__ = ["KafkaDataSource", "KafkaProducer", "__version__", "errors", "register"]
+__all__ = [
+    "KafkaDataSource",
+    "KafkaProducer",
+    "ProducerInterceptor",
+    "ProducerRecord",
+    "RecordMetadata",
+    "__version__",
+    "errors",
+    "register",
+]
 
 _HOME = {
     "KafkaDataSource": "spark_kafka_sink.spark.datasource",
     "KafkaProducer": "spark_kafka_sink.kafka_producer",
+    "ProducerInterceptor": "spark_kafka_sink.interceptors",
+    "ProducerRecord": "spark_kafka_sink.producer_record",
+    "RecordMetadata": "spark_kafka_sink.model",
     "register": "spark_kafka_sink.spark.registration",
 }
 

@@ -47,6 +47,10 @@ class DataException(KafkaException):
     """A column or a row cannot become a Kafka record."""
 
 
+class SerializationException(KafkaException):
+    """A serializer cannot turn a key or a value into bytes."""
+
+
 class ProtocolError(KafkaException):
     """Bytes from a peer are not what Kafka's protocol says."""
 

@@ -1,21 +1,21 @@
-"""KafkaProducer: the public producer. Columns go in, acknowledgements come back.
+"""KafkaProducer: the public producer. Columns or rows go in, acknowledgements come back.
 
-Owns the caller's side: checks, the wait for metadata and for memory (max.block.ms), encoding and
-compression in the caller's thread, flush and close. What happens to the batches afterwards is the
-I/O thread's (`producer_thread`).
+Owns the caller's side: checks, the wait for metadata and for memory (max.block.ms), flush and
+close. Slices are encoded and compressed in the caller's thread (`slice_appender`), rows wait there
+until they are a slice (`row_producer`); what happens to the batches afterwards is the I/O thread's
+(`producer_thread`).
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import threading
 import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Mapping
-from random import Random
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,49 +30,76 @@ from spark_kafka_sink.errors import (
     RetriableException,
     TimeoutException,
 )
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.interceptors import INTERCEPTORS, load_interceptors
+from spark_kafka_sink.model import RecordMetadata, TopicPartition
 from spark_kafka_sink.producer.deliveries import PartitionDelivery
 from spark_kafka_sink.producer.metadata import TopicMetadata
-from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, check_partitions
-from spark_kafka_sink.producer.slices import (
-    Rows,
-    check_record_sizes,
-    choose_partitions,
-    encode_rows,
-    record_sizes,
-    slice_ends,
-)
-from spark_kafka_sink.producer.topic_load import topic_load
+from spark_kafka_sink.producer.partitioner import check_partitions
+from spark_kafka_sink.producer.slices import Rows, check_record_sizes, record_sizes, slice_ends
+from spark_kafka_sink.producer_record import Headers, ProducerRecord
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.row_future import OnDelivery
+from spark_kafka_sink.row_producer import RowProducer, RowWaits
 from spark_kafka_sink.serde.columns import read_rows
+from spark_kafka_sink.serializers import load_serializer
+from spark_kafka_sink.slice_appender import SliceAppender
 
+_ROW_OPTIONS = ("key.serializer", "value.serializer", INTERCEPTORS)
 _numbers = itertools.count(1)
 
 
 class KafkaProducer:
-    """A Kafka producer for columns.
+    """A Kafka producer for columns and rows.
 
     >>> with KafkaProducer({"bootstrap.servers": "localhost:9092"}) as producer:  # doctest: +SKIP
     ...     producer.append("flights", record_batch)
+    ...     future = producer.send("flights", b"value", key=b"key")
     ...     producer.flush()
+    ...     print(future.result().offset)
 
-    configs: options of the Java producer by their Java names, as strings or values. Raises
-    ConfigException. Appends of several threads are taken one after another. A producer belongs to
-    the process that made it: it does not survive a fork.
+    configs: options of the Java producer by their Java names, as strings or values;
+    ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
+    objects, classes or their names as ``module.Name``. key_serializer, value_serializer: in place
+    of the options, which are then ignored. Raises ConfigException. Slices of several threads are
+    appended one after another. A producer belongs to the process that made it: it does not survive
+    a fork.
     """
 
-    def __init__(self, configs: Mapping[str, Any] | ProducerConfig) -> None:
-        config = configs if isinstance(configs, ProducerConfig) else producer_config(configs)
+    def __init__(
+        self,
+        configs: Mapping[str, Any] | ProducerConfig,
+        *,
+        key_serializer: object = None,
+        value_serializer: object = None,
+    ) -> None:
+        given: dict[str, Any] = {}
+        if isinstance(configs, ProducerConfig):
+            config = configs
+        else:
+            given = dict(configs)
+            config = producer_config({k: v for k, v in given.items() if k not in _ROW_OPTIONS})
+        options = {"key.serializer": key_serializer, "value.serializer": value_serializer}
+        serializers = [
+            load_serializer(name, given.get(name) if instance is None else instance, given)
+            for name, instance in options.items()
+        ]
+        interceptors = load_interceptors(given.get(INTERCEPTORS, ()), given)
         self._config = config
         client_id = config.client_id or f"producer-{next(_numbers)}"
         self._thread = ProducerThread(config, client_id)
-        self._partitioner = Partitioner(
-            Random(),  # noqa: S311 - no secrets
-            config.partitioner_class,
-            ignore_keys=config.partitioner_ignore_keys,
+        self._appender = SliceAppender(self._thread, config)
+        self._interceptors = interceptors
+        self._rows = RowProducer(
+            self._thread,
+            self._appender,
+            linger_s=config.linger_ms / 1000,
+            max_request_size_bytes=config.max_request_size,
+            buffer_memory_bytes=config.buffer_memory,
+            serializers=serializers,
+            interceptors=interceptors,
         )
-        self._appending = threading.Lock()
+        self._thread.feeder = self._rows
         self._waiting: deque[object] = deque()
         self._closed = False
         self._pid = os.getpid()
@@ -107,58 +134,78 @@ class KafkaProducer:
         rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)
         sizes = record_sizes(rows.columns)
         check_record_sizes(sizes, self._config.max_request_size, self._config.buffer_memory)
-        with self._appending:
-            deadline = self._block_deadline()
-            topics = [self._wait_for_topic(name, deadline) for name in rows.topics]
-            topics = self._check_partitions(rows, topics, deadline)
-            start = 0
-            for end in slice_ends(sizes, self._config.buffer_memory):
-                self._append_slice(rows.slice(start, end), sizes[start:end], topics)
-                start = end
+        deadline = self._block_deadline()
+        topics = [self._wait_for_topic(name, deadline) for name in rows.topics]
+        topics = self._check_partitions(rows, topics, deadline)
+        # What this thread has sent row by row goes before.
+        self._rows.drain()
+        start = 0
+        for end in slice_ends(sizes, self._config.buffer_memory):
+            self._append_slice(rows.slice(start, end), sizes[start:end], topics)
+            start = end
 
     def _append_slice(self, rows: Rows, sizes: Int64s, topics: list[TopicMetadata]) -> None:
-        accumulator = self._thread.accumulator
-        grouped = choose_partitions(rows, sizes, topics, self._partitioner, self._load)
         reserved = int(sizes.sum())
-        self._reserve(reserved)
-        full = []
+        self._reserve(reserved, self._block_deadline(), self._raise_if_unusable)
         try:
-            with self._thread.lock:
-                opens = accumulator.hold(grouped.targets)
-            cuts, encoded = encode_rows(grouped, opens)
-            with self._thread.lock:
-                self._raise_if_unusable()
-                now = time.monotonic()
-                full = accumulator.append(grouped.targets, cuts, encoded, now)
+            with self._appender.turn:
+                full = self._appender.append(rows, sizes, topics, self._raise_if_unusable)
         finally:
             with self._thread.lock:
-                accumulator.let_go(grouped.targets)
-                accumulator.give_back(reserved)
+                self._thread.accumulator.give_back(reserved)
                 self._thread.wake()
-        for batch in full:
-            batch.pack()
-            with self._thread.lock:
-                accumulator.packed(batch)
-                self._thread.wake()
+        self._appender.pack(full)
 
-    def _load(self, name: str, topic: TopicMetadata) -> TopicLoad:
-        thread = self._thread
-        with thread.lock:
-            return topic_load(
-                name,
-                topic,
-                thread.accumulator,
-                thread.latencies,
-                adaptive=self._config.partitioner_adaptive_partitioning_enable,
-            )
+    # -- sending row by row -----------------------------------------------------------------------
 
-    def _reserve(self, size_bytes: int) -> None:
-        """Wait for memory, first come first served, at most max.block.ms."""
+    def send(
+        self,
+        topic: str,
+        value: object = None,
+        key: object = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Future[RecordMetadata]:
+        """Send one record; the future's result is its RecordMetadata.
+
+        value, key: bytes, str or None, or what the serializers take. partition: None to let key or
+        partitioner choose. timestamp_ms: milliseconds since 1970, None for now. headers: pairs of
+        str and bytes (or None). on_delivery: called with the RecordMetadata and the error (or None)
+        by the I/O thread, in order per partition; one that raises is logged and skipped.
+
+        Blocks at most max.block.ms, for the topic's metadata and for memory. The future fails with
+        an ApiException: the time-outs of that wait, a topic that cannot be written to, a record
+        that is too large, and what brokers answer; `flush` and `close` do not raise it again. What
+        is wrong with the call is raised: DataException for a topic, partition, timestamp or header
+        that no record can have, SerializationException, IllegalStateException after close.
+        """
+        future = self._rows.try_send(
+            topic, value, key, partition, timestamp_ms, headers, on_delivery
+        )
+        if future is not None:
+            return future
+        record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+        return self._rows.send(record, on_delivery, self._row_waits())
+
+    def _row_waits(self) -> RowWaits:
+        def topic(name: str, partitions: int, deadline: float) -> TopicMetadata:
+            return self._wait_for_partitions(name, partitions, deadline)
+
+        def reserve(size_bytes: int, deadline: float) -> None:
+            self._reserve(size_bytes, deadline, self._raise_if_closed)
+
+        return RowWaits(self._check_open, self._block_deadline, topic, reserve)
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def _reserve(self, size_bytes: int, deadline: float, check_usable: Callable[[], None]) -> None:
+        """Wait for memory, first come first served."""
         accumulator, changed = self._thread.accumulator, self._thread.changed
-        deadline = self._block_deadline()
         ticket = object()
         with changed:
-            self._raise_if_unusable()
+            check_usable()
             if not self._waiting and accumulator.reserve(size_bytes):
                 return
             self._waiting.append(ticket)
@@ -174,7 +221,7 @@ class KafkaProducer:
                             f"acknowledged yet{self._network_trouble()}"
                         )
                         raise BufferExhaustedException(message)
-                    self._raise_if_unusable()
+                    check_usable()
             finally:
                 self._waiting.remove(ticket)
                 accumulator.waiters = len(self._waiting)
@@ -192,14 +239,42 @@ class KafkaProducer:
         deadline = self._block_deadline()
         return len(self._wait_for_topic(topic, deadline).leaders)
 
-    def _wait_for_topic(self, name: str, deadline: float, newer_than: int = -1) -> TopicMetadata:
+    def _wait_for_partitions(self, name: str, partitions: int, deadline: float) -> TopicMetadata:
+        """Wait until a topic is known to have so many partitions."""
+        check = self._raise_if_closed
+        topic = self._wait_for_topic(name, deadline, check_usable=check)
+        while len(topic.leaders) < partitions:
+            with self._thread.lock:
+                version = self._thread.metadata.version
+                self._thread.metadata.request_update()
+            try:
+                topic = self._wait_for_topic(name, deadline, version, check)
+            except TimeoutException as error:
+                message = (
+                    f"Partition {partitions - 1} of topic {name} with partition count "
+                    f"{len(topic.leaders)} is not present in metadata after kafka.max.block.ms="
+                    f"{self._config.max_block_ms}"
+                )
+                raise TimeoutException(
+                    message, topic=name, partition=partitions - 1, api="Metadata"
+                ) from error
+        return topic
+
+    def _wait_for_topic(
+        self,
+        name: str,
+        deadline: float,
+        newer_than: int = -1,
+        check_usable: Callable[[], None] | None = None,
+    ) -> TopicMetadata:
         """Wait until a topic is known, from an answer newer than the version given."""
+        check_usable = check_usable or self._raise_if_unusable
         metadata = self._thread.metadata
         with self._thread.changed:
             metadata.track(name)
             self._thread.wake()
             while True:
-                self._raise_if_unusable()
+                check_usable()
                 topic = metadata.topic(name)
                 if topic is not None and metadata.version > newer_than:
                     return topic
@@ -252,11 +327,17 @@ class KafkaProducer:
     # -- flush and close --------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record appended so far is acknowledged or given up.
+        """Wait until every record so far is acknowledged or given up, and its callbacks were run.
 
         timeout: seconds, None for as long as delivery.timeout.ms allows. Raises the first delivery
-        error since the last call that raised one, and TimeoutException.
+        error of `append` since the last call that raised one, and TimeoutException.
         """
+        if self._thread.is_current:
+            message = (
+                "KafkaProducer.flush() invocation inside a callback is not permitted because it "
+                "would never end: callbacks run in the thread that delivers records"
+            )
+            raise KafkaException(message)
         self._check_usable()
         self._flush(timeout)
         self._check_usable()
@@ -264,6 +345,7 @@ class KafkaProducer:
     def _flush(self, timeout: float | None) -> None:
         accumulator, changed = self._thread.accumulator, self._thread.changed
         deadline = None if timeout is None else time.monotonic() + timeout
+        self._rows.drain()
         with changed:
             accumulator.flushes += 1
             try:
@@ -275,6 +357,12 @@ class KafkaProducer:
                         message = f"{len(waiting_for)} batch(es) not acknowledged in {timeout} s"
                         raise TimeoutException(message)
                     waiting_for = [batch for batch in waiting_for if not batch.is_done]
+                calls = self._thread.calls_due
+                while self._thread.calls_made < calls:
+                    wait = None if deadline is None else deadline - time.monotonic()
+                    if not changed.wait(wait):
+                        message = f"callbacks have not ended in {timeout} s"
+                        raise TimeoutException(message)
             finally:
                 accumulator.flushes -= 1
 
@@ -284,10 +372,11 @@ class KafkaProducer:
             return dict(self._thread.deliveries.partitions)
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver what was appended, then close; closing again does nothing.
+        """Deliver what was appended and sent, then close; closing again does nothing.
 
         timeout: seconds to wait for deliveries; what is not acknowledged then is given up (0: at
-        once). Raises the first delivery error that nobody was told of, unless timeout is 0.
+        once; a callback that closes its producer cannot wait either). Raises the first delivery
+        error that nobody was told of, unless timeout is 0.
         """
         if self._closed:
             return
@@ -295,40 +384,59 @@ class KafkaProducer:
         self._finalizer.detach()
         if os.getpid() != self._pid:
             return
+        if self._thread.is_current:
+            timeout = 0
+        self._rows.close()
         try:
             if timeout is None or timeout > 0:
                 self._flush(timeout)
         finally:
+            error = KafkaException("Producer is closed forcefully.")
+            self._rows.give_up(error)
             with self._thread.lock:
-                self._thread.give_up(KafkaException("Producer is closed forcefully."))
+                self._thread.give_up(error)
             self._thread.stop()
+            self._interceptors.close()
         if timeout != 0:
-            error = self._thread.deliveries.take_error()
-            if error is not None:
-                raise error
+            failure = self._thread.deliveries.take_error()
+            if failure is not None:
+                raise failure
 
     def _block_deadline(self) -> float:
+        """Give until when a call may wait; a callback may not, since nobody would wake it."""
+        if self._thread.is_current:
+            return time.monotonic()
         return time.monotonic() + self._config.max_block_ms / 1000
 
     # -- state ------------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
+        self._check_open()
+        with self._thread.lock:
+            self._raise_if_unusable()
+
+    def _check_open(self) -> None:
         if os.getpid() != self._pid:
             message = (
                 "this KafkaProducer was made before a fork; make one in the process that uses it"
             )
             raise IllegalStateException(message)
-        with self._thread.lock:
-            self._raise_if_unusable()
+        self._raise_if_closed()
 
     def _raise_if_unusable(self) -> None:
         """Raise what stands against going on; the caller holds the lock."""
+        error = None if self._closed else self._thread.deliveries.take_error()
+        if error is not None:
+            raise error
+        self._raise_if_closed()
+
+    def _raise_if_closed(self) -> None:
+        """Raise what stands against sending rows, whose failures their futures tell of."""
         if self._closed:
             message = "Cannot perform operation after producer has been closed"
             raise IllegalStateException(message)
-        error = self._thread.deliveries.take_error() or self._thread.fatal_error
-        if error is not None:
-            raise error
+        if self._thread.fatal_error is not None:
+            raise self._thread.fatal_error
 
 
 def _warn_unclosed(client_id: str, thread: ProducerThread, pid: int) -> None:

@@ -1,4 +1,4 @@
-"""The values every layer speaks of: topic-partitions, nodes, producer ids.
+"""The values every layer speaks of: topic-partitions, nodes, producer ids, records' places.
 
 Owns no behaviour and imports nothing of the package, so that every layer may import it.
 ``TopicPartition`` is a NamedTuple because it is the key of every per-partition table of the
@@ -19,6 +19,22 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record is in the log (RecordMetadata of the Java client).
+
+    partition: -1 where a record failed before one was chosen. offset: -1 where the broker does not
+    say (acks=0) or the record failed. timestamp: milliseconds since 1970, the broker's where the
+    topic has LogAppendTime. Sizes are bytes as serialized, -1 for null.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    serialized_key_size: int
+    serialized_value_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

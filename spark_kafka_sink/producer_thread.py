@@ -12,7 +12,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from random import Random
+from typing import Protocol
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
@@ -24,6 +28,7 @@ from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.deliveries import Deliveries
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.node_latency import NodeLatencies
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender, SenderConfig, SenderPoll
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.records.compression import codec
@@ -33,6 +38,19 @@ logger = logging.getLogger(__name__)
 
 # select() takes no infinity.
 _LONGEST_WAIT_S = 3600.0
+
+
+class Feeder(Protocol):
+    """Who has something for the accumulator when its time has come (rows that linger)."""
+
+    def next_feed_at(self, *, hurry: bool) -> float:
+        """Give when `feed` is due; hurry: whether memory is short."""
+
+    def feed(self, now: float, *, hurry: bool) -> None:
+        """Append what is due; called by the I/O thread, without the lock."""
+
+    def give_up(self, error: KafkaException) -> None:
+        """Fail what has not been appended yet; called without the lock."""
 
 
 class ProducerThread:
@@ -101,6 +119,12 @@ class ProducerThread:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.network_trouble = ""
+        self.feeder: Feeder | None = None
+        # Calls into user code, for the I/O thread to make in order: how many there are to make and
+        # how many were made, ever.
+        self._calls: deque[Callable[[], object]] = deque()
+        self.calls_due = 0
+        self.calls_made = 0
         self._known_version = 0
         self._asleep = False
         self._stopping = False
@@ -122,6 +146,12 @@ class ProducerThread:
             self._asleep = False
             self._client.wakeup()
 
+    def call_later(self, call: Callable[[], object]) -> None:
+        """Have the I/O thread make a call, without the lock; the caller holds the lock."""
+        self._calls.append(call)
+        self.calls_due += 1
+        self.wake()
+
     def give_up(self, error: KafkaException) -> None:
         """Fail every batch with `error` and take no more; the caller holds the lock."""
         self._sender.fail_all(error)
@@ -135,7 +165,13 @@ class ProducerThread:
         with self.lock:
             self._stopping = True
             self.wake()
-        self._thread.join()
+        if not self.is_current:
+            self._thread.join()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in the I/O thread, as callbacks do."""
+        return threading.current_thread() is self._thread
 
     # -- the thread -------------------------------------------------------------------------------
 
@@ -150,12 +186,25 @@ class ProducerThread:
             with self.lock:
                 self.give_up(failure)
         finally:
+            self._end()
             self._client.close()
+
+    def _end(self) -> None:
+        """Fail what nobody will send any more, so that nobody waits for it."""
+        error = self.fatal_error or KafkaException("the producer ended before this was sent")
+        if self.feeder is not None:
+            self.feeder.give_up(error)
+        with self.lock:
+            if self.accumulator.has_incomplete:
+                self.give_up(error)
+        self._make_calls()
 
     def _loop(self) -> None:
         events: list[Event] = []
         work = SenderPoll()
         while True:
+            if self.feeder is not None:
+                self.feeder.feed(self._clock(), hurry=self._hurry)
             with self.lock:
                 now = self._clock()
                 for drained in work.drained:
@@ -170,7 +219,11 @@ class ProducerThread:
                     return
                 self._asleep = True
             self._act(work)
-            wait = min(work.next_poll_at - self._clock(), _LONGEST_WAIT_S)
+            self._make_calls()
+            due_at = work.next_poll_at
+            if self.feeder is not None:
+                due_at = min(due_at, self.feeder.next_feed_at(hurry=self._hurry))
+            wait = min(due_at - self._clock(), _LONGEST_WAIT_S)
             events = self._client.poll(max(0.0, wait))
             if any(isinstance(event, NodeDown) for event in events):
                 self.network_trouble = self._client.last_errors()
@@ -191,7 +244,32 @@ class ProducerThread:
         done = self._completion.take_done()
         for batch in done:
             self.deliveries.add(batch)
+            if batch.spans:
+                self.call_later(partial(_tell_owners, batch))
         return bool(done)
+
+    @property
+    def _hurry(self) -> bool:
+        return self.accumulator.waiters > 0
+
+    def _make_calls(self) -> None:
+        """Make the calls that are due, also those that they cause."""
+        made = 0
+        while self._calls:
+            try:
+                self._calls.popleft()()
+            except Exception:  # user code is guarded where it is called: this is a bug
+                logger.exception("a call of the I/O thread of a Kafka producer failed")
+            made += 1
+        if made:
+            with self.lock:
+                self.calls_made += made
+                self.changed.notify_all()
+
+
+def _tell_owners(batch: ProducerBatch) -> None:
+    for span in batch.spans:
+        span.owner.completed(span, batch)
 
 
 def _backoff(base_ms: int, max_ms: int) -> ExponentialBackoff:

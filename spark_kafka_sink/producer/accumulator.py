@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.compression_ratio import CompressionRatioEstimator
 from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch, RetainedBuffer
+from spark_kafka_sink.producer.record_spans import RecordSpan, SpanOwner
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.encoder import EncodedRecords
@@ -122,10 +123,12 @@ class RecordAccumulator:
         cuts: list[Cut],
         encoded: EncodedRecords,
         now: float,
+        owner: SpanOwner | None = None,
     ) -> list[ProducerBatch]:
         """Put encoded cuts into their partitions' batches; cuts are in order, without gaps.
 
-        partitions: of each run of the layout. Gives the batches that became full and are to be
+        partitions: of each run of the layout; owner: who waits for the records one by one, if
+        anybody does (see `record_spans`). Gives the batches that became full and are to be
         packed outside the lock: they are not sent before `packed`. Charges what is retained; the
         caller gives its reservation back.
         """
@@ -142,6 +145,9 @@ class RecordAccumulator:
                         full.append(batch)
                 batch = self._new_batch(topic_partition, cut.base_timestamp_ms, now)
             copied = batch.copied_bytes
+            if owner is not None:
+                span = RecordSpan(owner, cut.start, batch.record_count, cut.stop - cut.start)
+                batch.spans.append(span)
             piece = encoded.buffer[edges[number] : edges[number + 1]]
             batch.append(piece, cut.stop - cut.start, cut.max_timestamp_ms, whole)
             charged += batch.copied_bytes - copied

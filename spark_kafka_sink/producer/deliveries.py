@@ -27,7 +27,7 @@ class PartitionDelivery:
 
 
 class Deliveries:
-    """Sums over batches that are done, and the first failure."""
+    """Sums over batches that are done, and the first failure that nobody else is told of."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}
@@ -38,7 +38,9 @@ class Deliveries:
         """Take a batch that succeeded or failed."""
         if batch.state is BatchState.FAILED:
             self.failed_records += batch.record_count
-            self.error = self.error or batch.error
+            # Who waits for records one by one is told of each; the first error is for the others.
+            if batch.record_count > sum(span.records for span in batch.spans):
+                self.error = self.error or batch.error
             return
         delivery = self.partitions.setdefault(batch.topic_partition, PartitionDelivery())
         delivery.records += batch.record_count

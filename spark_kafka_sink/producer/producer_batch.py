@@ -16,6 +16,7 @@ from typing import Final
 
 from spark_kafka_sink.errors import IllegalStateException, KafkaException
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.producer.record_spans import RecordSpan
 from spark_kafka_sink.records.batch import (
     NO_SEQUENCE,
     RECORD_BATCH_OVERHEAD,
@@ -83,6 +84,7 @@ class ProducerBatch:
         "retry_at",
         "sent_bytes",
         "settled",
+        "spans",
         "topic_partition",
     )
 
@@ -98,6 +100,8 @@ class ProducerBatch:
         self.records_bytes = 0
         self.copied_bytes = 0
         self.retained: list[RetainedBuffer] = []
+        # The records that somebody waits for one by one; a batch that is split splits them too.
+        self.spans: list[RecordSpan] = []
         self.packed = False
         self.settled = False
         self.sent_bytes = 0

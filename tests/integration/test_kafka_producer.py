@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import socket
 import threading
+import time
 from collections import Counter
 
 import pyarrow as pa
@@ -144,7 +145,7 @@ def test_memory_that_stays_full_is_an_error_after_max_block_ms() -> None:
                 producer.append("t", values("a"))
             producer._thread.accumulator.available_bytes = 10
             with pytest.raises(BufferExhaustedException, match=r"kafka\.buffer\.memory="):
-                producer._reserve(100)
+                producer._reserve(100, time.monotonic() + 0.3, lambda: None)
 
 
 def test_a_closed_producer_takes_nothing_and_closing_again_is_harmless(

@@ -1,0 +1,137 @@
+"""Interceptors: user code that sees every record before it is sent and after it is acknowledged.
+
+Owns the chain and its rule: user code that raises is logged and skipped, never felt by the caller
+or the I/O thread (ProducerInterceptors of the Java client).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from spark_kafka_sink import plugins
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.model import RecordMetadata
+from spark_kafka_sink.producer_record import ProducerRecord
+
+logger = logging.getLogger(__name__)
+
+INTERCEPTORS = "interceptor.classes"
+
+
+class ProducerInterceptor:
+    """What an interceptor may do; derive from it or offer the same methods."""
+
+    def configure(self, configs: Mapping[str, object]) -> None:
+        """Take the producer's configuration; called once, for interceptors given as classes."""
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """See, and maybe replace, a record before it is serialized; in the caller's thread."""
+        return record
+
+    def on_acknowledgement(
+        self, metadata: RecordMetadata | None, error: BaseException | None
+    ) -> None:
+        """See what became of a record, before its own callback does; in the I/O thread.
+
+        A record that `send` itself refuses is told of in the caller's thread; its metadata is None
+        where there is not even a topic.
+        """
+
+    def close(self) -> None:
+        """Let go of resources; called when the producer is closed."""
+
+
+class ProducerInterceptors:
+    """The chain, in the order configured."""
+
+    def __init__(self, interceptors: Sequence[ProducerInterceptor] = ()) -> None:
+        self._interceptors = tuple(interceptors)
+
+    def __bool__(self) -> bool:
+        return bool(self._interceptors)
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """Give what the chain makes of a record: each sees the last good one."""
+        for interceptor in self._interceptors:
+            try:
+                made = interceptor.on_send(record)
+                if isinstance(made, ProducerRecord):
+                    record = made
+                else:
+                    logger.warning(
+                        "on_send of %r gave %r, which is not a ProducerRecord; it is ignored",
+                        interceptor,
+                        made,
+                    )
+            except Exception:
+                logger.exception("on_send of %r failed for topic %s", interceptor, record.topic)
+        return record
+
+    def on_acknowledgement(
+        self, metadata: RecordMetadata | None, error: BaseException | None
+    ) -> None:
+        """Tell all of a record that is acknowledged or has failed."""
+        for interceptor in self._interceptors:
+            try:
+                interceptor.on_acknowledgement(metadata, error)
+            except Exception:
+                logger.exception("on_acknowledgement of %r failed", interceptor)
+
+    def on_send_error(self, record: ProducerRecord, error: BaseException) -> None:
+        """Tell all of a record that `send` could not take."""
+        self.on_acknowledgement(unsent_metadata(record.topic, record.partition), error)
+
+    def close(self) -> None:
+        """Close all."""
+        for interceptor in self._interceptors:
+            try:
+                interceptor.close()
+            except Exception:
+                logger.exception("close of %r failed", interceptor)
+
+
+def unsent_metadata(topic: str, partition: int | None) -> RecordMetadata:
+    """Give the metadata of a record that is not in the log: where it was to go, and -1."""
+    return RecordMetadata(topic, -1 if partition is None else partition, -1, -1, -1, -1)
+
+
+def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerInterceptors:
+    """Make the chain from the value of interceptor.classes.
+
+    given: a list of objects, classes and names, or names separated by commas. Raises
+    ConfigException.
+    """
+    if isinstance(given, str):
+        given = [name for name in given.split(",") if name.strip()]
+    if not isinstance(given, Iterable):
+        message = f"{INTERCEPTORS} is {given!r}: expected a list"
+        raise ConfigException(message)
+    chain: list[ProducerInterceptor] = []
+    for item in given:
+        interceptor, made = plugins.instance(INTERCEPTORS, item)
+        if made:
+            plugins.configure(interceptor, configs)
+        if not isinstance(interceptor, ProducerInterceptor):
+            interceptor = _Adapted(interceptor)
+        chain.append(interceptor)
+    return ProducerInterceptors(chain)
+
+
+class _Adapted(ProducerInterceptor):
+    """An object that has some of the methods, as an interceptor with all of them."""
+
+    _METHODS = ("on_send", "on_acknowledgement", "close")
+
+    def __init__(self, wrapped: object) -> None:
+        self._wrapped = wrapped
+        methods = {name: getattr(wrapped, name) for name in self._METHODS if hasattr(wrapped, name)}
+        if not methods.keys() & {"on_send", "on_acknowledgement"}:
+            message = (
+                f"{INTERCEPTORS} has {wrapped!r}, which has neither on_send nor on_acknowledgement"
+            )
+            raise ConfigException(message)
+        self.__dict__.update(methods)
+
+    def __repr__(self) -> str:
+        return repr(self._wrapped)

@@ -1,0 +1,46 @@
+"""Objects that a configuration names: given as they are, as a class, or as ``module.Name``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from spark_kafka_sink.errors import ConfigException
+
+
+def load(option: str, given: object) -> object:
+    """Give the class or object that an option names; what is not a string is given back.
+
+    Raises ConfigException where a name cannot be imported.
+    """
+    if not isinstance(given, str):
+        return given
+    module_name, _, name = given.strip().rpartition(".")
+    try:
+        found: object = getattr(import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        message = (
+            f"{option} is {given!r}, which cannot be imported ({error}): expected a Python object, "
+            "a class, or the name of one as module.Name"
+        )
+        raise ConfigException(message) from error
+    return found
+
+
+def instance(option: str, given: object) -> tuple[object, bool]:
+    """Make the object that an option stands for, and tell whether it was made here."""
+    found = load(option, given)
+    if not isinstance(found, type):
+        return found, False
+    try:
+        return found(), True
+    except Exception as error:
+        message = f"{option} is {given!r}, which cannot be made without arguments: {error}"
+        raise ConfigException(message) from error
+
+
+def configure(plugin: object, *arguments: Mapping[str, object] | bool) -> None:
+    """Call the object's ``configure``, if it has one (Configurable of the Java client)."""
+    method = getattr(plugin, "configure", None)
+    if method is not None:
+        method(*arguments)

@@ -1,0 +1,69 @@
+"""ProducerRecord: one record as a caller or an interceptor gives it, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from spark_kafka_sink.errors import DataException
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+_LARGEST_TIMESTAMP: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRecord:
+    """A record to be sent (ProducerRecord of the Java client).
+
+    key, value: what the serializers take; without serializers bytes, str or None. partition: None
+    to let the partitioner choose. timestamp_ms: milliseconds since 1970, None for now. headers:
+    pairs of str and bytes (or None), in order; the same name may come twice. Raises DataException
+    for a topic, partition, timestamp or header that no record can have.
+    """
+
+    topic: str
+    value: object = None
+    key: object = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: Headers | None = None
+
+    def __post_init__(self) -> None:
+        # Whole sentences are the Java client's, so that they can be looked up.
+        if not isinstance(self.topic, str):
+            message = f"Topic cannot be {self.topic!r}: expected a str"
+            raise DataException(message)
+        _check_number("partition", self.partition, 2**31 - 1)
+        _check_number("timestamp", self.timestamp_ms, _LARGEST_TIMESTAMP)
+        if self.headers is not None:
+            object.__setattr__(self, "headers", checked_headers(self.headers))
+
+
+def _check_number(name: str, number: int | None, largest: int) -> None:
+    if number is None:
+        return
+    if isinstance(number, bool) or not isinstance(number, int):
+        message = f"Invalid {name}: {number!r}. Expected an int or None."
+        raise DataException(message)
+    if not 0 <= number <= largest:
+        message = (
+            f"Invalid {name}: {number}. {name.capitalize()} should always be non-negative or null."
+        )
+        raise DataException(message)
+
+
+def checked_headers(headers: Iterable[object]) -> tuple[tuple[str, bytes | None], ...]:
+    """Give headers as they are now, immutable; raises DataException for what is no header."""
+    checked = []
+    for header in headers:
+        match header:
+            case (str() as name, None | bytes() as value):
+                checked.append((name, value))
+            case (str() as name, bytearray() | memoryview() as value):
+                checked.append((name, bytes(value)))
+            case _:
+                message = f"{header!r} is not a header: expected a pair of str and bytes (or None)"
+                raise DataException(message)
+    return tuple(checked)

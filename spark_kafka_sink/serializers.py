@@ -1,0 +1,84 @@
+"""Serializers: keys and values of the row API to bytes.
+
+A serializer is a function of the value, or an object with ``serialize(topic, value)``. Without one,
+bytes, str (as UTF-8) and None are taken as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from spark_kafka_sink import plugins
+from spark_kafka_sink.errors import ConfigException, SerializationException
+
+Serializer: TypeAlias = Callable[[str, object], bytes | None]
+
+
+def as_bytes(option: str, data: object) -> bytes | None:
+    """Give bytes, str or None as a record carries it.
+
+    option: the serializer's option, for the message. Raises SerializationException.
+    """
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    message = (
+        f"Can't convert {option.partition('.')[0]} of class {type(data).__name__} to bytes: "
+        f"expected bytes, str or None; serialize it, or set {option} to what does"
+    )
+    raise SerializationException(message)
+
+
+def load_serializer(option: str, given: object, configs: Mapping[str, object]) -> Serializer | None:
+    """Make the serializer that an instance or the value of an option stands for; None for none.
+
+    option: key.serializer or value.serializer. Raises ConfigException.
+    """
+    if given is None:
+        return None
+    plugin, made = plugins.instance(option, given)
+    if made:
+        plugins.configure(plugin, configs, option.startswith("key"))
+    serialize = getattr(plugin, "serialize", None)
+    if serialize is None and not callable(plugin):
+        message = (
+            f"{option} is {plugin!r}: expected a function of the value, or an object with "
+            "serialize(topic, value)"
+        )
+        raise ConfigException(message)
+    if serialize is None:
+        function: Callable[[object], object] = plugin  # type: ignore[assignment] # callable above
+        return _named(option, plugin, lambda _, value: function(value))
+    return _named(option, plugin, serialize)
+
+
+def _named(option: str, plugin: object, serialize: Callable[[str, object], object]) -> Serializer:
+    name = getattr(plugin, "__qualname__", type(plugin).__qualname__)
+
+    def run(topic: str, data: object) -> bytes | None:
+        try:
+            made = serialize(topic, data)
+        except SerializationException:
+            raise
+        except Exception as error:
+            message = (
+                f"Can't convert {option.partition('.')[0]} of class {type(data).__name__} with "
+                f"{name}, specified in {option}: {type(error).__name__}: {error}"
+            )
+            raise SerializationException(message, topic=topic) from error
+        if isinstance(made, bytes):
+            return made
+        try:
+            return as_bytes(option, made)
+        except SerializationException:
+            message = (
+                f"{name}, specified in {option}, made {type(made).__name__} of "
+                f"{type(data).__name__}: expected bytes, str or None"
+            )
+            raise SerializationException(message, topic=topic) from None
+
+    return run

@@ -1,0 +1,94 @@
+"""SliceAppender: puts slices of rows into the accumulator, one slice at a time.
+
+Owns the turn (one slice is laid out and encoded at a time, so that a partition's offset deltas
+follow one another) and the partitioner's state. Who has the turn never waits for memory, metadata
+or the network, so that the I/O thread may take it too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.record_spans import SpanOwner
+from spark_kafka_sink.producer.slices import GroupedRows, Rows, choose_partitions, encode_rows
+from spark_kafka_sink.producer.topic_load import topic_load
+from spark_kafka_sink.producer_thread import ProducerThread
+from spark_kafka_sink.records.varint import Int64s
+
+
+class RowOwner(SpanOwner, Protocol):
+    """Who waits for the rows of a slice one by one."""
+
+    def lay_out(self, grouped: GroupedRows) -> None:
+        """Take the rows in the order in which spans will number them; called before any is sent."""
+
+
+class SliceAppender:
+    """Encodes slices into batches."""
+
+    def __init__(self, thread: ProducerThread, config: ProducerConfig) -> None:
+        self._thread = thread
+        self._adaptive = config.partitioner_adaptive_partitioning_enable
+        self._partitioner = Partitioner(
+            Random(),  # noqa: S311 - no secrets
+            config.partitioner_class,
+            ignore_keys=config.partitioner_ignore_keys,
+        )
+        self.turn = threading.Lock()
+
+    def append(
+        self,
+        rows: Rows,
+        sizes: Int64s,
+        topics: list[TopicMetadata],
+        check_usable: Callable[[], None],
+        *,
+        created_at: float | None = None,
+        owner: RowOwner | None = None,
+    ) -> list[ProducerBatch]:
+        """Put rows into batches; the caller has the turn, and reserved and gives back memory.
+
+        sizes: bounds of the rows' encoded sizes in bytes; topics: the metadata of each of
+        ``rows.topics``; check_usable: called under the lock, raises where nothing may be appended;
+        created_at: since when the rows wait, None for now. Gives the batches to `pack`, which needs
+        no turn.
+        """
+        accumulator = self._thread.accumulator
+        grouped = choose_partitions(rows, sizes, topics, self._partitioner, self._load)
+        if owner is not None:
+            owner.lay_out(grouped)
+        try:
+            with self._thread.lock:
+                opens = accumulator.hold(grouped.targets)
+            cuts, encoded = encode_rows(grouped, opens)
+            with self._thread.lock:
+                check_usable()
+                now = time.monotonic() if created_at is None else created_at
+                return accumulator.append(grouped.targets, cuts, encoded, now, owner)
+        finally:
+            with self._thread.lock:
+                accumulator.let_go(grouped.targets)
+                self._thread.wake()
+
+    def _load(self, name: str, topic: TopicMetadata) -> TopicLoad:
+        thread = self._thread
+        with thread.lock:
+            return topic_load(
+                name, topic, thread.accumulator, thread.latencies, adaptive=self._adaptive
+            )
+
+    def pack(self, full: list[ProducerBatch]) -> None:
+        """Compress batches that are full."""
+        for batch in full:
+            batch.pack()
+            with self._thread.lock:
+                self._thread.accumulator.packed(batch)
+                self._thread.wake()
