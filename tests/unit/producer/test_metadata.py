@@ -201,7 +201,7 @@ def test_partition_numbers_beyond_reason_are_left_out() -> None:
     assert leaders_of(known) == [1, None]
 
 
-# -- one topic more (KIP-526) -------------------------------------------------------------------------
+# -- one topic more (KIP-526) ------------------------------------------------------------------
 
 
 def test_only_a_new_topic_is_asked_for_while_the_rest_is_fresh() -> None:
@@ -272,7 +272,7 @@ def test_a_topic_that_nobody_uses_is_forgotten_and_asked_for_when_it_is_used_aga
     assert ask(known, 1201.0) == ["idle"]
 
 
-# -- errors of topics (section 4f of the reference) ---------------------------------------------------
+# -- errors of topics --------------------------------------------------------------------------
 
 
 def test_a_topic_that_is_denied_is_told_once_and_asked_for_again_by_the_next_caller() -> None:
@@ -328,7 +328,7 @@ def test_a_broker_that_speaks_no_usable_metadata_ends_one_wait_with_that_error()
     assert ask(known, 1.0) == ["t"]
 
 
-# -- leaders ----------------------------------------------------------------------------------------
+# -- leaders -----------------------------------------------------------------------------------
 
 
 def test_an_answer_without_an_id_or_an_epoch_is_taken_as_it_is() -> None:
@@ -398,7 +398,7 @@ def test_a_leader_that_was_unknown_is_available_once_it_is_named() -> None:
     assert found.available == [0, 1]
 
 
-# -- back-off and rebootstrap -----------------------------------------------------------------------
+# -- back-off and rebootstrap ------------------------------------------------------------------
 
 
 def test_answers_that_bring_nothing_new_are_asked_for_ever_more_slowly_until_one_does() -> None:
