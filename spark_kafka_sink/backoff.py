@@ -12,9 +12,10 @@ _JITTER: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ExponentialBackoff:
-    """Waits of base_s, doubled per attempt up to max_s, each 20 % more or less by chance.
+    """Waits of base_s, doubled per attempt, each 20 % more or less by chance, never over max_s.
 
-    A base over the maximum means: the maximum, always.
+    A base that is not under the maximum means: the maximum, always and exactly, as in the Java
+    client (org.apache.kafka.common.utils.ExponentialBackoff).
     """
 
     base_s: float
@@ -22,8 +23,8 @@ class ExponentialBackoff:
 
     def delay_s(self, attempts: int, random: Random) -> float:
         """Give the wait after `attempts` failed attempts (0: the first retry)."""
-        if self.base_s <= 0:
-            return 0.0
+        if self.base_s >= self.max_s:
+            return self.max_s
         # 2**64 base waits are over every maximum; beyond, the power would overflow.
         delay = min(self.max_s, self.base_s * _MULTIPLIER ** min(attempts, 64))
-        return delay * random.uniform(1 - _JITTER, 1 + _JITTER)
+        return min(self.max_s, delay * random.uniform(1 - _JITTER, 1 + _JITTER))

@@ -27,7 +27,6 @@ from spark_kafka_sink.errors import (
     DataException,
     IllegalStateException,
     KafkaException,
-    RetriableException,
     TimeoutException,
 )
 from spark_kafka_sink.interceptors import INTERCEPTORS, load_interceptors
@@ -271,18 +270,21 @@ class KafkaProducer:
         check_usable = check_usable or self._raise_if_unusable
         metadata = self._thread.metadata
         with self._thread.changed:
-            metadata.track(name)
+            metadata.track(name, time.monotonic())
             self._thread.wake()
             while True:
                 check_usable()
                 topic = metadata.topic(name)
                 if topic is not None and metadata.version > newer_than:
                     return topic
-                error = metadata.topic_error(name)
-                if error is not None and not isinstance(error, RetriableException):
+                error = metadata.take_error(name)
+                if error is not None:
                     raise error
                 if not self._thread.changed.wait(deadline - time.monotonic()):
-                    raise self._topic_timeout(name, error)
+                    raise self._topic_timeout(name, metadata.topic_error(name))
+                # An error that another caller was told of is asked about anew for this one.
+                metadata.track(name, time.monotonic())
+                self._thread.wake()
 
     def _topic_timeout(self, name: str, error: KafkaException | None) -> TimeoutException:
         if error is not None:
@@ -313,8 +315,7 @@ class KafkaProducer:
             except DataException:
                 # The topic may have been given more partitions since.
                 with self._thread.lock:
-                    version = self._thread.metadata.version
-                    self._thread.metadata.request_update()
+                    version = self._thread.metadata.request_update()
                 known = self._wait_for_topic(name, deadline, newer_than=version)
                 check_partitions(name, explicit, len(known.leaders))
             checked.append(known)

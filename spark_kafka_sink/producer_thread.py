@@ -125,7 +125,7 @@ class ProducerThread:
         self._calls: deque[Callable[[], object]] = deque()
         self.calls_due = 0
         self.calls_made = 0
-        self._known_version = 0
+        self._known_nodes = self.metadata.nodes
         self._asleep = False
         self._stopping = False
         self._thread = threading.Thread(
@@ -230,9 +230,9 @@ class ProducerThread:
             self._asleep = False
 
     def _act(self, work: SenderPoll) -> None:
-        if self.metadata.version != self._known_version:
-            self._known_version = self.metadata.version
-            self._client.set_nodes(self.metadata.nodes)
+        if self.metadata.nodes is not self._known_nodes:
+            self._known_nodes = self.metadata.nodes
+            self._client.set_nodes(self._known_nodes)
         self._client.connect(work.connect)
         for request in work.requests:
             self._client.send(request)

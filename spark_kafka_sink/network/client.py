@@ -1,12 +1,15 @@
 """NetworkClient: requests to nodes, over connections that it makes and keeps.
 
-Owns which nodes are known, the connection of each, and when a broken one may be tried again. It
-does what `connect` and `send` ask for, and `poll` reports what came of it as events; it decides
-nothing about the requests' meaning. One thread uses it.
+Owns which nodes are known, and the connection of each. It does what `connect` and `send` ask for,
+and `poll` reports what came of it as events; it decides nothing about the requests' meaning. One
+thread uses it.
 
 A connection is made only to a node that is wanted. After a failure the next attempt waits
 reconnect.backoff.ms, doubled per failure up to reconnect.backoff.max.ms, with 20 % of chance (so
 that thousands of tasks do not come back at once), and goes to the host's next address.
+
+How many Produce requests a node has in flight is the sender's business; the few others, which go to
+any node, are never held back by them.
 """
 
 from __future__ import annotations
@@ -15,24 +18,24 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import Final, Literal
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import ProtocolError, UnsupportedVersionException
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.connection import Connection, ConnectionState
+from spark_kafka_sink.network.connection_states import NodeState, least_loaded
 from spark_kafka_sink.network.selector import (
-    Address,
     Closed,
     Connected,
+    HostResolver,
     Received,
     Selector,
     SelectorEvent,
     Sent,
-    resolve,
 )
 from spark_kafka_sink.wire.exchange import (
-    Answered,
     ClientRequest,
     Event,
     NodeDown,
@@ -43,36 +46,25 @@ from spark_kafka_sink.wire.exchange import (
 
 logger = logging.getLogger(__name__)
 
+_NEVER: Final = float("inf")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConfig:
-    """What the client is configured with; times in seconds."""
+    """What the client is configured with; times in seconds, infinity for never.
+
+    rebootstraps: whether bootstrap addresses are tried while no broker can be (KIP-899).
+    """
 
     client_id: str
     request_timeout_s: float
     reconnect_backoff: ExponentialBackoff
     connection_setup_timeout: ExponentialBackoff
     connections_max_idle_s: float
-
-
-@dataclass(slots=True)
-class _NodeState:
-    """One node's connection and its history (ClusterConnectionStates)."""
-
-    node: Node
-    channel: int = -1
-    connection: Connection | None = None
-    addresses: list[Address] | None = None
-    failures: int = 0
-    not_before: float = 0.0
-    setup_until: float = float("inf")
-    last_used: float = 0.0
-    throttled_until: float = 0.0
-    last_error: str = ""
-
-    @property
-    def is_ready(self) -> bool:
-        return self.connection is not None and self.connection.is_ready
+    client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = (
+        "use_all_dns_ips"
+    )
+    rebootstraps: bool = True
 
 
 class NetworkClient:
@@ -85,15 +77,18 @@ class NetworkClient:
         bootstrap: list[Node],
         clock: Callable[[], float],
         random: Random,
+        *,
+        resolver: HostResolver | None = None,
     ) -> None:
         self._selector = selector
         self._config = config
         self._clock = clock
         self._random = random
-        self._bootstrap = {node.id: _NodeState(node) for node in bootstrap}
-        self._states: dict[int, _NodeState] = dict(self._bootstrap)
+        self._resolver = resolver or HostResolver()
+        as_written = config.client_dns_lookup == "use_all_dns_ips"
+        self._states = {node.id: NodeState(node, is_canonical=as_written) for node in bootstrap}
         # Every connection is a new channel, so that no event of an old one can meet a new one.
-        self._channels: dict[int, _NodeState] = {}
+        self._channels: dict[int, NodeState] = {}
         self._next_channel = 0
         self._wanted: set[int] = set()
         self._for_any: list[tuple[ClientRequest, float]] = []
@@ -102,17 +97,23 @@ class NetworkClient:
     # -- what is asked for ------------------------------------------------------------------------
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
-        """Take the brokers that the cluster's metadata names; gone ones are disconnected."""
+        """Take the brokers that the cluster's metadata names; gone ones are disconnected.
+
+        None at all: every connection is closed, and the bootstrap addresses are asked anew.
+        """
+        if not nodes:
+            for state in self._states.values():
+                self._disconnect(state, "the bootstrap servers are asked anew")
         for node_id in [n for n in self._states if n >= 0 and n not in nodes]:
-            self._disconnect(node_id, "the cluster no longer lists this broker")
-            del self._states[node_id]
+            state = self._states.pop(node_id)
+            self._disconnect(state, "the cluster no longer lists this broker")
         for node_id, node in nodes.items():
-            state = self._states.get(node_id)
-            if state is None:
-                self._states[node_id] = _NodeState(node)
-            elif (state.node.host, state.node.port) != (node.host, node.port):
-                self._disconnect(node_id, f"the broker moved to {node.host}:{node.port}")
-                self._states[node_id] = _NodeState(node)
+            known = self._states.get(node_id)
+            if known is not None and (known.node.host, known.node.port) == (node.host, node.port):
+                continue
+            if known is not None:
+                self._disconnect(known, f"the broker moved to {node.host}:{node.port}")
+            self._states[node_id] = NodeState(node)
 
     def connect(self, node_ids: set[int]) -> None:
         """Want connections to these nodes, and to no others that have none."""
@@ -156,7 +157,7 @@ class NetworkClient:
         self._send_waiting(now)
         self._connect_wanted(now)
         self._close_idle(now)
-        wait = 0.0 if self._events else min(timeout_s, self._next_deadline() - now)
+        wait = 0.0 if self._events else min(timeout_s, self._next_deadline(now) - now)
         for event in self._selector.poll(wait):
             self._on(event, self._clock())
         now = self._clock()
@@ -165,20 +166,20 @@ class NetworkClient:
         events, self._events = self._events, []
         return events
 
-    def _next_deadline(self) -> float:
+    def _next_deadline(self, now: float) -> float:
         due = [deadline for _, deadline in self._for_any]
-        want = set(self._wanted)
-        if self._for_any:
-            want.update(self._candidates())
         for node_id, state in self._states.items():
             connection = state.connection
             if connection is None:
-                if node_id in want:
+                if node_id in self._wanted or (self._for_any and state.not_before > now):
                     due.append(state.not_before)
                 continue
+            if self._for_any and state.throttled_until > now:
+                due.append(state.throttled_until)
             due += [state.setup_until, connection.in_flight.expires_at()]
-            due.append(state.last_used + self._config.connections_max_idle_s)
-        return min(due, default=float("inf"))
+            if not state.load:
+                due.append(state.last_used + self._config.connections_max_idle_s)
+        return min(due, default=_NEVER)
 
     def _on(self, event: SelectorEvent, now: float) -> None:
         state = self._channels.get(event.channel)
@@ -186,6 +187,7 @@ class NetworkClient:
             return
         state.last_used = now
         if isinstance(event, Connected):
+            state.connected()
             state.connection.connected(now)
             self._flush(state)
         elif isinstance(event, Received):
@@ -195,31 +197,26 @@ class NetworkClient:
             if done is not None:
                 self._events.append(done)
         elif isinstance(event, Closed):
-            self._lost(state, event.reason, now)
+            self._lost(state, event.reason + _circumstances(state.connection), now)
 
-    def _received(self, state: _NodeState, connection: Connection, data: bytes, now: float) -> None:
+    def _received(self, state: NodeState, connection: Connection, data: bytes, now: float) -> None:
         try:
             events = connection.received(data, now)
         except ProtocolError as error:
             self._lost(state, str(error), now)
             return
         for event in events:
-            self._events.append(event)
             if isinstance(event, NodeReady):
-                state.failures = 0
-                state.setup_until = float("inf")
-                state.last_error = ""
-            elif isinstance(event, Answered):
-                self._throttle(state, event, now)
+                state.ready()
+            elif isinstance(event, NodeThrottled):
+                # A shorter pause does not end a longer one that was asked for before.
+                state.throttled_until = max(state.throttled_until, event.until)
+                self._events.append(NodeThrottled(state.node.id, state.throttled_until))
+                continue
+            self._events.append(event)
         self._flush(state)
 
-    def _throttle(self, state: _NodeState, answered: Answered, now: float) -> None:
-        throttle_ms = getattr(answered.response, "throttle_time_ms", 0)
-        if throttle_ms > 0:
-            state.throttled_until = max(state.throttled_until, now + throttle_ms / 1000)
-            self._events.append(NodeThrottled(state.node.id, state.throttled_until))
-
-    def _send_to(self, state: _NodeState, request: ClientRequest, now: float) -> None:
+    def _send_to(self, state: NodeState, request: ClientRequest, now: float) -> None:
         if state.connection is None:
             return
         try:
@@ -231,93 +228,113 @@ class NetworkClient:
         state.last_used = now
         self._flush(state)
 
-    def _flush(self, state: _NodeState) -> None:
+    def _flush(self, state: NodeState) -> None:
         if state.connection is not None:
             for buffers in state.connection.take_outgoing():
                 self._selector.send(state.channel, buffers)
 
-    # -- connections ------------------------------------------------------------------------------
+    def _failed(self, request: ClientRequest, node_id: int | None, code: int, reason: str) -> None:
+        self._events.append(RequestFailed(request, node_id, code, reason))
+
+    # -- requests to any node ---------------------------------------------------------------------
 
     def _send_waiting(self, now: float) -> None:
-        """Send what any node may answer to the ready node with the least in flight."""
-        if not self._for_any:
-            return
-        ready = [s for s in self._states.values() if s.is_ready and s.throttled_until <= now]
-        if ready:
-            waiting, self._for_any = self._for_any, []
-            for request, _ in waiting:
-                self._send_to(min(ready, key=_load), request, now)
-            return
-        for entry in [e for e in self._for_any if now >= e[1]]:
-            self._for_any.remove(entry)
-            reason = self.last_errors() or "no broker could be reached"
-            self._failed(entry[0], None, error_codes.REQUEST_TIMED_OUT, reason)
+        """Send what any node may answer to the least loaded one, or have that one connected."""
+        waiting, self._for_any = self._for_any, []
+        for request, deadline in waiting:
+            state = self._least_loaded(now)
+            if state is not None and state.can_send(now):
+                self._send_to(state, request, now)
+            elif now >= deadline:
+                reason = self.last_errors() or "no broker could be reached"
+                self._failed(request, None, error_codes.REQUEST_TIMED_OUT, reason)
+            else:
+                self._for_any.append((request, deadline))
+                if state is not None and state.can_connect(now):
+                    self._connect(state, now)
 
-    def _candidates(self) -> list[int]:
-        """Give the nodes to try for a request to any node: brokers before bootstrap addresses."""
-        connecting = [s for s in self._states.values() if s.connection is not None]
-        if connecting:
-            return []
-        nodes = [n for n in self._states if n >= 0] or list(self._bootstrap)
-        due = min(self._states[n].not_before for n in nodes)
-        soonest = [n for n in nodes if self._states[n].not_before == due]
-        return [self._random.choice(soonest)]
+    def _least_loaded(self, now: float) -> NodeState | None:
+        """Choose among the brokers, and among the bootstrap addresses while there are none.
+
+        A bootstrap connection that is still up leads to a broker like any other, and saves a
+        connection: it counts.
+        """
+        brokers = [s for s in self._states.values() if s.node.id >= 0]
+        bootstrap = [s for s in self._states.values() if s.node.id < 0]
+        in_use = [*brokers, *(s for s in bootstrap if s.connection is not None)]
+        chosen = least_loaded(in_use, now, self._random)
+        if chosen is None and all(s.connection is None for s in in_use):
+            if brokers and not self._config.rebootstraps:
+                return None
+            chosen = least_loaded(bootstrap, now, self._random)
+        return chosen
+
+    # -- connections ------------------------------------------------------------------------------
 
     def _connect_wanted(self, now: float) -> None:
-        want = set(self._wanted)
-        if self._for_any:
-            want.update(self._candidates())
-        for node_id in want:
+        for node_id in self._wanted:
             state = self._states.get(node_id)
-            if state is not None and state.connection is None and now >= state.not_before:
+            if state is not None and state.can_connect(now):
                 self._connect(state, now)
 
-    def _connect(self, state: _NodeState, now: float) -> None:
+    def _connect(self, state: NodeState, now: float) -> None:
         node = state.node
         try:
-            if not state.addresses:
-                state.addresses = resolve(node.host, node.port)
-            address = state.addresses.pop(0)
-        except (OSError, IndexError, UnicodeError) as error:
+            if not state.is_canonical:
+                state = self._canonical(state)
+                node = state.node
+            address = state.next_address(self._resolver)
+        except (OSError, UnicodeError) as error:
             self._lost(state, f"the host name cannot be resolved ({error})", now)
             return
+        state.connecting(now, self._config.connection_setup_timeout, self._random)
         state.connection = Connection(
             node.id, self._config.client_id, self._config.request_timeout_s
         )
-        setup = self._config.connection_setup_timeout.delay_s(state.failures, self._random)
-        state.setup_until = now + setup
-        state.last_used = now
         logger.debug("connecting to %s at %s", node, address)
         state.channel, self._next_channel = self._next_channel, self._next_channel + 1
         self._channels[state.channel] = state
         self._selector.connect(state.channel, address)
 
-    def _lost(self, state: _NodeState, reason: str, now: float) -> None:
-        """Take a connection as gone: fail its requests, tell, and wait before the next try."""
-        connection = self._drop(state)
-        was_ready = connection is not None and connection.is_ready
-        state.setup_until = float("inf")
-        state.last_error = reason
-        state.not_before = now + self._config.reconnect_backoff.delay_s(
-            state.failures, self._random
-        )
-        state.failures += 1
+    def _canonical(self, state: NodeState) -> NodeState:
+        """Put the canonical names of a bootstrap host in its place, and give the first of them."""
+        names = self._resolver.canonical_names(state.node.host)
+        del self._states[state.node.id]
+        next_id = min([-1, *self._states, state.node.id]) - 1
+        made = [
+            NodeState(Node(id=next_id - number, host=name, port=state.node.port))
+            for number, name in enumerate(names)
+        ]
+        self._states.update({each.node.id: each for each in made})
+        return made[0]
+
+    def _lost(
+        self,
+        state: NodeState,
+        reason: str,
+        now: float,
+        code: int = error_codes.NETWORK_EXCEPTION,
+    ) -> None:
+        """Take a connection as gone: fail all its requests, tell, and wait before the next try."""
+        connection = state.connection
+        was_ready = state.is_ready
+        self._release(state)
+        state.lost(reason, now, self._config.reconnect_backoff, self._random)
         logger.info("connection to %s lost (it was %s): %s", state.node,
                     "ready" if was_ready else "being made", reason)  # fmt: skip
         if connection is not None:
+            lost = code == error_codes.NETWORK_EXCEPTION
             for request in connection.closed():
-                code = error_codes.NETWORK_EXCEPTION
-                self._failed(request, state.node.id, code, f"connection lost: {reason}")
+                self._failed(
+                    request, state.node.id, code, f"connection lost: {reason}" if lost else reason
+                )
         self._events.append(NodeDown(state.node.id, reason))
 
-    def _drop(self, state: _NodeState) -> Connection | None:
-        connection, state.connection = state.connection, None
+    def _release(self, state: NodeState) -> None:
         if self._channels.pop(state.channel, None) is not None:
             self._selector.close(state.channel)
-        return connection
 
-    def _disconnect(self, node_id: int, reason: str) -> None:
-        state = self._states[node_id]
+    def _disconnect(self, state: NodeState, reason: str) -> None:
         if state.connection is not None:
             self._lost(state, reason, self._clock())
 
@@ -329,30 +346,29 @@ class NetworkClient:
                 continue
             if now >= state.setup_until:
                 reason = "the connection was not up within socket.connection.setup.timeout.ms"
+                self._lost(state, reason, now)
             elif now >= connection.in_flight.expires_at():
                 timeout_ms = round(self._config.request_timeout_s * 1000)
                 reason = f"no answer within request.timeout.ms={timeout_ms}"
-                for request in connection.closed():
-                    code = error_codes.REQUEST_TIMED_OUT
-                    self._failed(request, state.node.id, code, reason)
-            else:
-                continue
-            self._lost(state, reason, now)
+                self._lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
 
     def _close_idle(self, now: float) -> None:
-        for state in self._states.values():
-            idle_for = now - state.last_used
-            connection = state.connection
-            if connection is None or len(connection.in_flight):
-                continue
-            if idle_for >= self._config.connections_max_idle_s:
-                self._drop(state)
-                connection.closed()
-                self._events.append(NodeDown(state.node.id, "idle"))
-
-    def _failed(self, request: ClientRequest, node_id: int | None, code: int, reason: str) -> None:
-        self._events.append(RequestFailed(request, node_id, code, reason))
+        """Close the connection that was longest unused, if that is too long; one a poll."""
+        unused = [s for s in self._states.values() if s.connection is not None and not s.load]
+        oldest = min(unused, key=lambda state: state.last_used, default=None)
+        if oldest is None or oldest.connection is None:
+            return
+        if now - oldest.last_used >= self._config.connections_max_idle_s:
+            self._release(oldest)
+            oldest.connection.closed()
+            oldest.connection, oldest.addresses = None, None
+            self._events.append(NodeDown(oldest.node.id, "idle"))
 
 
-def _load(state: _NodeState) -> int:
-    return len(state.connection.in_flight) if state.connection is not None else 0
+def _circumstances(connection: Connection) -> str:
+    """Say what a peer's closing of the connection may mean, from where it happened."""
+    if connection.is_inside_answer:
+        return " in the middle of an answer"
+    if connection.state is ConnectionState.CHECKING_API_VERSIONS:
+        return " before it said which versions it speaks; it may expect TLS or SASL"
+    return ""

@@ -20,7 +20,7 @@ from spark_kafka_sink import __version__, error_codes
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import IllegalStateException, ProtocolError
 from spark_kafka_sink.network.inflight import InFlightRequest, InFlightRequests
-from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, NodeThrottled
 from spark_kafka_sink.wire.frames import (
     FrameSplitter,
     decode_response,
@@ -32,6 +32,7 @@ from spark_kafka_sink.wire.messages import (
     API_VERSIONS,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    Response,
 )
 from spark_kafka_sink.wire.primitives import Buffer
 from spark_kafka_sink.wire.versions import NodeApiVersions
@@ -40,6 +41,13 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 MAX_CORRELATION_ID: Final = 2**31 - 1 - 8
 # Metadata of 200,000 partitions is 10 MB; nothing that a producer asks for is larger.
 MAX_RESPONSE_BYTES: Final = 100 * 1024 * 1024
+# The version of each API, by its key, from which on a broker that throttles answers at once and
+# leaves the pause to the client (KIP-219); before, it has paused already.
+_CLIENT_PAUSES_SINCE: Final[Mapping[int, int]] = {
+    0: 6, 1: 8, 2: 3, 3: 6, 9: 4, 10: 2, 18: 2, 19: 3, 20: 2, 22: 1, 24: 1, 25: 1, 26: 1, 28: 1,
+    32: 2, 37: 1,
+}  # fmt: skip
+_NEVER: Final = 2**15
 _SOFTWARE_NAME: Final = "spark-kafka-sink"
 
 
@@ -87,6 +95,11 @@ class Connection:
         """Whether requests may be sent."""
         return self._state is ConnectionState.READY
 
+    @property
+    def is_inside_answer(self) -> bool:
+        """Whether an answer has begun to come in and is not whole."""
+        return self._splitter.is_inside_frame
+
     def take_outgoing(self) -> list[list[Buffer]]:
         """Give the frames that are to be written, each as the buffers of one send."""
         outgoing, self._outgoing = self._outgoing, []
@@ -115,9 +128,9 @@ class Connection:
         )
         self._outgoing.append(frame)
 
-    def received(self, data: Buffer, now: float) -> list[Answered | NodeReady]:
+    def received(self, data: Buffer, now: float) -> list[Answered | NodeReady | NodeThrottled]:
         """Take bytes from the broker. Raises ProtocolError: the connection is then of no use."""
-        events: list[Answered | NodeReady] = []
+        events: list[Answered | NodeReady | NodeThrottled] = []
         for frame in self._splitter.feed(data):
             sent = self.in_flight.oldest()
             answered_id = response_correlation_id(frame)
@@ -130,11 +143,22 @@ class Connection:
                 raise ProtocolError(message, node_id=self.node_id)
             self.in_flight.complete_oldest()
             if sent.request is None:
-                events += self._api_versions_answered(sent.version, frame, now)
+                events += self._api_versions_answered(sent, frame, now)
             else:
                 response = decode_response(sent.api, sent.version, frame)
-                events.append(Answered(sent.request, self.node_id, response))
+                events.append(Answered(sent.request, self.node_id, response, sent.version))
+                events += self._throttled(sent, response, now)
         return events
+
+    def _throttled(
+        self, sent: InFlightRequest, response: Response, now: float
+    ) -> list[NodeThrottled]:
+        """Give the pause that an answer asks for, if the client is to keep it."""
+        pause_ms: int = getattr(response, "throttle_time_ms", 0)
+        if pause_ms <= 0 or sent.version < _CLIENT_PAUSES_SINCE.get(sent.api.key, _NEVER):
+            return []
+        self.in_flight.throttle(pause_ms / 1000)
+        return [NodeThrottled(self.node_id, now + pause_ms / 1000)]
 
     def sent(self) -> Answered | None:
         """Note that a send was written: it completes a request that expects no response."""
@@ -162,7 +186,10 @@ class Connection:
             InFlightRequest(None, API_VERSIONS, version, correlation_id, now, True)  # noqa: FBT003 - expects_response, as in the class
         )
 
-    def _api_versions_answered(self, version: int, frame: bytes, now: float) -> list[NodeReady]:
+    def _api_versions_answered(
+        self, sent: InFlightRequest, frame: bytes, now: float
+    ) -> list[NodeReady | NodeThrottled]:
+        version = sent.version
         code = int.from_bytes(frame[4:6], "big", signed=True)
         refused = code == error_codes.UNSUPPORTED_VERSION
         # A refusal comes in version 0, and lists what the broker does speak (KIP-511).
@@ -180,7 +207,8 @@ class Connection:
             raise ProtocolError(message, node_id=self.node_id)
         self._versions = NodeApiVersions.of(response)
         self._to(ConnectionState.READY)
-        return [NodeReady(self.node_id, self._versions)]
+        ready = NodeReady(self.node_id, self._versions)
+        return [ready, *self._throttled(sent, response, now)]
 
     def _correlation_id(self) -> int:
         correlation_id = self._next_correlation_id

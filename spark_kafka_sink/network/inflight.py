@@ -13,9 +13,12 @@ from spark_kafka_sink.wire.exchange import ClientRequest
 from spark_kafka_sink.wire.messages import Api
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InFlightRequest:
-    """A request on the wire; `request` is None for the connection's own ApiVersions."""
+    """A request on the wire; `request` is None for the connection's own ApiVersions.
+
+    throttled_s: how long the broker has said it will not read from the connection meanwhile.
+    """
 
     request: ClientRequest | None
     api: Api
@@ -23,6 +26,7 @@ class InFlightRequest:
     correlation_id: int
     sent_at: float
     expects_response: bool
+    throttled_s: float = 0.0
 
 
 class InFlightRequests:
@@ -55,11 +59,17 @@ class InFlightRequests:
                 return request
         return None
 
+    def throttle(self, pause_s: float) -> None:
+        """Give what is in flight more time: a broker that throttles reads it later (KIP-219)."""
+        for request in self._requests:
+            request.throttled_s += pause_s
+
     def expires_at(self) -> float:
         """Give when the oldest request times out; infinity if nothing is in flight."""
-        return (
-            self._requests[0].sent_at + self._request_timeout_s if self._requests else float("inf")
-        )
+        if not self._requests:
+            return float("inf")
+        oldest = self._requests[0]
+        return oldest.sent_at + self._request_timeout_s + oldest.throttled_s
 
     def clear(self) -> list[InFlightRequest]:
         """Remove all and give them, oldest first."""

@@ -15,7 +15,7 @@ import os
 import selectors
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -90,6 +90,24 @@ def resolve(host: str, port: int) -> list[Address]:
         if isinstance(address[0], str):
             addresses[family, address] = None
     return list(addresses)
+
+
+def canonical_names(host: str) -> list[str]:
+    """Give the names that the addresses of a host have, an address where it has none.
+
+    Raises OSError where the host has no address.
+    """
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    names = [socket.getnameinfo(address, socket.NI_NUMERICSERV)[0] for *_, address in found]
+    return list(dict.fromkeys(names))
+
+
+@dataclass(frozen=True, slots=True)
+class HostResolver:
+    """The two questions that are asked of the name service; both may take their time."""
+
+    resolve: Callable[[str, int], list[Address]] = resolve
+    canonical_names: Callable[[str], list[str]] = canonical_names
 
 
 class Selector:

@@ -88,7 +88,10 @@ class BatchCompletion:
             self._metadata.request_update()
         batch.node_id = None
         if self._can_retry(batch, code, answer, now):
-            batch.retry(now + self._retry_backoff.delay_s(batch.attempts, self._random))
+            # A newer leader than the one that was asked need not be waited for (KIP-951).
+            moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
+            wait = self._retry_backoff.delay_s(batch.attempts, self._random)
+            batch.retry(now if moved else now + wait)
             self._accumulator.reenqueue(batch)
             return
         self._give_up(batch, _exception(batch, code, reason, node_id))

@@ -4,35 +4,48 @@ Owns what is known, which topics are of interest, and when to ask again. It neve
 turns `request` into a network request and hands the answer to `update`.
 
 Asking again is due when something turned out to be stale (`request_update`), or after
-metadata.max.age.ms; never sooner than retry.backoff.ms after the attempt before.
+metadata.max.age.ms; never sooner than retry.backoff.ms after the attempt before, and later each
+time while attempts fail or answers bring nothing new (KIP-580). A topic that is new is asked for at
+once and alone while the rest is fresh, and one that nobody uses for metadata.max.idle.ms is
+forgotten (KIP-526). (Metadata and ProducerMetadata of the Java client.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Final
 from uuid import UUID
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ADVICE, ApiException, api_exception
+from spark_kafka_sink.errors import ADVICE, ApiException, KafkaException, api_exception
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.wire.messages import (
+    LeaderIdAndEpoch,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
+    MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from spark_kafka_sink.wire.primitives import ZERO_UUID
 
-_NO_NODE = -1
+logger = logging.getLogger(__name__)
+
+_NO_NODE: Final = -1
+NO_LEADER_EPOCH: Final = -1
 
 
 @dataclass(slots=True, kw_only=True)
 class TopicMetadata:
-    """One topic: its id, and leader and leader epoch by partition (leader -1: none known)."""
+    """One topic: its id, and leader and leader epoch by partition (leader -1: none known).
+
+    Callers keep it while newer answers come in, so that it is replaced and never changed.
+    """
 
     topic_id: UUID
     leaders: list[int]
@@ -43,39 +56,102 @@ class TopicMetadata:
         self.available = [p for p, leader in enumerate(self.leaders) if leader != _NO_NODE]
 
 
-class ClusterMetadata:
-    """What is known of the cluster. Times are seconds of the producer's clock."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The request under way: the topics it names, and whether these are the new ones alone."""
 
-    def __init__(self, max_age_s: float, retry_backoff: ExponentialBackoff, random: Random) -> None:
+    topics: frozenset[str]
+    partial: bool
+
+
+class ClusterMetadata:
+    """What is known of the cluster. Times are seconds of the producer's clock.
+
+    max_idle_s: how long a topic is kept that nobody asks for. rebootstrap_after_s: how long to try
+    in vain before the brokers known are forgotten, so that the bootstrap addresses are asked
+    (KIP-899, KIP-1102); None: never.
+    """
+
+    def __init__(
+        self,
+        max_age_s: float,
+        retry_backoff: ExponentialBackoff,
+        random: Random,
+        *,
+        max_idle_s: float = float("inf"),
+        rebootstrap_after_s: float | None = None,
+    ) -> None:
         self.nodes: Mapping[int, Node] = {}
         self.cluster_id: str | None = None
         self.controller_id = _NO_NODE
         self.version = 0
         self._max_age_s = max_age_s
+        self._max_idle_s = max_idle_s
+        self._rebootstrap_after_s = rebootstrap_after_s
         self._backoff = retry_backoff
         self._random = random
-        self._tracked: dict[str, None] = {}
+        # The topics of interest, with when they are idle; those of them never answered for yet.
+        self._tracked: dict[str, float] = {}
+        self._new: dict[str, None] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._errors: dict[str, int] = {}
+        self._fatal_error: KafkaException | None = None
         self._update_wanted = False
-        self._in_progress = False
+        self._asked: _Asked | None = None
         self._failed_attempts = 0
+        self._same_answers = 0
         self._not_before = 0.0
         self._refreshed_at: float | None = None
+        self._trying_since: float | None = None
 
-    def track(self, topic: str) -> None:
-        """Have `topic` described by the next request, which is wanted if it is new."""
-        if topic not in self._tracked:
-            self._tracked[topic] = None
+    # -- what is of interest ----------------------------------------------------------------------
+
+    def track(self, topic: str, now: float) -> None:
+        """Have `topic` described and kept; it is asked for where nothing is known of it."""
+        is_new = topic not in self._tracked
+        self._tracked[topic] = now + self._max_idle_s
+        if is_new:
+            self._new[topic] = None
+            self._same_answers = 0
+            self._not_before = now
+        elif topic not in self._topics and not self._is_awaited(topic):
             self.request_update()
 
-    def request_update(self) -> None:
-        """Want an update soon: something turned out to be stale."""
+    def _is_awaited(self, topic: str) -> bool:
+        """Whether asking now would be for nothing: asked already, or answered for good."""
+        under_way = self._asked is not None and topic in self._asked.topics
+        invalid = self._errors.get(topic) == error_codes.INVALID_TOPIC_EXCEPTION
+        return under_way or invalid or topic in self._new
+
+    def request_update(self) -> int:
+        """Want an update of everything soon: something was stale. Gives the present version."""
         self._update_wanted = True
+        return self.version
+
+    # -- what is known ----------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicMetadata | None:
         """Give what is known of a topic, None if nothing."""
         return self._topics.get(name)
+
+    def topic_id(self, name: str) -> UUID:
+        """Give a topic's id; all zeros where brokers do not say (before Metadata version 10)."""
+        topic = self._topics.get(name)
+        return ZERO_UUID if topic is None else topic.topic_id
+
+    def leader(self, topic_partition: TopicPartition) -> Node | None:
+        """Give the node that leads a partition, None if that is not known."""
+        topic = self._topics.get(topic_partition.topic)
+        if topic is None or topic_partition.partition >= len(topic.leaders):
+            return None
+        return self.nodes.get(topic.leaders[topic_partition.partition])
+
+    def leader_epoch(self, topic_partition: TopicPartition) -> int:
+        """Give the epoch of a partition's leader, -1 where it is not known."""
+        topic = self._topics.get(topic_partition.topic)
+        if topic is None or topic_partition.partition >= len(topic.leader_epochs):
+            return NO_LEADER_EPOCH
+        return topic.leader_epochs[topic_partition.partition]
 
     def topic_error(self, name: str) -> ApiException | None:
         """Give the error that the last answer gave for a topic, None if there was none."""
@@ -88,18 +164,29 @@ class ClusterMetadata:
             message += f"; {ADVICE[code]}"
         return api_exception(code, message, topic=name, api="Metadata")
 
-    def leader(self, topic_partition: TopicPartition) -> Node | None:
-        """Give the node that leads a partition, None if that is not known."""
-        topic = self._topics.get(topic_partition.topic)
-        if topic is None or topic_partition.partition >= len(topic.leaders):
+    def take_error(self, name: str) -> KafkaException | None:
+        """Give what makes waiting for a topic useless, None if waiting may help.
+
+        An error is given once, so that the next caller asks again; only a name that no topic can
+        have stays one.
+        """
+        if self._fatal_error is not None:
+            fatal, self._fatal_error = self._fatal_error, None
+            return fatal
+        error = self.topic_error(name)
+        if error is None or error_code(error.code).retriable:
             return None
-        return self.nodes.get(topic.leaders[topic_partition.partition])
+        if error.code != error_codes.INVALID_TOPIC_EXCEPTION:
+            del self._errors[name]
+        return error
+
+    # -- asking -----------------------------------------------------------------------------------
 
     def next_update_at(self) -> float:
         """Give when `request` will have a request; infinity while one is under way."""
-        if self._in_progress or not self._tracked:
+        if self._asked is not None or not self._tracked:
             return float("inf")
-        if self._update_wanted or self._refreshed_at is None:
+        if self._update_wanted or self._new or self._refreshed_at is None:
             return self._not_before
         return max(self._not_before, self._refreshed_at + self._max_age_s)
 
@@ -107,85 +194,167 @@ class ClusterMetadata:
         """Give the request that is due, or None; it counts as under way from here on."""
         if not self._tracked or now < self.next_update_at():
             return None
-        self._in_progress = True
-        self._update_wanted = False
-        topics = [MetadataRequestTopic(name=name) for name in self._tracked]
+        expired = self._refreshed_at is None or now >= self._refreshed_at + self._max_age_s
+        if expired:
+            self._same_answers = 0
+        partial = not expired and not self._update_wanted
+        names = list(self._new if partial else self._tracked)
+        self._asked = _Asked(frozenset(names), partial)
+        if not partial:
+            self._update_wanted = False
+        if self._trying_since is None:
+            self._trying_since = now
+        topics = [MetadataRequestTopic(name=name) for name in names]
         return MetadataRequest(topics=topics, allow_auto_topic_creation=True)
 
-    def failed(self, now: float) -> None:
-        """Note that the request under way was not answered; it is wanted again after a wait."""
-        self._in_progress = False
-        self._update_wanted = True
-        self._wait(now)
+    def failed(self, now: float, error: KafkaException | None = None) -> None:
+        """Note that the request under way was not answered; it is wanted again after a wait.
 
-    def update(self, response: MetadataResponse, now: float) -> None:
-        """Take an answer. An answer without brokers counts as none (a broker starting up)."""
+        error: why asking again cannot help; whoever waits for a topic is told (`take_error`).
+        """
+        self._fatal_error = error or self._fatal_error
+        self._asked_in_vain(now)
+        started, limit = self._trying_since, self._rebootstrap_after_s
+        if started is not None and limit is not None and now - started >= limit:
+            self._rebootstrap(now)
+
+    def _asked_in_vain(self, now: float) -> None:
+        # What is new is still in `_new`, and so wanted by itself.
+        self._update_wanted |= self._asked is None or not self._asked.partial
+        self._asked = None
+        self._not_before = now + self._backoff.delay_s(self._failed_attempts, self._random)
+        self._failed_attempts += 1
+
+    def _rebootstrap(self, now: float) -> None:
+        """Forget the brokers, so that the bootstrap addresses are asked; topics are kept."""
+        logger.info("asking the bootstrap servers anew: the brokers known give no metadata")
+        self.nodes = {}
+        self._update_wanted = True
+        self._trying_since = now
+
+    # -- answers ----------------------------------------------------------------------------------
+
+    def update(
+        self, response: MetadataResponse, now: float, *, reliable_epochs: bool = True
+    ) -> None:
+        """Take an answer. An answer without brokers counts as none (a broker starting up).
+
+        reliable_epochs: False before version 9 of Metadata, where a broker may tell an epoch that
+        belongs to another leader (KAFKA-9212).
+        """
+        if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
+            self._asked_in_vain(now)
+            if self._rebootstrap_after_s is not None:
+                self._rebootstrap(now)
+            return
         if not response.brokers:
             self.failed(now)
             return
-        self._in_progress = False
+        asked, self._asked = self._asked, None
         self.nodes = {
             b.node_id: Node(id=b.node_id, host=b.host, port=b.port, rack=b.rack)
             for b in response.brokers
         }
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
+        self._same_answers += 1
         for topic in response.topics:
-            self._update_topic(topic)
+            self._take_topic(topic, reliable_epochs=reliable_epochs)
         self.version += 1
-        self._refreshed_at = now
-        if self._update_wanted or not self._is_complete():
+        if asked is None or not asked.partial:
+            self._refreshed_at = now
+            self._forget_idle(now)
+        if asked is not None and not asked.topics <= {topic.name for topic in response.topics}:
             self._update_wanted = True
-            self._wait(now)
-        else:
-            self._failed_attempts = 0
-            self._not_before = now + self._backoff.delay_s(0, self._random)
+            for name in asked.topics:
+                self._new.pop(name, None)
+        self._failed_attempts, self._trying_since = 0, None
+        # Topics that came up while this was under way need not wait.
+        wait = self._backoff.delay_s(max(0, self._same_answers - 1), self._random)
+        self._not_before = now if self._new else now + wait
 
-    def _wait(self, now: float) -> None:
-        self._not_before = now + self._backoff.delay_s(self._failed_attempts, self._random)
-        self._failed_attempts += 1
+    def _forget_idle(self, now: float) -> None:
+        idle = [n for n, until in self._tracked.items() if until <= now and n not in self._new]
+        for name in idle:
+            del self._tracked[name]
+            self._topics.pop(name, None)
+            self._errors.pop(name, None)
 
-    def _is_complete(self) -> bool:
-        """Whether every tracked topic is known, or known never to be, with all its leaders."""
-        for name in self._tracked:
-            code = self._errors.get(name)
-            if code is not None:
-                if error_code(code).retriable:
-                    return False
-            elif name not in self._topics or _NO_NODE in self._topics[name].leaders:
-                return False
-        return True
-
-    def _update_topic(self, answer: MetadataResponseTopic) -> None:
+    def _take_topic(self, answer: MetadataResponseTopic, *, reliable_epochs: bool) -> None:
         name = answer.name
-        if name is None:
+        if name is None or name not in self._tracked:
             return
+        self._new.pop(name, None)
         if answer.error_code != error_codes.NONE:
             self._errors[name] = answer.error_code
-            if not error_code(answer.error_code).retriable:
-                self._topics.pop(name, None)
+            self._topics.pop(name, None)
+            self._update_wanted |= error_code(answer.error_code).retriable
             return
         self._errors.pop(name, None)
-        size = len(answer.partitions)
-        leaders, epochs = [_NO_NODE] * size, [-1] * size
         before = self._topics.get(name)
-        if before is not None and before.topic_id != answer.topic_id:
-            before = None
+        if before is not None and answer.topic_id not in (ZERO_UUID, before.topic_id):
+            before = None  # deleted and made anew: its epochs begin again
+        size = len(answer.partitions)
+        leaders, epochs = [_NO_NODE] * size, [NO_LEADER_EPOCH] * size
         for partition in answer.partitions:
             index = partition.partition_index
             if not 0 <= index < size:
                 continue
-            leader, epoch = partition.leader_id, partition.leader_epoch
-            known = -1 if before is None or index >= len(before.leaders) else index
-            # An answer from a broker that lags behind must not undo a newer one.
-            if before is not None and known >= 0 and 0 <= epoch < before.leader_epochs[known]:
-                leader, epoch = before.leaders[known], before.leader_epochs[known]
-            leaders[index], epochs[index] = leader, epoch
+            leaders[index], epochs[index] = self._newer(
+                before, partition, reliable_epochs=reliable_epochs
+            )
+            self._update_wanted |= error_code(partition.error_code).refresh_metadata
+        self._update_wanted |= _NO_NODE in leaders
         self._topics[name] = TopicMetadata(
             topic_id=answer.topic_id, leaders=leaders, leader_epochs=epochs
         )
 
-    def topic_id(self, name: str) -> UUID:
-        """Give a topic's id; all zeros where brokers do not say (before Metadata version 10)."""
-        topic = self._topics.get(name)
-        return ZERO_UUID if topic is None else topic.topic_id
+    def _newer(
+        self,
+        before: TopicMetadata | None,
+        partition: MetadataResponsePartition,
+        *,
+        reliable_epochs: bool,
+    ) -> tuple[int, int]:
+        """Give leader and epoch: an answer from a broker that lags must not undo a newer one."""
+        index, epoch = partition.partition_index, partition.leader_epoch
+        if not reliable_epochs or epoch < 0:
+            self._same_answers = 0
+            return partition.leader_id, NO_LEADER_EPOCH
+        known = NO_LEADER_EPOCH
+        if before is not None and index < len(before.leader_epochs):
+            known = before.leader_epochs[index]
+            if epoch < known:
+                return before.leaders[index], known
+        if epoch > known:
+            self._same_answers = 0
+        return partition.leader_id, epoch
+
+    def update_leaders(
+        self, leaders: Mapping[TopicPartition, LeaderIdAndEpoch], endpoints: Iterable[Node]
+    ) -> bool:
+        """Take leaders that a Produce answer names, in place (KIP-951); tell if any was news.
+
+        One that is not newer than what is known, whose node is not known, or of a partition that is
+        not known, is left out.
+        """
+        nodes = {**self.nodes, **{node.id: node for node in endpoints}}
+        changed: dict[str, TopicMetadata] = {}
+        for (name, partition), told in leaders.items():
+            topic = changed.get(name) or self._topics.get(name)
+            if topic is None or partition >= len(topic.leaders) or told.leader_id not in nodes:
+                continue
+            if told.leader_epoch <= topic.leader_epochs[partition]:
+                continue
+            if name not in changed:
+                topic = replace(
+                    topic, leaders=list(topic.leaders), leader_epochs=list(topic.leader_epochs)
+                )
+                changed[name] = topic
+            topic.leaders[partition] = told.leader_id
+            topic.leader_epochs[partition] = told.leader_epoch
+        for name, topic in changed.items():
+            self._topics[name] = replace(topic)  # which finds the available partitions anew
+        if changed:
+            self.nodes = nodes
+        return bool(changed)

@@ -73,6 +73,7 @@ class ProducerBatch:
         "copied_bytes",
         "created_at",
         "error",
+        "leader_epoch",
         "log_append_time_ms",
         "max_timestamp_ms",
         "node_id",
@@ -108,6 +109,8 @@ class ProducerBatch:
         self.attempts = 0
         self.retry_at = 0.0
         self.node_id: int | None = None
+        # The epoch of the leader that the last attempt went to, -1 where it was not known.
+        self.leader_epoch = -1
         self.producer: ProducerIdAndEpoch = NO_PRODUCER_ID
         self.base_sequence = NO_SEQUENCE
         self.base_offset = -1

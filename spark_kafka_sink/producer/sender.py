@@ -20,12 +20,12 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import KafkaException, api_exception
-from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
-from spark_kafka_sink.producer.metadata import ClusterMetadata
+from spark_kafka_sink.producer.metadata import NO_LEADER_EPOCH, ClusterMetadata
 from spark_kafka_sink.producer.node_latency import NodeLatencies
-from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.wire.exchange import (
     Answered,
@@ -50,6 +50,10 @@ from spark_kafka_sink.wire.primitives import ZERO_UUID
 
 # The last version of Produce that names topics; later ones need every topic's id (KIP-516).
 _LAST_PRODUCE_BY_NAME = 12
+# The first version of Metadata whose leader epochs can be relied on.
+_RELIABLE_EPOCHS_SINCE = 9
+# The errors with which a broker may name the leader (KIP-951).
+_LEADER_MOVED = (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)
 # Brokers ignore the timeout of a producer id without transactions, but want the field.
 _NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
@@ -172,6 +176,7 @@ class Sender:
         for batch in self._accumulator.sendable(now):
             leader = self._metadata.leader(batch.topic_partition)
             if leader is None:
+                self._metadata.track(batch.topic_partition.topic, now)
                 self._metadata.request_update()
                 continue
             drained = by_node.get(leader.id)
@@ -217,6 +222,7 @@ class Sender:
         elif self._config.max_in_flight == 1:
             self._muted.add(batch.topic_partition)
         batch.sent(drained.node_id)
+        batch.leader_epoch = self._metadata.leader_epoch(batch.topic_partition)
         drained.batches.append(batch)
         drained.size_bytes += size_bytes
 
@@ -270,7 +276,9 @@ class Sender:
         if isinstance(event.request.message, ProduceRequest):
             self._produced(event, now)
         elif isinstance(response, MetadataResponse):
-            self._metadata.update(response, now)
+            reliable = event.version is None or event.version >= _RELIABLE_EPOCHS_SINCE
+            self._metadata.update(response, now, reliable_epochs=reliable)
+            self._retry_at_new_leaders(now)
         elif isinstance(response, InitProducerIdResponse):
             self._producer_id_answered(response, event.node_id, now)
 
@@ -291,11 +299,37 @@ class Sender:
             reason = "the broker's answer does not name this partition"
             code = codes.UNKNOWN_SERVER_ERROR
             self._completion.failed(batch, code, reason, event.node_id, now)
+        self._take_leaders(event.response, sent.names, now)
+
+    def _take_leaders(self, response: ProduceResponse, names: dict[UUID, str], now: float) -> None:
+        """Take the leaders that a broker names which leads no longer itself (KIP-951)."""
+        leaders = {
+            TopicPartition(topic.name or names.get(topic.topic_id, ""), answer.index): told
+            for topic in response.responses
+            for answer in topic.partition_responses
+            if answer.error_code in _LEADER_MOVED and (told := answer.current_leader) is not None
+        }
+        if not leaders:
+            return
+        endpoints = [Node(id=e.node_id, host=e.host, port=e.port, rack=e.rack)
+                     for e in response.node_endpoints]  # fmt: skip
+        if self._metadata.update_leaders(leaders, endpoints):
+            self._retry_at_new_leaders(now)
+
+    def _retry_at_new_leaders(self, now: float) -> None:
+        """End the back-off of batches whose partition has another leader since their attempt."""
+        for batch in self._accumulator.incomplete:
+            if batch.retry_at > now and batch.state is BatchState.SEALED:
+                epoch = self._metadata.leader_epoch(batch.topic_partition)
+                if epoch not in (NO_LEADER_EPOCH, batch.leader_epoch):
+                    batch.retry_at = now
 
     def _request_failed(self, event: RequestFailed, now: float) -> None:
         message = event.request.message
         if isinstance(message, MetadataRequest):
-            self._metadata.failed(now)
+            fatal = event.code == codes.UNSUPPORTED_VERSION
+            error = api_exception(event.code, event.reason, node_id=event.node_id, api="Metadata")
+            self._metadata.failed(now, error if fatal else None)
         elif isinstance(message, InitProducerIdRequest):
             self._producer_id_failed(event.code, event.reason, event.node_id, now)
         elif isinstance(message, ProduceRequest):

@@ -54,11 +54,15 @@ class NodeThrottled:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A response; None for a request that expects none and has been written."""
+    """A response; None for a request that expects none and has been written.
+
+    version: of the API, as it was spoken; None where there is no response.
+    """
 
     request: ClientRequest
     node_id: int
     response: Response | None
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

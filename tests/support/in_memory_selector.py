@@ -27,16 +27,18 @@ from spark_kafka_sink.wire.primitives import Buffer, Writer
 class InMemorySelector:
     """Has the calls of `Selector`; one broker per port answers ApiVersions and Metadata.
 
-    refuse: ports that refuse connections; hang: no connection comes up; silent: nothing is
-    answered; throttle_ms: what answers ask for.
+    refuse: ports, and hosts, that refuse connections; hang: no connection comes up; silent: nothing
+    is answered; throttle_ms: what answers ask for.
     """
 
     def __init__(self) -> None:
-        self.refuse: set[int] = set()
+        self.refuse: set[int | str] = set()
         self.hang = False
         self.silent = False
         self.throttle_ms = 0
         self.connects: list[int] = []
+        self.hosts: list[str] = []
+        self.waits: list[float] = []
         self._ports: dict[int, int] = {}
         self._requests: dict[int, list[int]] = {}
         self._pending: list[SelectorEvent] = []
@@ -44,9 +46,10 @@ class InMemorySelector:
 
     def connect(self, channel_id: int, address: Address) -> None:
         """Take up a connection."""
-        port = address[1][1]
+        host, port = address[1][:2]
         self.connects.append(port)
-        if port in self.refuse:
+        self.hosts.append(host)
+        if port in self.refuse or host in self.refuse:
             self._pending.append(Closed(channel_id, "Connection refused"))
             return
         self._ports[channel_id] = port
@@ -76,7 +79,8 @@ class InMemorySelector:
         """Nothing waits here."""
 
     def poll(self, timeout_s: float) -> list[SelectorEvent]:
-        """Give what has happened."""
+        """Give what has happened, and note how long a selector would have waited."""
+        self.waits.append(timeout_s)
         pending, self._pending = self._pending, []
         return pending
 

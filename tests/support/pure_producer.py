@@ -101,7 +101,7 @@ class PureProducer:
             sequences=self.sequences,
             random=random,
         )
-        self.metadata.track(TOPIC)
+        self.metadata.track(TOPIC, self.now)
 
     def ready(self, *nodes: int) -> None:
         """Let metadata be known, a producer id be assigned and nodes be connected."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -13,6 +15,7 @@ from support.in_memory_selector import InMemorySelector
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.selector import Address, HostResolver
 from spark_kafka_sink.wire.exchange import (
     Answered,
     ClientRequest,
@@ -30,26 +33,33 @@ BOOTSTRAP = [
     Node(id=-2, host="127.0.0.1", port=1002),
 ]
 NODES = {1: Node(id=1, host="127.0.0.1", port=2001), 2: Node(id=2, host="127.0.0.1", port=2002)}
+CONFIG = NetworkConfig(
+    client_id="client",
+    request_timeout_s=30.0,
+    reconnect_backoff=ExponentialBackoff(0.05, 1.0),
+    connection_setup_timeout=ExponentialBackoff(10.0, 30.0),
+    connections_max_idle_s=540.0,
+)
 
 
 class World:
     """A client, its selector and its clock."""
 
-    def __init__(self, bootstrap: Sequence[Node] = BOOTSTRAP) -> None:
+    def __init__(
+        self,
+        bootstrap: Sequence[Node] = BOOTSTRAP,
+        config: NetworkConfig = CONFIG,
+        resolver: HostResolver | None = None,
+    ) -> None:
         self.now = 0.0
         self.selector = InMemorySelector()
         self.client = NetworkClient(
             self.selector,  # type: ignore[arg-type]  # the same calls, without sockets
-            NetworkConfig(
-                client_id="client",
-                request_timeout_s=30.0,
-                reconnect_backoff=ExponentialBackoff(0.05, 1.0),
-                connection_setup_timeout=ExponentialBackoff(10.0, 30.0),
-                connections_max_idle_s=540.0,
-            ),
+            config,
             list(bootstrap),
             lambda: self.now,
             Random(1),
+            resolver=resolver,
         )
         self.events: list[Event] = []
 
@@ -205,9 +215,12 @@ def test_a_broker_that_accepts_but_says_nothing_is_given_up() -> None:
     world.client.connect({1})
     world.poll()
     world.poll()
-    world.now += 12.1
-    events = world.poll()
-    assert [type(e) for e in events] == [NodeDown]
+    world.now += 29.9
+    assert world.poll() == [], "a connection that is up has request.timeout.ms to answer"
+    world.now += 0.1
+    (down,) = world.poll()
+    assert isinstance(down, NodeDown)
+    assert "no answer within request.timeout.ms=30000" in down.reason
 
 
 def test_garbage_closes_the_connection_and_fails_its_requests() -> None:
@@ -299,3 +312,331 @@ def test_a_frame_size_is_never_trusted() -> None:
     world.selector.say(2001, struct.pack(">i", 2**31 - 1))
     events = world.poll()
     assert [type(e) for e in events] == [NodeDown]
+
+
+# -- which node ----------------------------------------------------------------------------------
+
+
+def test_when_all_brokers_known_are_gone_the_bootstrap_addresses_are_asked() -> None:
+    world = World()
+    world.bring_up(1, 2)
+    world.client.connect(set())
+    world.selector.refuse.update({2001, 2002})
+    world.selector.break_all()
+    world.poll()
+    world.client.send(metadata())
+    for _ in range(8):
+        world.poll()
+    assert {e.node_id for e in world.events if isinstance(e, Answered)} <= {-1, -2}
+    assert any(isinstance(e, Answered) for e in world.events)
+
+
+def test_without_rebootstrap_only_the_brokers_known_are_asked() -> None:
+    world = World(config=replace(CONFIG, rebootstraps=False))
+    world.bring_up(1, 2)
+    world.client.connect(set())
+    world.selector.refuse.update({2001, 2002})
+    world.selector.break_all()
+    world.poll()
+    world.client.send(metadata())
+    while world.now < 31:
+        world.poll()
+        world.now += 0.2
+    assert {1001, 1002}.isdisjoint(world.selector.connects)
+    (failed,) = [e for e in world.events if isinstance(e, RequestFailed)]
+    assert failed.code == REQUEST_TIMED_OUT
+
+
+def test_no_brokers_at_all_closes_every_connection_and_begins_anew() -> None:
+    world = World()
+    world.client.send(metadata())
+    for _ in range(4):
+        world.poll()
+    world.bring_up(1)
+    before = len(world.selector.connects)
+    pending = metadata(1)
+    world.selector.silent = True
+    world.client.send(pending)
+    world.poll()
+    world.client.set_nodes({})
+    world.client.connect(set())
+    events = world.poll()
+    assert [e.request for e in events if isinstance(e, RequestFailed)] == [pending]
+    assert {e.node_id for e in events if isinstance(e, NodeDown)} in ({1, -1}, {1, -2})
+    world.selector.silent = False
+    world.client.send(metadata())
+    world.now += 1
+    for _ in range(4):
+        world.poll()
+    assert set(world.selector.connects[before:]) <= {1001, 1002}
+    assert any(isinstance(e, Answered) and e.node_id < 0 for e in world.events)
+
+
+def test_one_connection_is_made_at_a_time_for_requests_to_any_node() -> None:
+    world = World()
+    world.client.set_nodes(NODES)
+    world.selector.hang = True
+    for _ in range(3):
+        world.client.send(metadata())
+        world.poll()
+    assert len(world.selector.connects) == 1
+
+
+# -- pauses and time-outs ------------------------------------------------------------------------
+
+
+def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
+    world = World()
+    world.bring_up(1)
+    for throttle_ms in (5000, 1000):
+        world.selector.throttle_ms = throttle_ms
+        world.client.send(metadata(1))
+        for _ in range(2):
+            world.poll()
+    assert [e for e in world.events if isinstance(e, NodeThrottled)] == [NodeThrottled(1, 5.0)] * 2
+
+
+def test_what_is_in_flight_at_a_broker_that_pauses_has_that_much_longer() -> None:
+    world = World()
+    world.bring_up(1)
+    world.selector.throttle_ms = 5000
+    world.client.send(metadata(1))
+    world.selector.silent = True
+    late = metadata(1)
+    world.client.send(late)
+    for _ in range(2):
+        world.poll()
+    assert any(isinstance(e, NodeThrottled) for e in world.events)
+    world.now = 34.9
+    assert world.poll() == []
+    world.now = 35.0
+    assert [e.request for e in world.poll() if isinstance(e, RequestFailed)] == [late]
+
+
+def test_while_all_brokers_pause_a_request_waits_for_the_first_to_come_back() -> None:
+    world = World()
+    world.bring_up(1, 2)
+    world.selector.throttle_ms = 5000
+    for node in (1, 2):
+        world.client.send(metadata(node))
+        for _ in range(2):
+            world.poll()
+    world.events.clear()
+    world.selector.throttle_ms = 0
+    world.client.send(metadata())
+    world.client.poll(60.0)
+    assert world.selector.waits[-1] == pytest.approx(5.0)
+    assert world.poll() == []
+    world.now = 5.0
+    for _ in range(2):
+        world.poll()
+    assert [type(e) for e in world.events] == [Answered]
+    assert {1001, 1002}.isdisjoint(world.selector.connects)
+
+
+def test_a_connection_may_take_longer_after_each_that_did_not_come_up() -> None:
+    world = World()
+    world.selector.hang = True
+    world.client.set_nodes(NODES)
+    world.client.connect({1})
+    took = []
+    for attempt in range(1, 6):
+        while len(world.selector.connects) < attempt:
+            world.poll()
+            world.now += 0.05
+        began = world.now
+        while not any(isinstance(e, NodeDown) for e in world.poll()):
+            world.now += 0.1
+        took.append(world.now - began)
+    assert 7.9 <= took[0] <= 12.1
+    assert 15.9 <= took[1] <= 24.1
+    assert all(23.9 <= each <= 30.1 for each in took[2:]), took
+
+
+def test_a_connection_that_was_up_does_not_lengthen_the_time_for_the_next() -> None:
+    world = World()
+    for _ in range(5):
+        world.bring_up(1)
+        world.selector.break_all()
+        world.poll()
+        world.now += 2
+    world.selector.hang = True
+    world.poll()
+    world.now += 12.1
+    (down,) = [e for e in world.poll() if isinstance(e, NodeDown)]
+    assert "socket.connection.setup.timeout.ms" in down.reason
+
+
+# -- names and addresses -------------------------------------------------------------------------
+
+
+class Names:
+    """A name service that a test plays: addresses by host, canonical names by host."""
+
+    def __init__(
+        self, addresses: Mapping[str, list[str]], names: Mapping[str, list[str]] | None = None
+    ) -> None:
+        self.addresses = dict(addresses)
+        self.names = dict(names or {})
+        self.asked: list[str] = []
+        self.resolver = HostResolver(self._resolve, self._canonical)
+
+    def _resolve(self, host: str, port: int) -> list[Address]:
+        self.asked.append(host)
+        if host not in self.addresses:
+            raise socket.gaierror(-2, "Name or service not known")
+        return [(socket.AF_INET, (address, port)) for address in self.addresses[host]]
+
+    def _canonical(self, host: str) -> list[str]:
+        if host not in self.names:
+            raise socket.gaierror(-2, "Name or service not known")
+        return self.names[host]
+
+
+KAFKA = [Node(id=-1, host="kafka", port=9092)]
+
+
+def attempts(world: World, count: int) -> list[str]:
+    """Poll until so many connections were attempted and give their addresses."""
+    for _ in range(10_000):
+        if len(world.selector.hosts) >= count:
+            return world.selector.hosts[:count]
+        world.poll()
+        world.now += 0.1
+    raise AssertionError(f"only {world.selector.hosts}")
+
+
+def test_all_addresses_of_a_host_are_tried_in_turn_and_then_the_name_is_resolved_again() -> None:
+    names = Names({"kafka": ["a", "b", "c"]})
+    world = World(KAFKA, resolver=names.resolver)
+    world.selector.refuse.update("abcde")
+    world.client.send(metadata())
+    assert attempts(world, 3) == ["a", "b", "c"]
+    assert names.asked == ["kafka"]
+    names.addresses["kafka"] = ["d", "e"]
+    assert attempts(world, 5)[3:] == ["d", "e"]
+    assert names.asked == ["kafka"] * 2
+
+
+def test_after_a_connection_that_was_up_the_name_is_resolved_anew_and_its_address_left_out() -> (
+    None
+):
+    names = Names({"kafka": ["a", "b"]})
+    world = World(KAFKA, resolver=names.resolver)
+    for _ in range(2):
+        world.client.send(metadata())
+        for _ in range(5):
+            world.poll()
+        world.selector.break_all()
+        world.poll()
+        world.now += 5
+    assert world.selector.hosts == ["a", "b"]
+    assert names.asked == ["kafka"] * 2
+
+
+def test_a_host_with_one_address_is_tried_there_again() -> None:
+    names = Names({"kafka": ["a"]})
+    world = World(KAFKA, resolver=names.resolver)
+    world.selector.refuse.add("a")
+    world.client.send(metadata())
+    assert attempts(world, 3) == ["a"] * 3
+
+
+CANONICAL = replace(CONFIG, client_dns_lookup="resolve_canonical_bootstrap_servers_only")
+
+
+def test_a_bootstrap_host_stands_for_the_canonical_names_of_its_addresses() -> None:
+    names = Names({"b1.kafka": ["a"], "b2.kafka": ["b"]}, {"kafka": ["b1.kafka", "b2.kafka"]})
+    world = World(KAFKA, CANONICAL, names.resolver)
+    world.selector.refuse.update("ab")
+    world.client.send(metadata())
+    assert set(attempts(world, 6)) == {"a", "b"}
+    assert set(names.asked) == {"b1.kafka", "b2.kafka"}
+    assert "bootstrap (b2.kafka:9092): Connection refused" in world.client.last_errors()
+
+
+def test_a_bootstrap_host_without_address_is_asked_for_again() -> None:
+    names = Names({"b1.kafka": ["a"]})
+    world = World(KAFKA, CANONICAL, names.resolver)
+    world.client.send(metadata())
+    assert isinstance(world.poll()[0], NodeDown)
+    names.names["kafka"] = ["b1.kafka"]
+    assert attempts(world, 1) == ["a"]
+
+
+def test_brokers_are_connected_to_by_the_names_they_give() -> None:
+    names = Names({"broker": ["x"]})
+    world = World(KAFKA, CANONICAL, names.resolver)
+    world.client.set_nodes({1: Node(id=1, host="broker", port=1)})
+    world.client.connect({1})
+    assert attempts(world, 1) == ["x"]
+
+
+# -- idle connections ----------------------------------------------------------------------------
+
+
+def test_idle_connections_are_closed_one_a_poll_the_longest_unused_first() -> None:
+    world = World()
+    world.bring_up(1, 2)
+    world.client.connect(set())
+    world.now = 100.0
+    world.client.send(metadata(1))
+    for _ in range(2):
+        world.poll()
+    world.now = 700.0
+    assert [world.poll(), world.poll(), world.poll()] == [
+        [NodeDown(2, "idle")],
+        [NodeDown(1, "idle")],
+        [],
+    ]
+
+
+def test_a_connection_in_use_is_not_idle_and_does_not_keep_the_client_busy() -> None:
+    world = World(config=replace(CONFIG, connections_max_idle_s=1.0))
+    world.bring_up(1)
+    world.selector.silent = True
+    world.client.send(metadata(1))
+    world.poll()
+    world.now = 20.0
+    assert world.client.poll(60.0) == []
+    assert world.selector.waits[-1] == pytest.approx(10.0), "until request.timeout.ms"
+
+
+def test_connections_may_be_kept_for_ever() -> None:
+    world = World(config=replace(CONFIG, connections_max_idle_s=float("inf")))
+    world.bring_up(1)
+    world.now = 1e9
+    assert world.poll() == []
+
+
+# -- what peers do -------------------------------------------------------------------------------
+
+
+def test_a_connection_that_ends_inside_an_answer_says_so() -> None:
+    world = World()
+    world.bring_up(1)
+    world.selector.silent = True
+    request = metadata(1)
+    world.client.send(request)
+    world.poll()
+    world.selector.say(2001, struct.pack(">ii", 100, 1))
+    assert world.poll() == []
+    world.selector.break_port(2001)
+    (failed, down) = world.poll()
+    assert isinstance(failed, RequestFailed)
+    assert failed.request is request
+    assert "in the middle of an answer" in failed.reason
+    assert down == NodeDown(1, "Connection reset by peer in the middle of an answer")
+
+
+def test_a_peer_that_hangs_up_on_the_first_request_may_expect_something_else() -> None:
+    world = World()
+    world.selector.silent = True
+    world.client.set_nodes(NODES)
+    world.client.connect({1})
+    world.poll()
+    world.poll()
+    world.selector.break_port(2001)
+    (down,) = world.poll()
+    assert isinstance(down, NodeDown)
+    assert "it may expect TLS or SASL" in down.reason

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import struct
 
 import pytest
+from support.jvm import run_java
 
+from spark_kafka_sink import __version__
 from spark_kafka_sink.errors import (
     IllegalStateException,
     ProtocolError,
     UnsupportedVersionException,
 )
-from spark_kafka_sink.network.connection import Connection, ConnectionState
+from spark_kafka_sink.network.connection import (
+    _CLIENT_PAUSES_SINCE,
+    Connection,
+    ConnectionState,
+)
 from spark_kafka_sink.wire import schema
-from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, NodeThrottled
 from spark_kafka_sink.wire.messages import (
     API_OF,
     APIS,
@@ -215,3 +222,56 @@ def test_a_connection_that_breaks_gives_back_what_is_unanswered() -> None:
     assert connection.closed() == requests
     assert connection.closed() == []
     assert connection.state is ConnectionState.CLOSED
+
+
+@pytest.mark.parametrize(("version", "expected"), [(5, []), (6, [NodeThrottled(1, 11.5)])])
+def test_the_client_pauses_only_for_brokers_that_leave_it_to_the_client(
+    version: int, expected: list[NodeThrottled]
+) -> None:
+    connection = Connection(1, "client", 30.0)
+    broker = Broker(connection)
+    connection.connected(0.0)
+    broker.read()
+    versions = all_versions()
+    for each in versions.api_keys:
+        each.max_version = version if each.api_key == 3 else 4
+    connection.received(broker.frame(APIS[18], 4, 0, versions), 0.0)
+    connection.send(ClientRequest(node_id=1, message=METADATA), 0.0)
+    ((_, spoken, correlation_id),) = broker.read()
+    assert spoken == version
+    slow = MetadataResponse(brokers=BROKERS.brokers, topics=[], throttle_time_ms=1500)
+    events = connection.received(broker.frame(APIS[3], version, correlation_id, slow), 10.0)
+    assert [e for e in events if isinstance(e, NodeThrottled)] == expected
+
+
+def test_versions_answered_with_a_pause_are_kept_to() -> None:
+    connection = Connection(1, "client", 30.0)
+    broker = Broker(connection)
+    connection.connected(0.0)
+    versions = all_versions()
+    versions.throttle_time_ms = 500
+    events = connection.received(broker.frame(APIS[18], 4, 0, versions), 1.0)
+    assert events[1:] == [NodeThrottled(1, 1.5)]
+
+
+def test_the_versions_that_pause_are_those_of_the_java_client() -> None:
+    java = {
+        int(key): int(version)
+        for key, _, version in (line.split() for line in run_java("ClientThrottles").splitlines())
+    }
+    assert {key: java[key] for key in _CLIENT_PAUSES_SINCE} == _CLIENT_PAUSES_SINCE
+    spoken_here = {key for key in APIS if key in java}
+    assert spoken_here <= _CLIENT_PAUSES_SINCE.keys(), "an API whose pauses nobody keeps to"
+
+
+def test_what_the_client_calls_itself_is_what_brokers_accept() -> None:
+    # KIP-511: brokers refuse names and versions of another form.
+    form = r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?"
+    assert re.fullmatch(form, "spark-kafka-sink")
+    assert re.fullmatch(form, __version__)
+    connection = Connection(1, "client", 30.0)
+    connection.connected(0.0)
+    (sent,) = connection.take_outgoing()
+    frame = b"".join(bytes(b) for b in sent)
+    assert b"spark-kafka-sink" in frame
+    assert __version__.encode() in frame

@@ -5,11 +5,19 @@ from __future__ import annotations
 from random import Random
 from uuid import UUID
 
+import pytest
+
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import InvalidTopicException
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.errors import (
+    InvalidTopicException,
+    TopicAuthorizationException,
+    UnsupportedVersionException,
+)
+from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.wire.messages import (
+    LeaderIdAndEpoch,
+    MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -19,9 +27,31 @@ from spark_kafka_sink.wire.messages import (
 BACKOFF_S = 0.1
 
 
-def metadata() -> ClusterMetadata:
+def metadata(max_idle: float = 300.0, rebootstrap_after: float | None = 300.0) -> ClusterMetadata:
     """Make metadata that goes stale after 300 s and backs off about 0.1 s."""
-    return ClusterMetadata(300.0, ExponentialBackoff(BACKOFF_S, 1.0), Random(1))
+    return ClusterMetadata(
+        300.0,
+        ExponentialBackoff(BACKOFF_S, 1.0),
+        Random(1),
+        max_idle_s=max_idle,
+        rebootstrap_after_s=rebootstrap_after,
+    )
+
+
+def ask(known: ClusterMetadata, now: float) -> list[str | None]:
+    """Give the topics that are asked for at `now`; nothing where no request is due."""
+    request = known.request(now)
+    if request is None:
+        return []
+    assert isinstance(request, MetadataRequest)
+    assert request.topics is not None
+    return [each.name for each in request.topics]
+
+
+def tell(known: ClusterMetadata, now: float, *topics: MetadataResponseTopic) -> None:
+    """Ask for what is due and answer with these topics."""
+    assert ask(known, now)
+    known.update(answer(*topics), now)
 
 
 def answer(*topics: MetadataResponseTopic, brokers: tuple[int, ...] = (1, 2)) -> MetadataResponse:
@@ -70,7 +100,7 @@ def test_nothing_is_asked_before_a_topic_is_of_interest() -> None:
 
 def test_a_new_topic_is_asked_for_at_once_and_only_once() -> None:
     known = metadata()
-    known.track("t")
+    known.track("t", 0.0)
     request = known.request(0.0)
     assert request is not None
     assert request.topics is not None
@@ -80,7 +110,7 @@ def test_a_new_topic_is_asked_for_at_once_and_only_once() -> None:
 
 def test_what_is_known_is_asked_again_after_max_age() -> None:
     known = metadata()
-    known.track("t")
+    known.track("t", 0.0)
     known.request(0.0)
     known.update(answer(topic("t", 1, 2)), 0.0)
     assert leaders_of(known) == [1, 2]
@@ -90,7 +120,7 @@ def test_what_is_known_is_asked_again_after_max_age() -> None:
 
 def test_stale_metadata_is_asked_again_after_the_back_off() -> None:
     known = metadata()
-    known.track("t")
+    known.track("t", 0.0)
     known.request(0.0)
     known.update(answer(topic("t", 1)), 0.0)
     known.request_update()
@@ -100,7 +130,7 @@ def test_stale_metadata_is_asked_again_after_the_back_off() -> None:
 
 def test_an_incomplete_answer_is_asked_again_and_what_is_there_is_used() -> None:
     known = metadata()
-    known.track("t")
+    known.track("t", 0.0)
     known.request(0.0)
     known.update(answer(topic("t", 1, -1)), 0.0)
     assert leaders_of(known) == [1, None]
@@ -112,7 +142,7 @@ def test_an_incomplete_answer_is_asked_again_and_what_is_there_is_used() -> None
 
 def test_failures_back_off_further_each_time() -> None:
     known = metadata()
-    known.track("t")
+    known.track("t", 0.0)
     waits, now = [], 0.0
     for _ in range(6):
         assert known.request(now) is not None
@@ -125,7 +155,7 @@ def test_failures_back_off_further_each_time() -> None:
 
 def test_an_answer_without_brokers_counts_as_none() -> None:
     known = metadata()
-    known.track("t")
+    known.track("t", 0.0)
     known.request(0.0)
     known.update(answer(brokers=()), 0.0)
     assert known.version == 0
@@ -134,7 +164,7 @@ def test_an_answer_without_brokers_counts_as_none() -> None:
 
 def test_an_older_leader_epoch_does_not_undo_a_newer_one_unless_the_topic_is_new() -> None:
     known = metadata()
-    known.track("t")
+    known.track("t", 0.0)
     known.update(answer(topic("t", 2, epoch=7)), 0.0)
     known.update(answer(topic("t", 1, epoch=6)), 1.0)
     assert leaders_of(known) == [2]
@@ -144,7 +174,7 @@ def test_an_older_leader_epoch_does_not_undo_a_newer_one_unless_the_topic_is_new
 
 def test_a_topic_that_may_yet_come_is_waited_for_and_one_that_cannot_is_an_error() -> None:
     known = metadata()
-    known.track("t")
+    known.track("t", 0.0)
     known.request(0.0)
     known.update(answer(topic("t", code=3)), 0.0)
     assert known.topic("t") is None
@@ -157,7 +187,7 @@ def test_a_topic_that_may_yet_come_is_waited_for_and_one_that_cannot_is_an_error
 
 def test_a_leader_that_is_not_among_the_brokers_is_no_leader() -> None:
     known = metadata()
-    known.track("t")
+    known.track("t", 0.0)
     known.update(answer(topic("t", 9)), 0.0)
     assert leaders_of(known) == [None]
 
@@ -166,5 +196,286 @@ def test_partition_numbers_beyond_reason_are_left_out() -> None:
     known = metadata()
     wild = topic("t", 1, 2)
     wild.partitions[1].partition_index = 2**31 - 1
+    known.track("t", 0.0)
     known.update(answer(wild), 0.0)
     assert leaders_of(known) == [1, None]
+
+
+# -- one topic more (KIP-526) ------------------------------------------------------------------
+
+
+def test_only_a_new_topic_is_asked_for_while_the_rest_is_fresh() -> None:
+    known = metadata()
+    known.track("a", 0.0)
+    tell(known, 0.0, topic("a", 1))
+    known.track("b", 0.01)
+    assert ask(known, 0.01) == ["b"], "a new topic waits for no back-off, and comes alone"
+    known.update(answer(topic("b", 2)), 0.02)
+    assert (leaders_of(known, "a"), leaders_of(known, "b")) == ([1], [2])
+    assert ask(known, 299.9) == []
+    assert ask(known, 300.0) == ["a", "b"], "a partial answer does not make the rest any younger"
+
+
+def test_a_new_topic_comes_with_all_others_when_these_are_stale() -> None:
+    known = metadata()
+    known.track("a", 0.0)
+    tell(known, 0.0, topic("a", 1))
+    known.request_update()
+    known.track("b", 0.01)
+    assert ask(known, 0.01) == ["a", "b"]
+
+
+def test_a_topic_that_comes_up_while_a_request_is_under_way_is_asked_for_next() -> None:
+    known = metadata()
+    known.track("a", 0.0)
+    assert ask(known, 0.0) == ["a"]
+    known.track("b", 0.0)
+    assert ask(known, 0.0) == []
+    known.update(answer(topic("a", 1)), 0.01)
+    assert ask(known, 0.01) == ["b"]
+
+
+def test_a_new_topic_whose_request_fails_is_asked_for_again_alone() -> None:
+    known = metadata()
+    known.track("a", 0.0)
+    tell(known, 0.0, topic("a", 1))
+    known.track("b", 1.0)
+    assert ask(known, 1.0) == ["b"]
+    known.failed(1.0)
+    assert ask(known, 1.0) == []
+    assert ask(known, 2.0) == ["b"]
+
+
+def test_a_topic_that_an_answer_leaves_out_is_asked_for_again_after_the_back_off() -> None:
+    known = metadata()
+    known.track("a", 0.0)
+    tell(known, 0.0)
+    assert ask(known, BACKOFF_S / 2) == []
+    assert ask(known, BACKOFF_S * 2) == ["a"]
+
+
+def test_a_topic_that_nobody_uses_is_forgotten_and_asked_for_when_it_is_used_again() -> None:
+    known = metadata(max_idle=500.0)
+    known.track("idle", 0.0)
+    known.track("used", 0.0)
+    tell(known, 0.0, topic("idle", 1), topic("used", 1))
+    known.track("used", 400.0)
+    tell(known, 400.0, topic("idle", 1), topic("used", 1))
+    assert known.topic("idle") is not None, "idle since 400 s, of 500"
+    known.track("used", 800.0)
+    tell(known, 800.0, topic("idle", 1), topic("used", 1))
+    assert known.topic("idle") is None
+    assert known.topic("used") is not None
+    assert ask(known, 1200.0) == ["used"]
+    known.update(answer(topic("used", 1)), 1200.0)
+    known.track("idle", 1201.0)
+    assert ask(known, 1201.0) == ["idle"]
+
+
+# -- errors of topics --------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_denied_is_told_once_and_asked_for_again_by_the_next_caller() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", code=29))
+    assert ask(known, 100.0) == [], "nobody asked for it again"
+    assert isinstance(known.take_error("t"), TopicAuthorizationException)
+    assert known.take_error("t") is None
+    known.track("t", 101.0)
+    tell(known, 101.0, topic("t", 1))
+    assert leaders_of(known) == [1]
+
+
+def test_a_name_that_cannot_be_a_topic_is_refused_each_time_without_asking() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", code=17))
+    for now in (1.0, 2.0):
+        known.track("t", now)
+        assert isinstance(known.take_error("t"), InvalidTopicException)
+        assert ask(known, now) == []
+
+
+@pytest.mark.parametrize("code", [3, 5])
+def test_a_topic_that_may_come_ends_no_wait_and_is_asked_for_until_it_is_there(code: int) -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", code=code))
+    assert known.take_error("t") is None
+    error = known.topic_error("t")
+    assert error is not None
+    assert error.code == code
+    tell(known, 1.0, topic("t", 1))
+    assert (leaders_of(known), known.topic_error("t")) == ([1], None)
+
+
+def test_a_topic_that_is_gone_is_no_longer_known() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", 1))
+    tell(known, 300.0, topic("t", code=3))
+    assert known.topic("t") is None
+
+
+def test_a_broker_that_speaks_no_usable_metadata_ends_one_wait_with_that_error() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    assert ask(known, 0.0)
+    known.failed(0.0, UnsupportedVersionException("too old"))
+    assert isinstance(known.take_error("t"), UnsupportedVersionException)
+    assert known.take_error("t") is None
+    assert ask(known, 1.0) == ["t"]
+
+
+# -- leaders -----------------------------------------------------------------------------------
+
+
+def test_an_answer_without_an_id_or_an_epoch_is_taken_as_it_is() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", 2, epoch=7))
+    known.update(answer(topic("t", 1, epoch=6, number=0)), 1.0)
+    assert leaders_of(known) == [2], "an answer without an id says nothing of a new topic"
+    known.update(answer(topic("t", 1, epoch=-1)), 2.0)
+    assert leaders_of(known) == [1]
+
+
+def test_epochs_of_old_brokers_are_not_relied_on() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", 2, epoch=7))
+    known.update(answer(topic("t", 1, epoch=6)), 1.0, reliable_epochs=False)
+    assert leaders_of(known) == [1]
+    assert known.leader_epoch(TopicPartition("t", 0)) == -1
+
+
+def test_a_leader_that_a_produce_answer_names_is_taken_in_place() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", 1, 1, epoch=5))
+    before = known.topic("t")
+    moved = {TopicPartition("t", 1): LeaderIdAndEpoch(leader_id=9, leader_epoch=6)}
+    assert known.update_leaders(moved, [Node(id=9, host="new", port=1)])
+    assert leaders_of(known) == [1, 9]
+    assert known.leader_epoch(TopicPartition("t", 1)) == 6
+    assert known.leader(TopicPartition("t", 0)) == Node(id=1, host="host-1", port=9092)
+    assert before is not None
+    assert before.leaders == [1, 1], "a caller may be reading what it was given"
+
+
+@pytest.mark.parametrize(
+    ("name", "partition", "leader", "epoch"),
+    [
+        ("t", 0, 2, 5),  # not newer
+        ("t", 0, 2, 4),  # older
+        ("t", 0, 2, -1),  # no epoch
+        ("t", 0, -1, 6),  # no leader
+        ("t", 0, 77, 6),  # a node that nobody told of
+        ("t", 1, 2, 6),  # a partition that is not known
+        ("other", 0, 2, 6),
+    ],
+)
+def test_a_leader_that_is_not_news_or_not_usable_is_left_out(
+    name: str, partition: int, leader: int, epoch: int
+) -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", 1, epoch=5))
+    told = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+    assert not known.update_leaders({TopicPartition(name, partition): told}, [])
+    assert leaders_of(known) == [1]
+
+
+def test_a_leader_that_was_unknown_is_available_once_it_is_named() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", -1, 1, epoch=5))
+    told = LeaderIdAndEpoch(leader_id=2, leader_epoch=6)
+    assert known.update_leaders({TopicPartition("t", 0): told}, [])
+    found = known.topic("t")
+    assert found is not None
+    assert found.available == [0, 1]
+
+
+# -- back-off and rebootstrap ------------------------------------------------------------------
+
+
+def test_answers_that_bring_nothing_new_are_asked_for_ever_more_slowly_until_one_does() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", 1, epoch=1))
+    now, waits = 0.0, []
+    for _ in range(6):
+        known.request_update()
+        waits.append(known.next_update_at() - now)
+        now = known.next_update_at()
+        tell(known, now, topic("t", 1, epoch=1))
+    assert waits[0] < 0.13
+    assert waits[2] < waits[3] < waits[4]
+    known.request_update()
+    now = known.next_update_at()
+    tell(known, now, topic("t", 2, epoch=2))
+    known.request_update()
+    assert known.next_update_at() - now < 0.13
+
+
+def test_an_update_that_was_wanted_while_another_was_under_way_is_not_lost() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    assert ask(known, 0.0)
+    assert known.request_update() == 0
+    known.update(answer(topic("t", 1)), 0.0)
+    assert ask(known, 1.0) == ["t"]
+    assert known.version == 1
+
+
+def test_after_the_trigger_the_brokers_known_are_forgotten_and_the_topics_kept() -> None:
+    known = metadata(rebootstrap_after=60.0)
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", 1))
+    known.request_update()
+    for now in (10.0, 40.0, 69.0):
+        assert ask(known, now) == ["t"]
+        known.failed(now)
+        assert known.nodes, f"forgotten at {now}"
+    assert ask(known, 70.0 + 1.2) == ["t"]
+    known.failed(75.0)
+    assert known.nodes == {}
+    assert leaders_of(known) == [None]
+    tell(known, 80.0, topic("t", 2))
+    assert leaders_of(known) == [2]
+    known.request_update()
+    assert ask(known, 200.0) == ["t"]
+    known.failed(200.0)
+    assert known.nodes, "an answer ends the count"
+
+
+def test_a_broker_that_says_so_has_the_client_begin_anew_at_once() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", 1))
+    known.request_update()
+    assert ask(known, 1.0)
+    refusal = answer(topic("t", 1))
+    refusal.error_code = 129
+    known.update(refusal, 1.0)
+    assert known.nodes == {}
+    assert ask(known, 1.0) == [], "asked again without a pause"
+    tell(known, 2.0, topic("t", 1))
+    assert leaders_of(known) == [1]
+
+
+def test_without_rebootstrap_the_brokers_known_are_kept_whatever_happens() -> None:
+    known = metadata(rebootstrap_after=None)
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", 1))
+    refusal = answer()
+    refusal.error_code = 129
+    for now in (1000.0, 2000.0):
+        known.request_update()
+        assert ask(known, now)
+        known.update(refusal, now)
+        assert ask(known, now + 10)
+        known.failed(now + 10)
+    assert known.nodes

@@ -1,0 +1,129 @@
+"""NodeState: one node's connection and its history; and which node is asked.
+
+Owns when a node may be tried again, at which address, and for how long (ClusterConnectionStates of
+the Java client, one node of it); `least_loaded` chooses among nodes. It decides with what it is
+told: no socket, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.connection import Connection, ConnectionState
+from spark_kafka_sink.network.selector import Address, HostResolver
+
+
+@dataclass(slots=True, eq=False)
+class NodeState:
+    """One node's connection and its history; times are seconds of the producer's clock."""
+
+    node: Node
+    is_canonical: bool = True
+    channel: int = -1
+    connection: Connection | None = None
+    addresses: list[Address] | None = None
+    last_address: Address | None = None
+    # Failures since the node was last ready, and attempts since a TCP connection last came up.
+    failures: int = 0
+    failed_connects: int = 0
+    last_attempt: float = float("-inf")
+    not_before: float = 0.0
+    setup_until: float = float("inf")
+    last_used: float = 0.0
+    throttled_until: float = 0.0
+    last_error: str = ""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests may be sent, but for throttling."""
+        return self.connection is not None and self.connection.is_ready
+
+    @property
+    def load(self) -> int:
+        """How many requests are in flight."""
+        return 0 if self.connection is None else len(self.connection.in_flight)
+
+    def can_send(self, now: float) -> bool:
+        """Whether requests may be sent: the broker has not asked to be left alone (KIP-219)."""
+        return self.is_ready and self.throttled_until <= now
+
+    def can_connect(self, now: float) -> bool:
+        """Whether there is no connection and the pause after the last one is over."""
+        return self.connection is None and now >= self.not_before
+
+    def next_address(self, resolver: HostResolver) -> Address:
+        """Give the address to try: each of the host's in turn, then resolve again.
+
+        The address that was tried last is not the first one again where there are others: it may
+        be what is broken (KIP-302). Raises OSError or UnicodeError where the host has none.
+        """
+        if not self.addresses:
+            addresses = resolver.resolve(self.node.host, self.node.port)
+            if not addresses:
+                message = f"{self.node.host} has no address"
+                raise OSError(message)
+            if len(addresses) > 1 and addresses[0] == self.last_address:
+                del addresses[0]
+            self.addresses = addresses
+        self.last_address = self.addresses.pop(0)
+        return self.last_address
+
+    def connecting(self, now: float, setup_timeout: ExponentialBackoff, random: Random) -> None:
+        """Note an attempt; it may take longer after each that did not come up (KIP-601)."""
+        self.last_attempt = self.last_used = now
+        self.setup_until = now + setup_timeout.delay_s(self.failed_connects, random)
+
+    def connected(self) -> None:
+        """Note that TCP is up."""
+        self.setup_until = float("inf")
+        self.failed_connects = 0
+
+    def ready(self) -> None:
+        """Note that the node takes requests: what was wrong with it is over."""
+        self.failures = 0
+        self.last_error = ""
+
+    def lost(self, reason: str, now: float, backoff: ExponentialBackoff, random: Random) -> None:
+        """Note that the connection broke or did not come up; it may be tried again after a pause.
+
+        After one that was up, the host is resolved anew: it may have moved.
+        """
+        if self.connection is None or self.connection.state is ConnectionState.CONNECTING:
+            self.failed_connects += 1
+        else:
+            self.failed_connects = 0
+            self.addresses = None
+        self.connection = None
+        self.setup_until = float("inf")
+        self.last_error = reason
+        self.last_attempt = now
+        self.not_before = now + backoff.delay_s(self.failures, random)
+        self.failures += 1
+
+
+def least_loaded(states: Sequence[NodeState], now: float, random: Random) -> NodeState | None:
+    """Choose the node for a request that any may answer (NetworkClient.leastLoadedNode).
+
+    Best is one that takes requests, with the fewest in flight; then one whose connection is being
+    made; then one that can be connected to, the longest untried first. Looking begins anywhere, so
+    that many clients spread. None: no node can be used now.
+    """
+    if not states:
+        return None
+    start = random.randrange(len(states))
+    ready: NodeState | None = None
+    preparing: NodeState | None = None
+    idle: NodeState | None = None
+    for state in [*states[start:], *states[:start]]:
+        if state.can_send(now):
+            if ready is None or state.load < ready.load:
+                ready = state
+        elif state.connection is not None:
+            preparing = preparing if state.is_ready else state
+        elif state.can_connect(now) and (idle is None or state.last_attempt < idle.last_attempt):
+            idle = state
+    return ready or preparing or idle

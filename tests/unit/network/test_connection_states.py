@@ -1,0 +1,78 @@
+"""Which node is asked where any will do, as NetworkClient.leastLoadedNode of the Java client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import cast
+
+import pytest
+
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.connection_states import NodeState, least_loaded
+
+
+@dataclass
+class FakeConnection:
+    """A connection as far as the choice sees it."""
+
+    is_ready: bool
+    in_flight: list[int] = field(default_factory=list)
+
+
+def node(number: int) -> NodeState:
+    """Give a node without connection."""
+    return NodeState(Node(id=number, host="h", port=number))
+
+
+def ready(number: int, load: int = 0, throttled_until: float = 0.0) -> NodeState:
+    """Give a node that takes requests."""
+    state = node(number)
+    state.connection = cast("Connection", FakeConnection(is_ready=True, in_flight=[0] * load))
+    state.throttled_until = throttled_until
+    return state
+
+
+def preparing(number: int) -> NodeState:
+    """Give a node whose connection is being made."""
+    state = node(number)
+    state.connection = cast("Connection", FakeConnection(is_ready=False))
+    return state
+
+
+def tried(number: int, at: float, not_before: float = 0.0) -> NodeState:
+    """Give a node whose last attempt failed."""
+    state = node(number)
+    state.last_attempt, state.not_before = at, not_before
+    return state
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ([ready(1, 3), ready(2, 0), ready(3, 1)], 2),
+        ([ready(1, 3), ready(2, 2), preparing(3)], 2),
+        ([ready(1, 9), preparing(2), node(3)], 1),
+        ([preparing(1), node(2)], 1),
+        ([node(1), tried(2, at=5.0)], 1),
+        ([tried(1, at=5.0), tried(2, at=4.0), tried(3, at=6.0)], 2),
+        ([tried(1, at=9.9, not_before=10.1), tried(2, at=9.0)], 2),
+        ([tried(1, at=9.9, not_before=10.1)], None),
+        ([ready(1, throttled_until=11.0), ready(2, 5)], 2),
+        ([ready(1, throttled_until=11.0)], None),
+        ([ready(1, throttled_until=10.0)], 1),
+        ([], None),
+    ],
+)
+def test_the_choice_is_the_java_clients(states: list[NodeState], expected: int | None) -> None:
+    for seed in range(20):
+        chosen = least_loaded(states, 10.0, Random(seed))
+        assert (None if chosen is None else chosen.node.id) == expected, f"seed {seed}"
+
+
+@pytest.mark.parametrize("kind", [ready, preparing, node])
+def test_among_equals_chance_decides_so_that_clients_spread(kind: type) -> None:
+    states = [kind(number) for number in range(4)]
+    chosen = [least_loaded(states, 0.0, Random(seed)) for seed in range(100)]
+    assert {each.node.id for each in chosen if each is not None} == {0, 1, 2, 3}

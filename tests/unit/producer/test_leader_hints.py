@@ -1,0 +1,161 @@
+"""A Produce answer that names the new leader (KIP-951): taken at once, and not waited for, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from support.pure_producer import TOPIC, PureProducer, Settings, batches
+
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
+from spark_kafka_sink.wire.messages import (
+    LeaderIdAndEpoch,
+    MetadataResponse,
+    MetadataResponseBroker,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from spark_kafka_sink.wire.versions import NodeApiVersions
+
+NOT_LEADER, FENCED, CORRUPT = 6, 74, 2
+FULL = [b"x" * 400, b"y" * 400]
+
+
+@dataclass
+class Cluster(PureProducer):
+    """Brokers whose Metadata answers carry this leader epoch."""
+
+    epoch: int = 5
+
+    def metadata_response(self) -> MetadataResponse:
+        """Describe the cluster with epochs, and with every broker that there is."""
+        response = super().metadata_response()
+        response.brokers += [MetadataResponseBroker(node_id=9, host="127.0.0.1", port=9)]
+        for partition in response.topics[0].partitions:
+            partition.leader_epoch = self.epoch
+        return response
+
+    def refuse(
+        self, request: ClientRequest, code: int, leader: tuple[int, int] | None, *nodes: int
+    ) -> None:
+        """Refuse all partitions, naming a leader (id, epoch) and where nodes listen."""
+        assert request.node_id is not None
+        told = None if leader is None else LeaderIdAndEpoch(
+            leader_id=leader[0], leader_epoch=leader[1]
+        )  # fmt: skip
+        answers = [
+            PartitionProduceResponse(
+                index=b.topic_partition.partition, error_code=code, current_leader=told
+            )
+            for b in batches(request)
+        ]
+        response = ProduceResponse(
+            responses=[TopicProduceResponse(name=TOPIC, partition_responses=answers)],
+            node_endpoints=[NodeEndpoint(node_id=n, host="127.0.0.1", port=n) for n in nodes],
+        )
+        self.sender.handle(Answered(request, request.node_id, response, 10), self.now)
+
+
+def one_request(leaders: int = 1) -> tuple[Cluster, ClientRequest]:
+    """Give a producer with one batch in flight to node 1, long after the last metadata."""
+    producer = Cluster([leaders], Settings(retry_backoff=0.5))
+    producer.append(0, FULL)
+    producer.ready(1)
+    (request,) = producer.poll()
+    producer.now = 100.0
+    return producer, request
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER, FENCED])
+def test_a_named_leader_is_connected_to_and_sent_to_without_a_pause(code: int) -> None:
+    producer, request = one_request()
+    producer.refuse(request, code, (8, 6), 8)
+    work = producer.sender.poll(producer.now)
+    assert work.connect == {8}
+    assert [n.port for n in producer.metadata.nodes.values() if n.id == 8] == [8]
+    producer.sender.handle(NodeReady(8, NodeApiVersions({})), producer.now)
+    (drained,) = producer.sender.poll(producer.now).drained
+    assert (drained.node_id, drained.batches[0].attempts) == (8, 1)
+
+
+def test_a_broker_that_lags_behind_does_not_undo_the_named_leader() -> None:
+    producer, request = one_request()
+    producer.refuse(request, NOT_LEADER, (9, 6), 9)
+    assert producer.poll() == [], "which asked for metadata, and was told of the old leader"
+    assert producer.sender.poll(producer.now).connect == {9}
+
+
+def test_the_pause_is_left_out_once_for_each_change_of_the_leader() -> None:
+    producer, request = one_request()
+    producer.refuse(request, NOT_LEADER, (9, 6), 9)
+    producer.sender.handle(NodeReady(9, NodeApiVersions({})), producer.now)
+    (again,) = producer.poll()
+    producer.refuse(again, NOT_LEADER, (9, 6), 9)
+    assert producer.poll() == [], "the leader is the same as at the attempt before"
+    producer.now += 2.0
+    assert len(producer.poll()) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "leader", "nodes"),
+    [
+        (NOT_LEADER, None, ()),  # the broker does not know
+        (NOT_LEADER, (-1, -1), ()),
+        (NOT_LEADER, (8, 6), ()),  # no address
+        (NOT_LEADER, (9, 5), (9,)),  # not newer
+        (CORRUPT, (9, 6), (9,)),  # another error says nothing of leaders
+    ],
+)
+def test_without_a_newer_leader_the_pause_is_kept(
+    code: int, leader: tuple[int, int] | None, nodes: tuple[int, ...]
+) -> None:
+    producer, request = one_request()
+    producer.refuse(request, code, leader, *nodes)
+    assert producer.poll() == []
+    producer.now += 2.0
+    (again,) = producer.poll()
+    assert again.node_id == 1
+
+
+def test_metadata_that_tells_of_a_new_leader_ends_the_pause_too() -> None:
+    producer, request = one_request()
+    producer.leaders, producer.epoch = [2], 6
+    producer.sender.handle(NodeReady(2, NodeApiVersions({})), producer.now)
+    producer.refuse(request, NOT_LEADER, None)
+    (again,) = producer.poll()
+    assert again.node_id == 2
+
+
+def test_a_leader_that_moved_while_the_answer_was_awaited_is_not_waited_for() -> None:
+    producer, request = one_request()
+    producer.leaders, producer.epoch = [2], 6
+    producer.metadata.request_update()
+    assert producer.poll() == []
+    producer.sender.handle(NodeReady(2, NodeApiVersions({})), producer.now)
+    producer.lose(request)
+    (again,) = producer.poll()
+    assert again.node_id == 2
+
+
+def test_brokers_without_epochs_are_paused_for() -> None:
+    producer = Cluster([1], Settings(retry_backoff=0.5), epoch=-1)
+    producer.append(0, FULL)
+    producer.ready(1)
+    (request,) = producer.poll()
+    producer.now = 100.0
+    producer.refuse(request, NOT_LEADER, None)
+    assert producer.poll() == []
+
+
+def test_a_topic_that_was_idle_is_asked_for_again_while_batches_wait_for_its_leader() -> None:
+    producer = Cluster([-1])
+    producer.append(0, FULL)
+    producer.ready(1)
+    producer.metadata._tracked.clear()  # as after metadata.max.idle.ms
+    producer.metadata._topics.clear()
+    producer.leaders = [1]
+    producer.now = 10.0
+    assert producer.poll() == []
+    assert producer.sender.poll(producer.now).requests, "nothing was asked for"
