@@ -34,6 +34,7 @@ from spark_kafka_sink.model import RecordMetadata, TopicPartition
 from spark_kafka_sink.producer.deliveries import PartitionDelivery
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import check_partitions
+from spark_kafka_sink.producer.producer_batch import unfinished
 from spark_kafka_sink.producer.slices import Rows, check_record_sizes, record_sizes, slice_ends
 from spark_kafka_sink.producer_record import Headers, ProducerRecord
 from spark_kafka_sink.producer_thread import ProducerThread
@@ -352,12 +353,11 @@ class KafkaProducer:
             try:
                 waiting_for = accumulator.incomplete
                 self._thread.wake()
-                while any(not batch.is_done for batch in waiting_for):
+                while waiting_for := unfinished(waiting_for):
                     wait = None if deadline is None else deadline - time.monotonic()
                     if not changed.wait(wait):
                         message = f"{len(waiting_for)} batch(es) not acknowledged in {timeout} s"
                         raise TimeoutException(message)
-                    waiting_for = [batch for batch in waiting_for if not batch.is_done]
                 calls = self._thread.calls_due
                 while self._thread.calls_made < calls:
                     wait = None if deadline is None else deadline - time.monotonic()

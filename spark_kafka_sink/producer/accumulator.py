@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.batch_splitter import split
 from spark_kafka_sink.producer.compression_ratio import CompressionRatioEstimator
 from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch, RetainedBuffer
 from spark_kafka_sink.producer.record_spans import RecordSpan, SpanOwner
@@ -41,6 +42,8 @@ class RecordAccumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
+        # What a batch may have at most, where a broker has found one of a topic too large.
+        self._limits: dict[str, int] = {}
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
         # The partitions whose first batch is sealed; those with an open batch, oldest first.
         self._sealed: dict[TopicPartition, None] = {}
@@ -75,7 +78,8 @@ class RecordAccumulator:
 
     def full_bytes(self, topic: str) -> int:
         """Give how many bytes of records fill a batch, by how well they compress."""
-        size = self._batch_size_bytes - RECORD_BATCH_OVERHEAD
+        limit = self._limits.get(topic, self._batch_size_bytes)
+        size = min(self._batch_size_bytes, limit) - RECORD_BATCH_OVERHEAD
         if self._codec.compress is not None:
             size = self._ratios.uncompressed_bytes(topic, size)
         return max(1, size)
@@ -237,6 +241,26 @@ class RecordAccumulator:
         queue.insert(ahead, batch)
         self._sealed[batch.topic_partition] = None
 
+    def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        """Put smaller batches in the place of one that a broker found too large, and give them.
+
+        New batches of the topic will be as small: where the Java client has every batch of the
+        topic refused once more, here it is the first ones (RecordAccumulator.splitAndReenqueue).
+        """
+        topic = batch.topic_partition.topic
+        half = batch.size_bytes // 2
+        self._limits[topic] = min(half, self._limits.get(topic, half))
+        parts = split(batch)
+        batch.split_into(parts)
+        self._incomplete = {
+            each: None for old in self._incomplete for each in (parts if old is batch else [old])
+        }
+        self.available_bytes -= sum(part.copied_bytes for part in parts)
+        self.available_bytes -= sum(whole.size_bytes for whole in _retained(parts))
+        for part in reversed(parts):
+            self.reenqueue(part)
+        return parts
+
     def expired(self, now: float) -> list[ProducerBatch]:
         """Give the batches, in queues or in flight, whose delivery.timeout.ms has passed.
 
@@ -281,3 +305,7 @@ def _is_before(batch: ProducerBatch, sequence: int) -> bool:
     if not batch.has_sequence:
         return False
     return 0 < (sequence - batch.base_sequence) % 2**31 < 2**30
+
+
+def _retained(batches: Sequence[ProducerBatch]) -> set[RetainedBuffer]:
+    return {whole for batch in batches for whole in batch.retained}

@@ -25,9 +25,9 @@ def split(batch: ProducerBatch) -> list[ProducerBatch]:
     parts = []
     spans = batch.spans
     made = split_records(memoryview(section), batch.record_count, batch.base_timestamp_ms, target)
+    whole = RetainedBuffer(sum(len(part.records) for part in made))
     for part in made:
         records = part.stop - part.start
-        whole = RetainedBuffer(len(part.records))
         smaller = ProducerBatch(
             batch.topic_partition, batch.codec, part.base_timestamp_ms, batch.created_at
         )
@@ -40,5 +40,3 @@ def split(batch: ProducerBatch) -> list[ProducerBatch]:
         smaller.seal()
         parts.append(smaller)
     return parts
-
-

@@ -87,6 +87,9 @@ class BatchCompletion:
         if error_code(code).refresh_metadata:
             self._metadata.request_update()
         batch.node_id = None
+        if code == codes.MESSAGE_TOO_LARGE and batch.record_count > 1:
+            self._split(batch)
+            return
         if self._can_retry(batch, code, answer, now):
             # A newer leader than the one that was asked need not be waited for (KIP-951).
             moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
@@ -95,6 +98,13 @@ class BatchCompletion:
             self._accumulator.reenqueue(batch)
             return
         self._give_up(batch, _exception(batch, code, reason, node_id))
+
+    def _split(self, batch: ProducerBatch) -> None:
+        """Send a batch again as smaller ones; that is no attempt of theirs."""
+        parts = self._accumulator.split(batch)
+        if self._sequences is not None:
+            self._sequences.replace(batch, parts)
+        self._accumulator.deallocate(batch)
 
     def expired(self, batch: ProducerBatch, now: float) -> None:
         """Give up a batch whose delivery.timeout.ms has passed.

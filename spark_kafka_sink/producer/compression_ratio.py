@@ -30,10 +30,6 @@ class CompressionRatioEstimator:
             estimate -= (estimate - ratio) * _IMPROVING_SHARE
         self._ratios[topic] = estimate
 
-    def reset(self, topic: str, ratio: float) -> None:
-        """Set the estimate after a batch came out too large: never below 1."""
-        self._ratios[topic] = max(1.0, ratio)
-
     def uncompressed_bytes(self, topic: str, compressed_bytes: int) -> int:
         """Give how many bytes of records fill `compressed_bytes`."""
         return int(compressed_bytes / (self._ratios.get(topic, 1.0) * _SAFETY))

@@ -10,7 +10,7 @@ into the batch's own buffer and larger ones are referenced; what is referenced i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final
 
@@ -37,14 +37,18 @@ class BatchState(Enum):
     IN_FLIGHT = "sent, waiting for the answer"
     SUCCEEDED = "acknowledged"
     FAILED = "given up"
+    SPLIT = "too large, replaced by smaller batches"
 
 
 TRANSITIONS: Final[Mapping[BatchState, frozenset[BatchState]]] = {
     BatchState.OPEN: frozenset({BatchState.SEALED, BatchState.FAILED}),
     BatchState.SEALED: frozenset({BatchState.IN_FLIGHT, BatchState.FAILED}),
-    BatchState.IN_FLIGHT: frozenset({BatchState.SEALED, BatchState.SUCCEEDED, BatchState.FAILED}),
+    BatchState.IN_FLIGHT: frozenset(
+        {BatchState.SEALED, BatchState.SUCCEEDED, BatchState.FAILED, BatchState.SPLIT}
+    ),
     BatchState.SUCCEEDED: frozenset(),
     BatchState.FAILED: frozenset(),
+    BatchState.SPLIT: frozenset(),
 }
 
 
@@ -78,6 +82,7 @@ class ProducerBatch:
         "max_timestamp_ms",
         "node_id",
         "packed",
+        "parts",
         "producer",
         "record_count",
         "records_bytes",
@@ -103,6 +108,8 @@ class ProducerBatch:
         self.retained: list[RetainedBuffer] = []
         # The records that somebody waits for one by one; a batch that is split splits them too.
         self.spans: list[RecordSpan] = []
+        # What it was split into.
+        self.parts: list[ProducerBatch] = []
         self.packed = False
         self.settled = False
         self.sent_bytes = 0
@@ -133,8 +140,8 @@ class ProducerBatch:
 
     @property
     def is_done(self) -> bool:
-        """Whether the batch has succeeded or failed for good."""
-        return self._state in (BatchState.SUCCEEDED, BatchState.FAILED)
+        """Whether nothing more will happen to the batch; its `parts` may be another matter."""
+        return not TRANSITIONS[self._state]
 
     @property
     def has_sequence(self) -> bool:
@@ -145,6 +152,11 @@ class ProducerBatch:
     def size_bytes(self) -> int:
         """Bytes of the batch as it will be sent; before it is packed, an upper bound."""
         return RECORD_BATCH_OVERHEAD + sum(map(len, self._pieces))
+
+    @property
+    def records(self) -> Buffer:
+        """The records as one buffer, as they will be sent."""
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
     def append(
         self, piece: memoryview, records: int, max_timestamp_ms: int, whole: RetainedBuffer
@@ -231,6 +243,11 @@ class ProducerBatch:
         self._to(BatchState.FAILED)
         self.error = error
 
+    def split_into(self, parts: list[ProducerBatch]) -> None:
+        """Note the batches that take its place."""
+        self._to(BatchState.SPLIT)
+        self.parts = parts
+
     def release(self) -> int:
         """Let go of the records and give the bytes of memory this frees."""
         freed = self._release_retained()
@@ -251,3 +268,14 @@ class ProducerBatch:
             message = f"{self!r} cannot become {state.name}"
             raise IllegalStateException(message)
         self._state = state
+
+
+def unfinished(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
+    """Give those that are neither acknowledged nor given up, a split one as its parts."""
+    found = []
+    for batch in batches:
+        if not batch.is_done:
+            found.append(batch)
+        elif batch.parts:
+            found += unfinished(batch.parts)
+    return found

@@ -18,6 +18,7 @@ partitions follow as soon as they have nothing in flight.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
@@ -117,6 +118,12 @@ class Sequences:
             known.last_acked_sequence = last
         known.last_acked_offset = max(known.last_acked_offset, batch.base_offset)
         known.is_confirmed = True
+
+    def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
+        """Put the parts of a batch that was split in its place; they have its sequences."""
+        in_flight = self._partitions[batch.topic_partition].in_flight
+        place = in_flight.index(batch)
+        in_flight[place : place + 1] = parts
 
     def failed(self, batch: ProducerBatch) -> None:
         """Note that `batch` was given up and that no answer to it can come any more.
