@@ -22,7 +22,7 @@ def topic_load(
     """Give the partitions to spread rows over, and what each has waiting.
 
     They are the ones with a leader that takes data; where no leader does, the ones with a leader;
-    where none has one, all. adaptive: partitioner.adaptive.partitioning.enable, whether queues weigh.
+    where none has one, all. adaptive: whether queues weigh (KIP-794).
     """
     with_leader = topic.available or list(range(len(topic.leaders)))
     quick = [p for p in with_leader if not latencies.is_slow(topic.leaders[p])]
