@@ -1,13 +1,17 @@
 """Producer configuration: the Java client's names, from strings to one checked, frozen struct.
 
 Owns names, types, ranges, defaults and the rules between options (ProducerConfig). It reads no
-environment and no file. Names that are not known are refused with the nearest one that is; names
-that the Java client has and this one has not yet are refused with a sentence that says so.
+environment and no file. Every option of the Java producer is either a field of `ProducerConfig`, or
+in one of the tables below it: refused, or read and without effect. Names that are not known are
+refused with the nearest one that is.
+
+The string behind a field says what the option does; docs/configuration.md is made of them.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal
@@ -23,12 +27,17 @@ logger = logging.getLogger(__name__)
 NonNegative = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 NonNegativeLong = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+IdleMs = Annotated[int, Meta(ge=5000, le=2**63 - 1)]
 BufferSize = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
-GzipLevel = Annotated[int, Meta(ge=-1, le=9)]
+GzipLevel = Literal[-1, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 Lz4Level = Annotated[int, Meta(ge=1, le=17)]
 ZstdLevel = Annotated[int, Meta(ge=-131072, le=22)]
 
 _MAX_IN_FLIGHT_OF_IDEMPOTENCE: Final = 5
+_ADDRESS: Final = re.compile(
+    r"(?:[\w\-%.]*://)?(?:\[(?P<six>[0-9a-fA-F:.%\w]+)\]|(?P<host>[\w\-%.:]+)):(?P<port>\d{1,5})"
+)
 _DEFAULT_PORT_HINT: Final = "write host:port, several separated by commas"
 
 
@@ -38,43 +47,113 @@ class ProducerConfig(
     """A producer's configuration; the defaults are the Java client's (Kafka 4.x)."""
 
     bootstrap_servers: str = field(name="bootstrap.servers")
+    """Brokers as `host:port`, separated by commas; any one that is up leads to the others."""
     client_id: str = field(name="client.id", default="")
+    """The name by which brokers log and limit this client."""
+
     acks: Literal["all", "-1", "0", "1"] = "all"
+    """What counts as written: `all` in-sync replicas have it, 1: the leader has, 0: it was sent."""
     enable_idempotence: bool = field(name="enable.idempotence", default=True)
+    """No duplicates and no changed order by retries; needs acks=all, and at most 5 in flight."""
     retries: NonNegative = 2**31 - 1
+    """How often a batch is sent again; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: NonNegative = field(name="delivery.timeout.ms", default=120_000)
+    """How long a record may take from append to acknowledgement; then its delivery has failed."""
     request_timeout_ms: NonNegative = field(name="request.timeout.ms", default=30_000)
-    linger_ms: NonNegativeLong = field(name="linger.ms", default=5)
-    batch_size: NonNegative = field(name="batch.size", default=16_384)
-    buffer_memory: NonNegativeLong = field(name="buffer.memory", default=33_554_432)
-    max_request_size: NonNegative = field(name="max.request.size", default=1_048_576)
-    max_block_ms: NonNegativeLong = field(name="max.block.ms", default=60_000)
+    """How long an answer is waited for; then the connection is closed and its requests go again."""
     max_in_flight_requests_per_connection: Positive = field(
         name="max.in.flight.requests.per.connection", default=5
     )
+    """Produce requests under way to one broker."""
+
+    linger_ms: NonNegativeLong = field(name="linger.ms", default=5)
+    """How long a batch that is not full waits for more; a flush ends it."""
+    batch_size: NonNegative = field(name="batch.size", default=16_384)
+    """Bytes of a batch of one partition, as it is sent."""
+    buffer_memory: NonNegativeLong = field(name="buffer.memory", default=33_554_432)
+    """Bytes held until they are acknowledged; appending waits when they are used up."""
+    max_request_size: NonNegative = field(name="max.request.size", default=1_048_576)
+    """The largest request, and the largest record."""
+    max_block_ms: NonNegativeLong = field(name="max.block.ms", default=60_000)
+    """How long appending waits for memory or for metadata."""
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = field(
         name="compression.type", default="none"
     )
+    """`none`, `gzip`, `snappy`, `lz4` or `zstd`."""
     compression_gzip_level: GzipLevel = field(name="compression.gzip.level", default=-1)
+    """1 to 9, or -1 for the codec's own default (KIP-390)."""
     compression_lz4_level: Lz4Level = field(name="compression.lz4.level", default=9)
+    """1 to 17; 9 is the fast compressor, as in Java."""
     compression_zstd_level: ZstdLevel = field(name="compression.zstd.level", default=3)
+    """-131072 to 22."""
+
+    partitioner_class: Literal["roundrobin", "uniformsticky"] | None = field(
+        name="partitioner.class", default=None
+    )
+    """How rows without partition are spread: none for the built-in one, `roundrobin`, or
+    `uniformsticky` (keys are not looked at); the Java classes' names are understood."""
+    partitioner_adaptive_partitioning_enable: bool = field(
+        name="partitioner.adaptive.partitioning.enable", default=True
+    )
+    """Whether rows without key go less to brokers that are slow (KIP-794)."""
+    partitioner_availability_timeout_ms: NonNegativeLong = field(
+        name="partitioner.availability.timeout.ms", default=0
+    )
+    """After how long without progress a broker's partitions get no rows without key; 0: never."""
+    partitioner_ignore_keys: bool = field(name="partitioner.ignore.keys", default=False)
+    """Whether rows with a key are spread like those without."""
+
+    client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = (
+        field(name="client.dns.lookup", default="use_all_dns_ips")
+    )
+    """Try every address of a host (KIP-602), or take bootstrap hosts for their canonical names."""
     metadata_max_age_ms: NonNegativeLong = field(name="metadata.max.age.ms", default=300_000)
+    """How old what is known of topics and brokers may get."""
+    metadata_max_idle_ms: IdleMs = field(name="metadata.max.idle.ms", default=300_000)
+    """After how long a topic that is not written to is forgotten (KIP-526)."""
+    metadata_recovery_strategy: Literal["rebootstrap", "none"] = field(
+        name="metadata.recovery.strategy", default="rebootstrap"
+    )
+    """Whether the bootstrap servers are asked again when no broker answers (KIP-899)."""
+    metadata_recovery_rebootstrap_trigger_ms: NonNegativeLong = field(
+        name="metadata.recovery.rebootstrap.trigger.ms", default=300_000
+    )
+    """After how long without metadata every connection is given up for them (KIP-1102)."""
     reconnect_backoff_ms: NonNegativeLong = field(name="reconnect.backoff.ms", default=50)
+    """The pause before connecting to a broker again; doubles up to the maximum."""
     reconnect_backoff_max_ms: NonNegativeLong = field(name="reconnect.backoff.max.ms", default=1000)
+    """The longest pause before connecting again; reconnect.backoff.ms where only that is set."""
     retry_backoff_ms: NonNegativeLong = field(name="retry.backoff.ms", default=100)
+    """The pause before sending again; doubles up to the maximum (KIP-580)."""
     retry_backoff_max_ms: NonNegativeLong = field(name="retry.backoff.max.ms", default=1000)
+    """The longest pause before sending again; where it is under retry.backoff.ms, the only one."""
     socket_connection_setup_timeout_ms: NonNegativeLong = field(
         name="socket.connection.setup.timeout.ms", default=10_000
     )
+    """How long a connection may take to come up; doubles up to the maximum (KIP-601)."""
     socket_connection_setup_timeout_max_ms: NonNegativeLong = field(
         name="socket.connection.setup.timeout.max.ms", default=30_000
     )
-    connections_max_idle_ms: NonNegativeLong = field(
-        name="connections.max.idle.ms", default=540_000
-    )
+    """The longest time that a connection may ever take to come up."""
+    connections_max_idle_ms: Long = field(name="connections.max.idle.ms", default=540_000)
+    """After how long an unused connection is closed; negative: never."""
     send_buffer_bytes: BufferSize = field(name="send.buffer.bytes", default=131_072)
+    """The system's send buffer of a connection; -1 leaves it to the system."""
     receive_buffer_bytes: BufferSize = field(name="receive.buffer.bytes", default=32_768)
+    """The system's receive buffer of a connection; -1 leaves it to the system."""
     security_protocol: Literal["PLAINTEXT"] = field(name="security.protocol", default="PLAINTEXT")
+    """`PLAINTEXT` is what there is so far."""
+
+    metrics_num_samples: Positive = field(name="metrics.num.samples", default=2)
+    """How many samples a rate or an average is computed over."""
+    metrics_sample_window_ms: NonNegativeLong = field(
+        name="metrics.sample.window.ms", default=30_000
+    )
+    """How long one sample is."""
+    metrics_recording_level: Literal["INFO", "DEBUG", "TRACE"] = field(
+        name="metrics.recording.level", default="INFO"
+    )
+    """Down to which level metrics are kept: `INFO`, `DEBUG` or `TRACE`."""
 
     @property
     def compression_level(self) -> int | None:
@@ -94,7 +173,7 @@ class ProducerConfig(
     @property
     def bootstrap_nodes(self) -> list[Node]:
         """The bootstrap addresses as nodes with the ids -1, -2 and so on."""
-        entries = [e.strip() for e in self.bootstrap_servers.split(",") if e.strip()]
+        entries = dict.fromkeys(e.strip() for e in self.bootstrap_servers.split(",") if e.strip())
         return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
 
 
@@ -113,44 +192,64 @@ def producer_config(
     """
     known = {f.encode_name for f in msgspec.structs.fields(ProducerConfig)}
     for name in options:
-        if name not in known:
+        if name in NO_EFFECT:
+            logger.warning("%s%s has no effect: %s", prefix, name, NO_EFFECT[name])
+        elif name in OFF_ONLY:
+            _check_off(name, options[name], prefix)
+        elif name not in known:
             message = _unknown(name, known, prefix)
-            if not lenient or name in NOT_YET:
+            if not lenient or name in NOT_YET or name in REFUSED:
                 raise ConfigException(message)
             logger.warning(message)
     options = {name: value for name, value in options.items() if name in known}
-    if not options.get("bootstrap.servers"):
-        message = f"{prefix}bootstrap.servers is not set; {_DEFAULT_PORT_HINT}"
-        raise ConfigException(message)
     settings = {**(defaults or {}), **options}
     given = {name: _normal(name, value) for name, value in settings.items()}
+    if not given.get("bootstrap.servers"):
+        message = f"{prefix}bootstrap.servers is not set; {_DEFAULT_PORT_HINT}"
+        raise ConfigException(message)
     try:
         config = msgspec.convert(given, ProducerConfig, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigException(_invalid(error, given, prefix)) from None
     config = _settle_idempotence(config, options, prefix)
     config = _settle_delivery_timeout(config, options, prefix)
+    config = _settle_backoffs(config, options, prefix)
     _ = config.bootstrap_nodes
     return config
 
 
 def _normal(name: str, value: Any) -> Any:
-    """Bring letter case and blanks to the form the struct expects."""
+    """Bring letter case, blanks and lists to the form the struct expects."""
+    if name == "bootstrap.servers" and value is not None:
+        entries = value if isinstance(value, list | tuple) else str(value).split(",")
+        return ",".join(entry for each in entries if (entry := str(each).strip()))
     if not isinstance(value, str):
-        return str(value) if name in ("acks", "bootstrap.servers") else value
+        return str(value) if name == "acks" else value
     value = value.strip()
-    if name in ("acks", "compression.type") or value.lower() in ("true", "false"):
+    if name == "partitioner.class":
+        return _PARTITIONERS.get(value.lower(), value.lower())
+    if name in _LOWER_CASE or value.lower() in ("true", "false"):
         return value.lower()
-    return value.upper() if name == "security.protocol" else value
+    return value.upper() if name in _UPPER_CASE else value
+
+
+def _check_off(name: str, value: Any, prefix: str) -> None:
+    """Take an option that can only be off here."""
+    if str(value).strip().lower() != "false":
+        message = f"{prefix}{name} is {value!r}: expected false, since {OFF_ONLY[name]}"
+        raise ConfigException(message)
 
 
 def _unknown(name: str, known: set[str], prefix: str) -> str:
+    if name in REFUSED:
+        return f"{prefix}{name} is refused: {REFUSED[name]}; remove it"
     if name in NOT_YET:
         return (
             f"{prefix}{name} is an option of the Java producer that this one does not have yet; "
             "remove it"
         )
-    close = get_close_matches(name, known | NOT_YET, n=1, cutoff=0.6)
+    names = known | NOT_YET | REFUSED.keys() | NO_EFFECT.keys() | OFF_ONLY.keys()
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"; did you mean {prefix}{close[0]}?" if close else ""
     return f"{prefix}{name} is not an option of the Kafka producer{hint}"
 
@@ -168,9 +267,24 @@ def _invalid(error: msgspec.ValidationError, given: Mapping[str, Any], prefix: s
     return f"{prefix}{name} is {given[name]!r}: {expected}"
 
 
+_LOWER_CASE: Final = ("acks", "compression.type", "client.dns.lookup", "metadata.recovery.strategy")
+_UPPER_CASE: Final = ("security.protocol", "metrics.recording.level")
+# Java's classes go by their names, with the package or without; in lower case here.
+_PARTITIONERS: Final = {
+    "": None,
+    "roundrobinpartitioner": "roundrobin",
+    "org.apache.kafka.clients.producer.roundrobinpartitioner": "roundrobin",
+    "uniformstickypartitioner": "uniformsticky",
+    "org.apache.kafka.clients.producer.uniformstickypartitioner": "uniformsticky",
+}
 _ALLOWED: Final = {
     "acks": ("all", "-1", "0", "1"),
+    "client.dns.lookup": ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+    "compression.gzip.level": ("-1", "1 to 9"),
     "compression.type": ("none", "gzip", "snappy", "lz4", "zstd"),
+    "metadata.recovery.strategy": ("rebootstrap", "none"),
+    "metrics.recording.level": ("INFO", "DEBUG", "TRACE"),
+    "partitioner.class": ("roundrobin", "uniformsticky", "or nothing for the built-in one"),
     "security.protocol": ("PLAINTEXT (TLS and SASL are not supported yet)",),
 }
 
@@ -222,35 +336,74 @@ def _settle_delivery_timeout(
     return msgspec.structs.replace(config, delivery_timeout_ms=least)
 
 
+def _settle_backoffs(
+    config: ProducerConfig, options: Mapping[str, Any], prefix: str
+) -> ProducerConfig:
+    """Apply the rules of CommonClientConfigs on pairs of a pause and its maximum.
+
+    A reconnect.backoff.ms that is set alone is constant. A pause over its maximum is the maximum,
+    always; that is said, since who set it will not expect it.
+    """
+    if "reconnect.backoff.ms" in options and "reconnect.backoff.max.ms" not in options:
+        config = msgspec.structs.replace(
+            config, reconnect_backoff_max_ms=config.reconnect_backoff_ms
+        )
+    pairs = (
+        ("retry.backoff", config.retry_backoff_ms, config.retry_backoff_max_ms),
+        ("reconnect.backoff", config.reconnect_backoff_ms, config.reconnect_backoff_max_ms),
+        (
+            "socket.connection.setup.timeout",
+            config.socket_connection_setup_timeout_ms,
+            config.socket_connection_setup_timeout_max_ms,
+        ),
+    )
+    for name, base, most in pairs:
+        if base > most:
+            logger.warning(
+                "%s%s.ms=%d is more than %s.max.ms=%d: it is always the latter",
+                prefix, name, base, name, most,
+            )  # fmt: skip
+    return config
+
+
 def _node(node_id: int, entry: str) -> Node:
     # A protocol name before the address is allowed and ignored, as the Java client does.
-    address = entry.rpartition("://")[2]
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    found = _ADDRESS.fullmatch(entry)
+    if found is None or not 0 < int(found["port"]) < 65536:
         message = f"bootstrap.servers has {entry!r}, which is not an address: {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
-    return Node(id=node_id, host=host.strip("[]"), port=int(port))
+    return Node(id=node_id, host=found["six"] or found["host"], port=int(found["port"]))
 
 
+# Options of the Java producer that are read and change nothing, and why.
+NO_EFFECT: Final[Mapping[str, str]] = {
+    "metric.reporters": "it names Java classes",
+}
+# Options of the Java producer that can be off here and not on, and why.
+OFF_ONLY: Final[Mapping[str, str]] = {
+    "enable.metrics.push": "this producer sends brokers no metrics of its own (KIP-714)",
+    "transaction.two.phase.commit.enable": "brokers offer it to no client by default (KIP-939)",
+}
+# Options of the Java producer that this one will not have, and why.
+REFUSED: Final[Mapping[str, str]] = {
+    "buffer.memory.allocation.strategy": "memory is allocated as it is used",
+    "config.providers": "values are taken as they are written, and nothing is looked up for them",
+    "security.providers": "it names Java classes",
+    "ssl.engine.factory.class": "it names a Java class",
+    "ssl.keymanager.algorithm": "it is about the Java runtime",
+    "ssl.provider": "it is about the Java runtime",
+    "ssl.secure.random.implementation": "it is about the Java runtime",
+    "ssl.trustmanager.algorithm": "it is about the Java runtime",
+}
 # Options of the Java producer (ProducerConfig, SslConfigs, SaslConfigs) that are not here yet.
 NOT_YET: Final = frozenset(
     {
-        "client.dns.lookup",
-        "config.providers",
-        "enable.metrics.push",
+        "bootstrap.resolve.timeout.ms",
+        "client.rack",
         "interceptor.classes",
         "key.serializer",
-        "metadata.max.idle.ms",
-        "metadata.recovery.rebootstrap.trigger.ms",
-        "metadata.recovery.strategy",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
-        "partitioner.adaptive.partitioning.enable",
-        "partitioner.availability.timeout.ms",
-        "partitioner.class",
-        "partitioner.ignore.keys",
+        "metadata.cluster.check.enable",
+        "partitioner.rack.aware",
         "sasl.client.callback.handler.class",
         "sasl.jaas.config",
         "sasl.kerberos.kinit.cmd",
@@ -269,34 +422,48 @@ NOT_YET: Final = frozenset(
         "sasl.login.retry.backoff.max.ms",
         "sasl.login.retry.backoff.ms",
         "sasl.mechanism",
+        "sasl.oauthbearer.assertion.algorithm",
+        "sasl.oauthbearer.assertion.claim.aud",
+        "sasl.oauthbearer.assertion.claim.exp.seconds",
+        "sasl.oauthbearer.assertion.claim.iss",
+        "sasl.oauthbearer.assertion.claim.jti.include",
+        "sasl.oauthbearer.assertion.claim.nbf.seconds",
+        "sasl.oauthbearer.assertion.claim.sub",
+        "sasl.oauthbearer.assertion.file",
+        "sasl.oauthbearer.assertion.private.key.file",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.assertion.template.file",
+        "sasl.oauthbearer.client.credentials.client.id",
+        "sasl.oauthbearer.client.credentials.client.secret",
         "sasl.oauthbearer.clock.skew.seconds",
         "sasl.oauthbearer.expected.audience",
         "sasl.oauthbearer.expected.issuer",
+        "sasl.oauthbearer.header.urlencode",
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "sasl.oauthbearer.jwt.retriever.class",
+        "sasl.oauthbearer.jwt.validator.class",
+        "sasl.oauthbearer.scope",
         "sasl.oauthbearer.scope.claim.name",
         "sasl.oauthbearer.sub.claim.name",
         "sasl.oauthbearer.token.endpoint.url",
-        "security.providers",
         "ssl.cipher.suites",
         "ssl.enabled.protocols",
         "ssl.endpoint.identification.algorithm",
-        "ssl.engine.factory.class",
         "ssl.key.password",
-        "ssl.keymanager.algorithm",
         "ssl.keystore.certificate.chain",
         "ssl.keystore.key",
         "ssl.keystore.location",
         "ssl.keystore.password",
         "ssl.keystore.type",
         "ssl.protocol",
-        "ssl.provider",
-        "ssl.secure.random.implementation",
-        "ssl.trustmanager.algorithm",
         "ssl.truststore.certificates",
         "ssl.truststore.location",
         "ssl.truststore.password",
         "ssl.truststore.type",
         "transaction.timeout.ms",
-        "transaction.two.phase.commit.enable",
         "transactional.id",
         "value.serializer",
     }

@@ -67,7 +67,15 @@ class ProducerThread:
             delivery_timeout_s=config.delivery_timeout_ms / 1000,
             codec=codec(config.compression_type, config.compression_level),
         )
-        self.metadata = ClusterMetadata(config.metadata_max_age_ms / 1000, retry_backoff, random)
+        rebootstraps = config.metadata_recovery_strategy == "rebootstrap"
+        trigger_s = config.metadata_recovery_rebootstrap_trigger_ms / 1000
+        self.metadata = ClusterMetadata(
+            config.metadata_max_age_ms / 1000,
+            retry_backoff,
+            random,
+            max_idle_s=config.metadata_max_idle_ms / 1000,
+            rebootstrap_after_s=trigger_s if rebootstraps else None,
+        )
         self.deliveries = Deliveries()
         self.latencies = NodeLatencies(config.partitioner_availability_timeout_ms / 1000)
         sequences = Sequences() if config.enable_idempotence else None
@@ -110,7 +118,13 @@ class ProducerThread:
                     config.socket_connection_setup_timeout_ms,
                     config.socket_connection_setup_timeout_max_ms,
                 ),
-                connections_max_idle_s=config.connections_max_idle_ms / 1000,
+                connections_max_idle_s=(
+                    config.connections_max_idle_ms / 1000
+                    if config.connections_max_idle_ms >= 0
+                    else float("inf")
+                ),
+                client_dns_lookup=config.client_dns_lookup,
+                rebootstraps=rebootstraps,
             ),
             config.bootstrap_nodes,
             self._clock,
