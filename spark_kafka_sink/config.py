@@ -227,7 +227,7 @@ def _normal(name: str, value: Any) -> Any:
         return str(value) if name == "acks" else value
     value = value.strip()
     if name == "partitioner.class":
-        return _PARTITIONERS.get(value.lower(), value.lower())
+        return PARTITIONERS.get(value.lower(), value.lower())
     if name in _LOWER_CASE or value.lower() in ("true", "false"):
         return value.lower()
     return value.upper() if name in _UPPER_CASE else value
@@ -270,7 +270,7 @@ def _invalid(error: msgspec.ValidationError, given: Mapping[str, Any], prefix: s
 _LOWER_CASE: Final = ("acks", "compression.type", "client.dns.lookup", "metadata.recovery.strategy")
 _UPPER_CASE: Final = ("security.protocol", "metrics.recording.level")
 # Java's classes go by their names, with the package or without; in lower case here.
-_PARTITIONERS: Final = {
+PARTITIONERS: Final = {
     "": None,
     "roundrobinpartitioner": "roundrobin",
     "org.apache.kafka.clients.producer.roundrobinpartitioner": "roundrobin",

@@ -21,6 +21,8 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from spark_kafka_sink.batch_partitioner import OPTION as PARTITIONER
+from spark_kafka_sink.batch_partitioner import BatchPartitioner, load_partitioner, with_partitions
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
@@ -60,7 +62,8 @@ class KafkaProducer:
 
     configs: options of the Java producer by their Java names, as strings or values;
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
-    objects, classes or their names as ``module.Name``. key_serializer, value_serializer: in place
+    objects, classes or their names as ``module.Name``, and so may be ``partitioner.class`` (see
+    `batch_partitioner`). key_serializer, value_serializer: in place
     of the options, which are then ignored. Raises ConfigException. Slices of several threads are
     appended one after another. A producer belongs to the process that made it: it does not survive
     a fork.
@@ -74,10 +77,14 @@ class KafkaProducer:
         value_serializer: object = None,
     ) -> None:
         given: dict[str, Any] = {}
+        partitioner: BatchPartitioner | None = None
         if isinstance(configs, ProducerConfig):
             config = configs
         else:
             given = dict(configs)
+            partitioner = load_partitioner(given.get(PARTITIONER))
+            if partitioner is not None:
+                del given[PARTITIONER]
             config = producer_config({k: v for k, v in given.items() if k not in _ROW_OPTIONS})
         options = {"key.serializer": key_serializer, "value.serializer": value_serializer}
         serializers = [
@@ -89,6 +96,7 @@ class KafkaProducer:
         client_id = config.client_id or f"producer-{next(_numbers)}"
         self._thread = ProducerThread(config, client_id)
         self._appender = SliceAppender(self._thread, config)
+        self._partitioner = partitioner
         self._interceptors = interceptors
         self._rows = RowProducer(
             self._thread,
@@ -98,6 +106,7 @@ class KafkaProducer:
             buffer_memory_bytes=config.buffer_memory,
             serializers=serializers,
             interceptors=interceptors,
+            partitioner=partitioner,
         )
         self._thread.feeder = self._rows
         self._waiting: deque[object] = deque()
@@ -137,6 +146,8 @@ class KafkaProducer:
         deadline = self._block_deadline()
         topics = [self._wait_for_topic(name, deadline) for name in rows.topics]
         topics = self._check_partitions(rows, topics, deadline)
+        if self._partitioner is not None:
+            rows = with_partitions(rows, record_batch, topics, self._partitioner)
         # What this thread has sent row by row goes before.
         self._rows.drain()
         start = 0

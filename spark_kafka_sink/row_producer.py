@@ -21,6 +21,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from spark_kafka_sink.batch_partitioner import BatchPartitioner, sent_batch, with_partitions
 from spark_kafka_sink.errors import (
     ApiException,
     IllegalStateException,
@@ -144,8 +145,10 @@ class RowProducer:
         buffer_memory_bytes: int,
         serializers: Sequence[Serializer | None],
         interceptors: ProducerInterceptors,
+        partitioner: BatchPartitioner | None,
     ) -> None:
         self._thread = thread
+        self._partitioner = partitioner
         self._appender = appender
         self._linger_s = linger_s
         self._limits = (
@@ -353,6 +356,8 @@ class RowProducer:
         """Append a chunk's rows; where that fails, their futures say why."""
         try:
             rows = chunk.rows()
+            if self._partitioner is not None:
+                rows = with_partitions(rows, sent_batch(rows), [chunk.metadata], self._partitioner)
             return self._appender.append(
                 rows,
                 record_sizes(rows.columns),

@@ -5,10 +5,10 @@ In that order of precedence, as in the Java client: an explicit partition wins; 
 its partition whatever fails (BuiltInPartitioner.partitionForKey); the rest is spread over the
 available partitions, in the way that partitioner.class names:
 
-built in (null)          sticky for a batch's worth of bytes, then another one: the less a partition
-                         has waiting, the more likely (KIP-794)
-RoundRobinPartitioner    each row to the next one; keys do not count
-UniformStickyPartitioner sticky, then any other one; keys do not count (KIP-480)
+built in (null)  sticky for a batch's worth of bytes, then another one: the less a partition has
+                 waiting, the more likely (KIP-794)
+roundrobin       each row to the next one; keys do not count (RoundRobinPartitioner)
+uniformsticky    sticky, then any other one; keys do not count (KIP-480)
 
 It knows nothing of how loads come about, and waits for nothing.
 """
@@ -110,11 +110,11 @@ class Strategy:
     uses_keys: bool
 
 
-BUILT_IN: Final = "BuiltInPartitioner"
-STRATEGIES: Final[Mapping[str, Strategy]] = {
-    BUILT_IN: Strategy(StickyPartitioner, uses_keys=True),
-    "RoundRobinPartitioner": Strategy(lambda _: RoundRobinPartitioner(), uses_keys=False),
-    "UniformStickyPartitioner": Strategy(
+# By partitioner.class; None is the built-in one.
+STRATEGIES: Final[Mapping[str | None, Strategy]] = {
+    None: Strategy(StickyPartitioner, uses_keys=True),
+    "roundrobin": Strategy(lambda _: RoundRobinPartitioner(), uses_keys=False),
+    "uniformsticky": Strategy(
         lambda random: StickyPartitioner(random, elsewhere=True), uses_keys=False
     ),
 }
@@ -123,7 +123,9 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
 class Partitioner:
     """Partitions for slices of rows of any topic, by one strategy."""
 
-    def __init__(self, random: Random, name: str = BUILT_IN, *, ignore_keys: bool = False) -> None:
+    def __init__(
+        self, random: Random, name: str | None = None, *, ignore_keys: bool = False
+    ) -> None:
         self._strategy = STRATEGIES[name]
         self._random = random
         self._spreads: dict[str, Spread] = {}

@@ -205,7 +205,7 @@ def test_the_less_a_partition_has_waiting_the_more_it_gets(lengths: list[int], s
 def test_uniform_sticky_always_goes_elsewhere_and_does_not_look_at_keys(
     sizes: list[int], partitions: int, seed: int
 ) -> None:
-    partitioner = Partitioner(Random(seed), "UniformStickyPartitioner")
+    partitioner = Partitioner(Random(seed), "uniformsticky")
     assert not partitioner.uses_keys
     chosen = partitioner.partition(
         "topic", None, None, _int64(sizes), partitions, _load(range(partitions))
@@ -231,4 +231,4 @@ def test_round_robin_gives_each_row_to_the_next(slices: list[list[int]], partiti
 def test_keys_do_not_count_where_they_are_to_be_ignored() -> None:
     assert Partitioner(Random(1)).uses_keys
     assert not Partitioner(Random(1), ignore_keys=True).uses_keys
-    assert not Partitioner(Random(1), "RoundRobinPartitioner").uses_keys
+    assert not Partitioner(Random(1), "roundrobin").uses_keys

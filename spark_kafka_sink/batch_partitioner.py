@@ -1,0 +1,113 @@
+"""A user's own partitioner: a callable that chooses the partitions of a whole Arrow batch.
+
+It is named by partitioner.class, as an object or as ``module.Name``, and called as
+``partitioner(topic, batch, partitions)``: the name of the topic, a pyarrow.RecordBatch (of `append`
+its own columns; of `send` key, value and timestamp) and how many partitions the topic has. It gives
+an array, Arrow's or numpy's or a list, of one integer per row, null where the built-in partitioner
+is to choose. An explicit partition of a row wins over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kafka_sink.config import PARTITIONERS
+from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.plugins import instance
+from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.producer.partitioner import check_partitions
+from spark_kafka_sink.producer.slices import Rows
+from spark_kafka_sink.records.columns import BinaryColumn
+from spark_kafka_sink.records.varint import Int64s
+
+BatchPartitioner: TypeAlias = Callable[[str, pa.RecordBatch, int], Any]
+
+OPTION: Final = "partitioner.class"
+_LEFT_OPEN: Final = -1
+
+
+def load_partitioner(given: object) -> BatchPartitioner | None:
+    """Give the callable that partitioner.class names, None for one of the producer's own.
+
+    Raises ConfigException.
+    """
+    if given is None or (
+        isinstance(given, str) and ("." not in given or given.strip().lower() in PARTITIONERS)
+    ):
+        return None
+    partitioner, _ = instance(OPTION, given)
+    if not callable(partitioner):
+        message = (
+            f"{OPTION} is {given!r}, which cannot be called: expected a callable that takes "
+            "topic, record batch and partition count"
+        )
+        raise ConfigException(message)
+    return partitioner
+
+
+def with_partitions(
+    rows: Rows,
+    batch: pa.RecordBatch,
+    topics: Sequence[TopicMetadata],
+    partitioner: BatchPartitioner,
+) -> Rows:
+    """Have the partitions of `rows`, which are those of `batch`, chosen where they are open.
+
+    topics: the metadata of each of ``rows.topics``. Raises DataException for an answer that is no
+    partition for every row, and whatever the partitioner raises.
+    """
+    if rows.topic_numbers is None:
+        chosen = _choose(partitioner, rows.topics[0], batch, len(topics[0].leaders))
+    else:
+        chosen = np.empty(len(rows), np.int64)
+        for number, (name, topic) in enumerate(zip(rows.topics, topics, strict=True)):
+            of_topic = np.flatnonzero(rows.topic_numbers == number)
+            part = batch.take(pa.array(of_topic))
+            chosen[of_topic] = _choose(partitioner, name, part, len(topic.leaders))
+    explicit = rows.partitions
+    return replace(
+        rows, partitions=chosen if explicit is None else np.where(explicit < 0, chosen, explicit)
+    )
+
+
+def sent_batch(rows: Rows) -> pa.RecordBatch:
+    """Give rows that were sent one by one as the batch that a partitioner sees."""
+    columns = rows.columns
+    keys = pa.nulls(len(rows), pa.binary()) if columns.key is None else _arrow(columns.key)
+    times = pa.array(columns.timestamps_ms)
+    return pa.record_batch({"key": keys, "value": _arrow(columns.value), "timestamp": times})
+
+
+def _arrow(column: BinaryColumn) -> pa.Array:
+    buffers = [None, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
+    array = pa.Array.from_buffers(pa.large_binary(), len(column), buffers)
+    if column.valid is None:
+        return array
+    return array.take(pa.array(np.arange(len(column)), mask=~column.valid))
+
+
+def _choose(
+    partitioner: BatchPartitioner, topic: str, batch: pa.RecordBatch, partitions: int
+) -> Int64s:
+    given = partitioner(topic, batch, partitions)
+    try:
+        array = given if isinstance(given, pa.Array) else pa.array(given)
+        chosen = array.cast(pa.int64()).fill_null(_LEFT_OPEN).to_numpy(zero_copy_only=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        message = f"{OPTION} gave {type(given).__name__}: expected an array of integers ({error})"
+        raise DataException(message, topic=topic) from error
+    if len(chosen) != batch.num_rows or (chosen < _LEFT_OPEN).any():
+        message = (
+            f"{OPTION} gave {len(chosen)} partitions for {batch.num_rows} rows of topic {topic}, "
+            f"the lowest of them {int(chosen.min(initial=0))}: expected one for each row, "
+            f"null or 0 to {partitions - 1}"
+        )
+        raise DataException(message, topic=topic)
+    check_partitions(topic, chosen, partitions)
+    result: Int64s = chosen
+    return result

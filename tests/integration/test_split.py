@@ -1,0 +1,137 @@
+"""Batches larger than their topic allows: split, every row written once, and waited for."""
+
+from __future__ import annotations
+
+import itertools
+
+import pyarrow as pa
+import pytest
+from conftest import NewTopic
+from support.kafka_cluster import KafkaCluster
+from support.readers import Record, create_topic, read_with_confluent, read_with_kafka_python
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import RecordTooLargeException
+
+pytestmark = pytest.mark.kafka
+
+_numbers = itertools.count()
+LIMIT = 10_000
+
+
+@pytest.fixture
+def narrow_topic(kafka: KafkaCluster) -> str:
+    """A topic whose batches may have 10,000 bytes."""
+    topic = f"narrow-{next(_numbers)}"
+    create_topic(kafka.bootstrap, topic, 2, {"max.message.bytes": str(LIMIT)})
+    return topic
+
+
+def noise(row: int) -> bytes:
+    """Give 3,000 bytes that no codec makes much smaller."""
+    return b"".join((row * 7919 + n * n * 104729).to_bytes(8, "big")[2:] for n in range(500))
+
+
+def batch(rows: int) -> pa.RecordBatch:
+    """Make rows with everything a record can have."""
+    headers = [[("row", str(n).encode()), ("null", None)] if n % 3 else None for n in range(rows)]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    return pa.record_batch(
+        {
+            "key": pa.array([f"key-{n}" if n % 4 else None for n in range(rows)]),
+            "value": pa.array([noise(n) for n in range(rows)], pa.binary()),
+            "headers": pa.array(headers, kind),
+            "timestamp": pa.array([1_700_000_000_000 + 1000 * n for n in range(rows)], pa.int64()),
+            "partition": pa.array([n % 2 for n in range(rows)], pa.int32()),
+        }
+    )
+
+
+def check(found: list[Record], rows: int) -> None:
+    """Assert that every row is there once, whole and in order."""
+    for partition in (0, 1):
+        numbers = range(partition, rows, 2)
+        records = [record for record in found if record.partition == partition]
+        assert [record.offset for record in records] == list(range(len(numbers)))
+        for record, n in zip(records, numbers, strict=True):
+            assert record.key == (f"key-{n}".encode() if n % 4 else None)
+            assert record.value == noise(n)
+            assert record.headers == ((("row", str(n).encode()), ("null", None)) if n % 3 else ())
+            assert record.timestamp_ms == 1_700_000_000_000 + 1000 * n
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_every_row_is_written_by_smaller_batches(
+    kafka: KafkaCluster, narrow_topic: str, codec: str, *, idempotent: bool
+) -> None:
+    """The JVM sink of today loses all of them and reports success (KAFKA-19479)."""
+    config = {
+        "bootstrap.servers": kafka.bootstrap,
+        "batch.size": 1_000_000,
+        "compression.type": codec,
+        "enable.idempotence": idempotent,
+        # Without sequences, order needs one request at a time.
+        "max.in.flight.requests.per.connection": 5 if idempotent else 1,
+    }
+    with KafkaProducer(config) as producer:
+        for start in (0, 100):
+            producer.append(narrow_topic, batch(200).slice(start, 100))
+            producer.flush()
+        deliveries = producer.deliveries()
+        assert sum(delivery.records for delivery in deliveries.values()) == 200
+        accumulator = producer._thread.accumulator
+        assert accumulator.available_bytes == accumulator.buffer_memory_bytes
+    check(read_with_confluent(kafka.bootstrap, narrow_topic), 200)
+    check(read_with_kafka_python(kafka.bootstrap, narrow_topic), 200)
+
+
+def test_rows_that_were_sent_one_by_one_learn_their_offsets(
+    kafka: KafkaCluster, narrow_topic: str
+) -> None:
+    config = {"bootstrap.servers": kafka.bootstrap, "batch.size": 500_000, "linger.ms": 60_000}
+    told: list[int] = []
+    with KafkaProducer(config) as producer:
+        futures = [
+            producer.send(
+                narrow_topic,
+                noise(n),
+                partition=n % 2,
+                on_delivery=lambda metadata, error: told.append(metadata.offset),
+            )
+            for n in range(100)
+        ]
+        producer.flush()
+        assert all(future.done() for future in futures)
+    places = [(future.result().partition, future.result().offset) for future in futures]
+    assert places == [(n % 2, n // 2) for n in range(100)]
+    assert sorted(told) == sorted(n // 2 for n in range(100))
+    found = {
+        (r.partition, r.offset): r.value for r in read_with_confluent(kafka.bootstrap, narrow_topic)
+    }
+    assert found == {place: noise(n) for n, place in enumerate(places)}
+
+
+def test_later_batches_of_the_topic_are_small_enough_at_once(
+    kafka: KafkaCluster, narrow_topic: str
+) -> None:
+    with KafkaProducer({"bootstrap.servers": kafka.bootstrap, "batch.size": 100_000}) as producer:
+        producer.append(narrow_topic, batch(100))
+        producer.flush()
+        full_bytes = producer._thread.accumulator.full_bytes(narrow_topic)
+    assert full_bytes < LIMIT
+
+
+def test_a_record_that_no_batch_can_hold_is_an_error_and_the_others_are_written(
+    kafka: KafkaCluster, narrow_topic: str
+) -> None:
+    values = [b"a" * 100, b"b" * 20_000, b"c" * 100]
+    with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
+        producer.append(
+            narrow_topic,
+            pa.record_batch({"value": values, "partition": pa.array([0, 0, 0], pa.int32())}),
+        )
+        with pytest.raises(RecordTooLargeException, match=r"1 record.*MESSAGE_TOO_LARGE"):
+            producer.flush()
+    found = [record.value for record in read_with_confluent(kafka.bootstrap, narrow_topic)]
+    assert found == [b"a" * 100, b"c" * 100]
