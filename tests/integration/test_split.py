@@ -6,7 +6,6 @@ import itertools
 
 import pyarrow as pa
 import pytest
-from conftest import NewTopic
 from support.kafka_cluster import KafkaCluster
 from support.readers import Record, create_topic, read_with_confluent, read_with_kafka_python
 
