@@ -23,6 +23,7 @@ CALLS: dict[str, tuple[Callable[[ProducerBatch], object], BatchState]] = {
     "retry": (lambda b: b.retry(1.0), BatchState.SEALED),
     "succeed": (lambda b: b.succeed(0, -1), BatchState.SUCCEEDED),
     "fail": (lambda b: b.fail(KafkaException("given up")), BatchState.FAILED),
+    "split": (lambda b: b.split_into([]), BatchState.SPLIT),
 }
 PATHS = {
     BatchState.OPEN: [],
@@ -30,6 +31,7 @@ PATHS = {
     BatchState.IN_FLIGHT: ["seal", "sent"],
     BatchState.SUCCEEDED: ["seal", "sent", "succeed"],
     BatchState.FAILED: ["fail"],
+    BatchState.SPLIT: ["seal", "sent", "split"],
 }
 
 

@@ -7,7 +7,7 @@ from support.pure_producer import PureProducer, Settings, batches, sequences
 
 from spark_kafka_sink.errors import (
     ClusterAuthorizationException,
-    RecordTooLargeException,
+    PolicyViolationException,
     TimeoutException,
 )
 from spark_kafka_sink.model import ProducerIdAndEpoch
@@ -19,7 +19,7 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 FULL = [b"x" * 400, b"y" * 400]
 """Two of these records fill a batch of 1000 bytes."""
 
-CORRUPT, NOT_LEADER, TIMED_OUT, TOO_LARGE = 2, 6, 7, 10
+CORRUPT, NOT_LEADER, TIMED_OUT, POLICY = 2, 6, 7, 44
 OUT_OF_ORDER, DUPLICATE, UNKNOWN_PRODUCER = 45, 46, 59
 
 
@@ -158,7 +158,7 @@ def test_what_follows_a_batch_that_was_given_up_goes_on_under_a_new_epoch() -> N
     producer.ready()
     producer.answer(producer.poll()[0])
     second, third = producer.poll()
-    producer.answer(second, TOO_LARGE)
+    producer.answer(second, POLICY)
     producer.answer(third, OUT_OF_ORDER)
     producer.now += 10
     (again,) = producer.poll()
@@ -297,9 +297,9 @@ def test_an_error_that_no_retry_helps_is_given_at_once() -> None:
     producer = PureProducer([1])
     producer.append(0, FULL)
     producer.ready()
-    producer.answer(producer.poll()[0], TOO_LARGE)
+    producer.answer(producer.poll()[0], POLICY)
     (batch,) = producer.done()
-    assert isinstance(batch.error, RecordTooLargeException)
+    assert isinstance(batch.error, PolicyViolationException)
     assert producer.accumulator.available_bytes == producer.settings.buffer_memory
 
 
