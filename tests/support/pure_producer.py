@@ -56,6 +56,7 @@ class Settings:
     acks: int = -1
     compression: str = "none"
     retry_backoff: float = 0.1
+    availability_timeout: float = 0.0
 
 
 @dataclass
@@ -88,6 +89,7 @@ class PureProducer:
             retry_backoff=backoff,
             random=random,
         )
+        self.latencies = NodeLatencies(s.availability_timeout)
         self.sender = Sender(
             SenderConfig(
                 acks=s.acks,
@@ -100,7 +102,7 @@ class PureProducer:
             metadata=self.metadata,
             completion=self.completion,
             sequences=self.sequences,
-            latencies=NodeLatencies(0.0),
+            latencies=self.latencies,
             random=random,
         )
         self.metadata.track(TOPIC, self.now)

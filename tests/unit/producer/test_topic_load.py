@@ -1,0 +1,72 @@
+"""Which partitions are open to rows without keys, by leaders, queues and slow nodes."""
+
+from __future__ import annotations
+
+import pytest
+from support.pure_producer import TOPIC, PureProducer, Settings
+
+from spark_kafka_sink.producer.partitioner import TopicLoad
+from spark_kafka_sink.producer.topic_load import topic_load
+from spark_kafka_sink.wire.exchange import NodeReady
+from spark_kafka_sink.wire.versions import NodeApiVersions
+
+BATCH = [b"v" * 600, b"v" * 600]
+
+
+def load(producer: PureProducer, *, adaptive: bool = True) -> TopicLoad:
+    """Give how the topic stands."""
+    topic = producer.metadata.topic(TOPIC)
+    assert topic is not None
+    return topic_load(TOPIC, topic, producer.accumulator, producer.latencies, adaptive=adaptive)
+
+
+def test_partitions_with_a_leader_are_weighed_by_the_batches_they_have_waiting() -> None:
+    producer = PureProducer([1, -1, 1, 1])
+    assert producer.poll() == []
+    producer.append(0, BATCH)
+    producer.append(2, [b"small"])
+    found = load(producer)
+    assert (found.available, found.queue_lengths) == ([0, 2, 3], [2, 1, 0])
+    assert load(producer, adaptive=False).queue_lengths is None
+
+
+def test_without_any_leader_all_partitions_are_open() -> None:
+    producer = PureProducer([-1, -1, -1])
+    assert producer.poll() == []
+    assert load(producer).available == [0, 1, 2]
+
+
+def test_a_node_that_takes_no_data_for_too_long_is_left_alone_until_it_does() -> None:
+    producer = PureProducer([1, 2], Settings(availability_timeout=5.0))
+    producer.ready(1)
+    producer.append(1, BATCH)
+    producer.poll()
+    producer.now += 5.0
+    producer.poll()
+    assert load(producer).available == [0, 1]
+    producer.now += 0.1
+    producer.poll()
+    assert load(producer).available == [0]
+    producer.sender.handle(NodeReady(2, NodeApiVersions({})), producer.now)
+    assert producer.poll()
+    assert load(producer).available == [0, 1]
+
+
+def test_a_node_that_has_nothing_waiting_is_never_slow() -> None:
+    producer = PureProducer([1, 2], Settings(availability_timeout=5.0))
+    producer.ready(1)
+    producer.now += 60.0
+    producer.poll()
+    assert load(producer).available == [0, 1]
+
+
+@pytest.mark.parametrize("leaders", [[1, 2], [2, 2]])
+def test_where_every_node_is_slow_none_is_left_out(leaders: list[int]) -> None:
+    producer = PureProducer(leaders, Settings(availability_timeout=5.0))
+    assert producer.poll() == []
+    for partition in (0, 1):
+        producer.append(partition, BATCH)
+    producer.poll()
+    producer.now += 6.0
+    producer.poll()
+    assert load(producer).available == [0, 1]
