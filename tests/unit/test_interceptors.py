@@ -1,0 +1,142 @@
+"""Interceptors: the chain, its order, and what happens when one of them raises."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigException, KafkaException
+from spark_kafka_sink.interceptors import (
+    ProducerInterceptor,
+    ProducerInterceptors,
+    load_interceptors,
+)
+from spark_kafka_sink.model import RecordMetadata
+from spark_kafka_sink.producer_record import ProducerRecord
+
+RECORD = ProducerRecord("t", "value")
+METADATA = RecordMetadata("t", 0, 7, 1000, -1, 5)
+
+
+class Append(ProducerInterceptor):
+    """Appends its letter to values, and keeps what it is told."""
+
+    def __init__(self, letter: str = "?") -> None:
+        self.letter = letter
+        self.told: list[tuple[RecordMetadata | None, BaseException | None]] = []
+        self.configs: dict[str, object] = {}
+        self.closed = 0
+
+    def configure(self, configs: object) -> None:
+        """Keep the configuration."""
+        self.configs = dict(configs)  # type: ignore[call-overload]
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """Append the letter."""
+        return ProducerRecord(record.topic, f"{record.value}{self.letter}", record.key)
+
+    def on_acknowledgement(
+        self, metadata: RecordMetadata | None, error: BaseException | None
+    ) -> None:
+        """Keep what is told."""
+        self.told.append((metadata, error))
+
+    def close(self) -> None:
+        """Count."""
+        self.closed += 1
+
+
+class Raise(ProducerInterceptor):
+    """Raises whatever it is asked."""
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """Raise."""
+        raise ZeroDivisionError
+
+    def on_acknowledgement(
+        self, metadata: RecordMetadata | None, error: BaseException | None
+    ) -> None:
+        """Raise."""
+        raise ZeroDivisionError
+
+    def close(self) -> None:
+        """Raise."""
+        raise ZeroDivisionError
+
+
+class GiveNothing:
+    """Has one method only, and forgets to return the record."""
+
+    def on_send(self, record: ProducerRecord) -> None:
+        """Give nothing."""
+
+
+def test_each_interceptor_sees_what_the_one_before_made() -> None:
+    chain = ProducerInterceptors([Append("a"), Append("b")])
+    assert chain.on_send(RECORD).value == "valueab"
+
+
+@pytest.mark.parametrize("broken", [Raise(), GiveNothing()])
+def test_one_that_raises_or_gives_no_record_is_logged_and_skipped(
+    broken: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    chain = load_interceptors([Append("a"), broken, Append("b")], {})
+    assert chain.on_send(RECORD).value == "valueab"
+    assert "on_send of" in caplog.text
+
+
+def test_all_are_told_of_an_acknowledgement_though_one_raises(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, last = Append(), Append()
+    chain = ProducerInterceptors([first, Raise(), last])
+    with caplog.at_level(logging.ERROR):
+        chain.on_acknowledgement(METADATA, None)
+    assert first.told == last.told == [(METADATA, None)]
+    assert "on_acknowledgement of" in caplog.text
+
+
+@pytest.mark.parametrize("partition", [None, 4])
+def test_a_record_that_send_refuses_is_told_of_with_where_it_was_to_go(
+    partition: int | None,
+) -> None:
+    interceptor, error = Append(), KafkaException("refused")
+    chain = ProducerInterceptors([interceptor])
+    chain.on_send_error(ProducerRecord("t", b"v", partition=partition), error)
+    known = -1 if partition is None else partition
+    assert interceptor.told == [(RecordMetadata("t", known, -1, -1, -1, -1), error)]
+
+
+def test_closing_reaches_all_though_one_raises() -> None:
+    first, last = Append(), Append()
+    ProducerInterceptors([first, Raise(), last]).close()
+    assert (first.closed, last.closed) == (1, 1)
+
+
+def test_classes_and_names_are_made_and_configured_and_objects_taken_as_they_are() -> None:
+    given = Append("x")
+    chain = load_interceptors([Append, f"{__name__}.Append", given], {"acks": "all"})
+    by_class, by_name, as_is = chain._interceptors
+    assert isinstance(by_class, Append)
+    assert isinstance(by_name, Append)
+    assert by_class.configs == by_name.configs == {"acks": "all"}
+    assert as_is is given
+    assert given.configs == {}
+    assert len(load_interceptors(f"{__name__}.Append, {__name__}.Raise", {})._interceptors) == 2
+    assert not load_interceptors([], {})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (["no.such.Thing"], "interceptor.classes is 'no.such.Thing', which cannot be imported"),
+        (["nodot"], "interceptor.classes is 'nodot', which cannot be imported"),
+        ([object()], "neither on_send nor on_acknowledgement"),
+        (7, "interceptor.classes is 7: expected a list"),
+        (["builtins.memoryview"], "cannot be made without arguments"),
+    ],
+)
+def test_what_is_no_interceptor_is_refused(value: object, message: str) -> None:
+    with pytest.raises(ConfigException, match=message):
+        load_interceptors(value, {})

@@ -1,0 +1,283 @@
+"""Futures of rows: each finds its own record, whatever became of chunks, batches and halves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.pure_producer import TOPIC, Settings
+from support.record_batches import BYTES, HEADERS, TIMESTAMPS
+from support.row_broker import RowBroker, SentRow, StoredRecord, sent_rows
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.errors import KafkaException, RecordTooLargeException
+from spark_kafka_sink.interceptors import ProducerInterceptors
+from spark_kafka_sink.model import RecordMetadata
+from spark_kafka_sink.row_future import RowFuture, SentRows
+
+ONE_BATCH_A_REQUEST = 1  # bytes of max.request.size
+
+
+def broker(partitions: int = 3, batch_size: int = 1000, *, split: bool = False) -> RowBroker:
+    """Make a broker."""
+    settings = Settings(
+        batch_size=batch_size, max_request_size=ONE_BATCH_A_REQUEST, buffer_memory=10**9
+    )
+    return RowBroker(partitions, settings, Random(1), split=split)
+
+
+ROWS = st.builds(
+    SentRow,
+    st.none() | BYTES,
+    st.none() | BYTES,
+    st.none() | st.integers(0, 2),
+    st.none() | TIMESTAMPS,
+    st.just(()) | HEADERS,
+)
+CHUNKS = st.lists(st.lists(ROWS, min_size=1, max_size=20), min_size=1, max_size=5)
+
+
+@given(
+    chunks=CHUNKS,
+    batch_size=st.integers(1, 3000),
+    split=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_the_place_a_future_tells_holds_exactly_its_row(
+    *, chunks: list[list[SentRow]], batch_size: int, split: bool, seed: int
+) -> None:
+    kafka = broker(batch_size=batch_size, split=split)
+    kafka.random.seed(seed)
+    futures: list[RowFuture] = []
+    for rows in chunks:
+        futures += kafka.send(rows)
+        if kafka.random.random() < 0.5:
+            kafka.deliver()
+    kafka.deliver()
+    places = set()
+    for row, future in zip((row for rows in chunks for row in rows), futures, strict=True):
+        found = future.result(0)
+        stored = kafka.log[found.partition][found.offset]
+        timestamp = 5000 if row.timestamp_ms is None else row.timestamp_ms
+        assert stored == StoredRecord(row.value, row.key, timestamp, row.headers)
+        assert row.partition in (None, found.partition)
+        assert found == RecordMetadata(
+            TOPIC,
+            found.partition,
+            found.offset,
+            timestamp,
+            -1 if row.key is None else len(row.key),
+            -1 if row.value is None else len(row.value),
+        )
+        places.add((found.partition, found.offset))
+    assert len(places) == len(futures)
+    check_order(futures)
+
+
+def check_order(futures: list[RowFuture]) -> None:
+    """Check that offsets rise in the order of sending, in every partition."""
+    last: dict[int, int] = {}
+    for future in futures:
+        found = future.result(0)
+        assert found.offset > last.get(found.partition, -1)
+        last[found.partition] = found.offset
+
+
+@given(
+    CHUNKS,
+    st.lists(st.sampled_from([0, codes.TOPIC_AUTHORIZATION_FAILED, codes.UNKNOWN_SERVER_ERROR])),
+)
+def test_every_row_of_a_batch_that_fails_and_no_other_fails(
+    chunks: list[list[SentRow]], answers: list[int]
+) -> None:
+    kafka = broker(batch_size=100)
+    told: list[tuple[RecordMetadata, BaseException | None]] = []
+    futures: list[RowFuture] = []
+    for rows in chunks:
+
+        def callback(metadata: RecordMetadata, error: BaseException | None) -> None:
+            told.append((metadata, error))
+
+        futures += kafka.send(rows, dict.fromkeys(range(len(rows)), callback))
+    kafka.deliver(lambda: answers.pop() if answers else 0)
+    assert all(future.done() for future in futures)
+    stored = sum(map(len, kafka.log))
+    failed = [future for future in futures if future.exception(0) is not None]
+    assert stored + len(failed) == len(futures) == len(told)
+    assert {m for m, error in told if error is None} == {
+        future.result(0) for future in futures if future not in failed
+    }
+    for metadata, error in told:
+        assert (metadata.offset == -1) == (error is not None)
+
+
+def test_callbacks_come_in_order_per_partition_before_their_futures_are_done() -> None:
+    kafka = broker()
+    told: list[tuple[RecordMetadata, bool]] = []
+    futures: list[RowFuture] = []
+
+    def note(metadata: RecordMetadata, error: BaseException | None) -> None:
+        assert error is None
+        told.append((metadata, any(future.done() for future in futures)))
+
+    rows = [SentRow(b"%d" % number, partition=number % 2) for number in range(10)]
+    futures += kafka.send(rows, dict.fromkeys(range(10), note))
+    kafka.deliver()
+    for partition in (0, 1):
+        offsets = [m.offset for m, _ in told if m.partition == partition]
+        assert offsets == sorted(offsets)
+        assert len(offsets) == 5
+    first_partition = told[0][0].partition
+    assert not any(done for m, done in told if m.partition == first_partition)
+    assert all(future.done() for future in futures)
+
+
+def test_a_callback_that_raises_is_logged_and_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(metadata: RecordMetadata, error: BaseException | None) -> None:
+        raise ZeroDivisionError
+
+    kafka, told = broker(), []
+    futures = kafka.send(
+        [SentRow(b"a", partition=0), SentRow(b"b", partition=0)],
+        {0: fail, 1: lambda metadata, error: told.append(metadata.offset)},
+    )
+    with caplog.at_level(logging.ERROR):
+        kafka.deliver()
+    assert told == [1]
+    assert [future.result(0).offset for future in futures] == [0, 1]
+    assert "on_delivery callback" in caplog.text
+
+
+def test_rows_that_never_came_into_a_batch_fail_with_their_callbacks() -> None:
+    sent, told = sent_rows(), []
+    sent.callbacks[1] = lambda metadata, error: told.append((metadata, error))
+    futures = [RowFuture(sent, number) for number in range(3)]
+    assert not any(future.done() for future in futures)
+    error = KafkaException("Producer is closed forcefully.")
+    sent.fail(3, error)
+    assert [future.exception(0) for future in futures] == [error] * 3
+    assert told == [(RecordMetadata(TOPIC, -1, -1, -1, -1, -1), error)]
+
+
+def test_a_shared_error_does_not_grow_with_every_row_that_raises_it() -> None:
+    sent = sent_rows()
+    error = RecordTooLargeException("too large")
+    sent.fail(1000, error)
+    for number in range(1000):
+        with pytest.raises(RecordTooLargeException):
+            RowFuture(sent, number).result()
+    depth, trace = 0, error.__traceback__
+    while trace is not None:
+        depth, trace = depth + 1, trace.tb_next
+    assert depth < 10
+
+
+def test_a_record_under_way_runs_cannot_be_cancelled_and_times_out() -> None:
+    (future,) = broker().send([SentRow(b"a")])
+    assert (future.running(), future.done(), future.cancel(), future.cancelled()) == (
+        True,
+        False,
+        False,
+        False,
+    )
+    with pytest.raises(TimeoutError):
+        future.result(0)
+    with pytest.raises(TimeoutError):
+        future.exception(0)
+    assert "pending" in repr(future)
+
+
+def test_waiting_where_it_would_never_end_is_refused() -> None:
+    def check() -> None:
+        raise KafkaException("inside a callback")
+
+    sent = SentRows(TOPIC, ProducerInterceptors(), check)
+    with pytest.raises(KafkaException, match="inside a callback"):
+        RowFuture(sent, 0).result()
+    sent.fail(1, ZeroDivisionError())
+    assert isinstance(RowFuture(sent, 0).exception(), ZeroDivisionError)
+
+
+def in_thread(kafka: RowBroker) -> threading.Thread:
+    """Deliver from another thread, as the I/O thread does."""
+    thread = threading.Thread(target=kafka.deliver)
+    thread.start()
+    return thread
+
+
+def test_result_wait_and_as_completed_wake_when_another_thread_delivers() -> None:
+    kafka = broker()
+    futures: list[Future[RecordMetadata]]
+    futures = [f for _ in range(3) for f in kafka.send([SentRow(b"a"), SentRow(b"b")])]
+    waiting = [
+        threading.Thread(target=futures[0].result),
+        threading.Thread(target=wait, args=(futures,)),
+        threading.Thread(target=lambda: list(as_completed(reversed(futures)))),
+    ]
+    for thread in waiting:
+        thread.start()
+    delivering = in_thread(kafka)
+    for thread in [*waiting, delivering]:
+        thread.join(30)
+        assert not thread.is_alive()
+    done, not_done = wait(futures, timeout=0)
+    assert (len(done), len(not_done)) == (6, 0)
+    assert set(as_completed(futures)) == set(futures)
+
+
+def test_wait_for_the_first_exception_ends_at_it() -> None:
+    bad, good = sent_rows(), sent_rows()
+    futures = [RowFuture(bad, 0), RowFuture(good, 0)]
+    found: list[set[object]] = []
+    waiting = threading.Thread(
+        target=lambda: found.append(wait(futures, return_when=FIRST_EXCEPTION).done)  # type: ignore[arg-type]
+    )
+    waiting.start()
+    bad.fail(1, ZeroDivisionError())
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert found == [{futures[0]}]
+
+
+def test_done_callbacks_run_once_each_now_or_later_and_their_failures_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kafka = broker()
+    (future,) = kafka.send([SentRow(b"a")])
+    told: list[int] = []
+
+    def note(found: object) -> None:
+        assert found is future
+        told.append(future.result(0).offset)
+
+    def fail(found: object) -> None:
+        raise ZeroDivisionError
+
+    future.add_done_callback(fail)
+    future.add_done_callback(note)
+    assert told == []
+    kafka.deliver()
+    future.add_done_callback(note)
+    assert told == [0, 0]
+    assert "exception calling callback" in caplog.text
+
+
+def test_asyncio_awaits_a_row() -> None:
+    kafka = broker()
+    (future,) = kafka.send([SentRow(b"a")])
+
+    async def send() -> RecordMetadata:
+        wrapped = asyncio.wrap_future(future)
+        delivering = in_thread(kafka)
+        try:
+            return await wrapped
+        finally:
+            delivering.join()
+
+    assert asyncio.run(send()).offset == 0

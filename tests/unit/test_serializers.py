@@ -1,0 +1,129 @@
+"""Serializers and records: what may be given, and what is said of the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigException, DataException, SerializationException
+from spark_kafka_sink.producer_record import ProducerRecord
+from spark_kafka_sink.serializers import as_bytes, load_serializer
+
+VALUE = "value.serializer"
+
+
+class Reverse:
+    """A serializer as the Java client has them."""
+
+    def __init__(self) -> None:
+        self.configured: list[object] = []
+
+    def configure(self, configs: Mapping[str, object], is_key: bool) -> None:  # noqa: FBT001 - Java's
+        """Keep what is given."""
+        self.configured.append((dict(configs), is_key))
+
+    def serialize(self, topic: str, value: str) -> bytes:
+        """Give topic and value backwards."""
+        return f"{topic}:{value}".encode()[::-1]
+
+
+MADE = Reverse()
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (None, None),
+        (b"", b""),
+        (b"x", b"x"),
+        ("é", "é".encode()),
+        (bytearray(b"x"), b"x"),
+        (memoryview(b"x"), b"x"),
+    ],
+)
+def test_bytes_text_and_none_need_no_serializer(data: object, expected: bytes | None) -> None:
+    assert as_bytes(VALUE, data) == expected
+
+
+def test_a_copy_is_taken_of_what_may_change() -> None:
+    data = bytearray(b"before")
+    taken = as_bytes(VALUE, data)
+    data[:] = b"after!"
+    assert taken == b"before"
+
+
+def test_other_types_are_refused_with_class_and_option() -> None:
+    with pytest.raises(SerializationException, match=r"value of class int .* value\.serializer"):
+        as_bytes(VALUE, 12)
+
+
+def test_a_function_takes_the_value_and_an_object_the_topic_too() -> None:
+    function = load_serializer(VALUE, json.dumps, {})
+    assert function is not None
+    assert function("t", {"a": 1}) == b'{"a": 1}'
+    made = load_serializer("key.serializer", Reverse(), {})
+    assert made is not None
+    assert made("t", "ab") == b"ba:t"
+    assert load_serializer(VALUE, None, {}) is None
+
+
+def test_a_class_is_made_and_configured_and_an_object_is_not() -> None:
+    by_name = load_serializer("key.serializer", f"{__name__}.Reverse", {"acks": "1"})
+    assert by_name is not None
+    assert by_name("t", "x") == b"x:t"
+    assert load_serializer(VALUE, MADE, {"acks": "1"}) is not None
+    assert MADE.configured == []
+
+
+@pytest.mark.parametrize(
+    ("serializer", "message"),
+    [
+        (json.dumps, r"of class object with dumps, specified in value\.serializer: TypeError"),
+        (lambda _: 7, r"specified in value\.serializer, made int of object"),
+    ],
+)
+def test_a_serializer_that_fails_is_named_with_class_and_option(
+    serializer: object, message: str
+) -> None:
+    serialize = load_serializer(VALUE, serializer, {})
+    assert serialize is not None
+    with pytest.raises(SerializationException, match=message):
+        serialize("t", object())
+
+
+@pytest.mark.parametrize("given", [7, "no.such.Thing"])
+def test_what_is_no_serializer_is_refused(given: object) -> None:
+    with pytest.raises(ConfigException, match=r"value\.serializer is"):
+        load_serializer(VALUE, given, {})
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"topic": None}, "Topic cannot be None"),
+        ({"partition": -1}, "Invalid partition: -1. Partition should always be non-negative"),
+        ({"partition": True}, "Invalid partition: True"),
+        ({"partition": 2**31}, "Invalid partition: 2147483648"),
+        ({"timestamp_ms": -1}, "Invalid timestamp: -1. Timestamp should always be non-negative"),
+        ({"timestamp_ms": 1.5}, "Invalid timestamp: 1.5. Expected an int"),
+        ({"headers": [("a", "b")]}, r"\('a', 'b'\) is not a header"),
+        ({"headers": [(None, b"b")]}, "is not a header"),
+        ({"headers": ["ab"]}, "'ab' is not a header"),
+    ],
+)
+def test_a_record_that_cannot_be_is_refused_when_it_is_made(
+    parts: dict[str, object], message: str
+) -> None:
+    with pytest.raises(DataException, match=message):
+        ProducerRecord(**({"topic": "t"} | parts))  # type: ignore[arg-type] # wrong on purpose
+
+
+def test_headers_are_kept_as_they_were_when_given() -> None:
+    value = bytearray(b"before")
+    headers: list[tuple[str, bytes | None]] = [("a", None), ("a", value)]  # type: ignore[list-item]
+    record = ProducerRecord("t", headers=headers)
+    value[:] = b"after!"
+    headers.clear()
+    assert record.headers == (("a", None), ("a", b"before"))
