@@ -296,7 +296,6 @@ INIT_PRODUCER_ID: Final = Api(
 )
 
 APIS: Final = {
-    api.key: api
-    for api in (PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID)
+    api.key: api for api in (PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID)
 }
 API_OF: Final[dict[type[Request], Api]] = {api.request: api for api in APIS.values()}

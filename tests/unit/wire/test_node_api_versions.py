@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import UnsupportedVersionException
 from spark_kafka_sink.wire.messages import (
     API_VERSIONS,
-    FETCH,
     APIS,
+    FETCH,
     INIT_PRODUCER_ID,
     METADATA,
     PRODUCE,
