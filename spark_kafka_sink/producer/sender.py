@@ -19,10 +19,11 @@ from uuid import UUID
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import KafkaException, api_exception
+from spark_kafka_sink.errors import ApiException, KafkaException, api_exception
 from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
+from spark_kafka_sink.producer.message_format import CURRENT_MAGIC, magic_for, records_for
 from spark_kafka_sink.producer.metadata import NO_LEADER_EPOCH, ClusterMetadata
 from spark_kafka_sink.producer.node_latency import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
@@ -90,10 +91,14 @@ class SenderPoll:
 
 @dataclass(slots=True)
 class _SentBatches:
-    """The context of a Produce request: its batches, and the topics' names by id."""
+    """The context of a Produce request: its batches, and the topics' names by id.
+
+    refused: why batches are not in the request, which the broker's record format cannot hold.
+    """
 
     batches: dict[TopicPartition, ProducerBatch]
     names: dict[UUID, str]
+    refused: dict[TopicPartition, ApiException]
 
 
 class Sender:
@@ -118,6 +123,7 @@ class Sender:
         self._sequences = sequences
         self._random = random
         self._ready: set[int] = set()
+        self._magic: dict[int, int] = {}
         self._in_flight: dict[int, int] = {}
         self._throttled_until: dict[int, float] = {}
         self._muted: set[TopicPartition] = set()
@@ -232,16 +238,21 @@ class Sender:
         Needs no lock: the batches are in flight, so the I/O thread alone touches them.
         """
         topics: dict[str, TopicProduceData] = {}
+        refused: dict[TopicPartition, ApiException] = {}
+        magic = self._magic.get(drained.node_id, CURRENT_MAGIC)
         for batch in drained.batches:
+            try:
+                records = records_for(magic, batch)
+            except ApiException as error:
+                refused[batch.topic_partition] = error
+                continue
             name, partition = batch.topic_partition
             topic = topics.get(name)
             if topic is None:
                 topic_id = self._metadata.topic_id(name)
                 topic = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
                 topics[name] = topic
-            topic.partition_data.append(
-                PartitionProduceData(index=partition, records=batch.stamp())
-            )
+            topic.partition_data.append(PartitionProduceData(index=partition, records=records))
         names = {topic.topic_id: topic.name for topic in topics.values()}
         return ClientRequest(
             node_id=drained.node_id,
@@ -252,7 +263,7 @@ class Sender:
             ),
             max_version=_LAST_PRODUCE_BY_NAME if ZERO_UUID in names else None,
             expects_response=self._config.acks != 0,
-            context=_SentBatches({b.topic_partition: b for b in drained.batches}, names),
+            context=_SentBatches({b.topic_partition: b for b in drained.batches}, names, refused),
         )
 
     # -- what comes back --------------------------------------------------------------------------
@@ -265,6 +276,7 @@ class Sender:
             self._request_failed(event, now)
         elif isinstance(event, NodeReady):
             self._ready.add(event.node_id)
+            self._magic[event.node_id] = magic_for(event.versions)
         elif isinstance(event, NodeDown):
             self._ready.discard(event.node_id)
             self._metadata.request_update()
@@ -284,6 +296,9 @@ class Sender:
 
     def _produced(self, event: Answered, now: float) -> None:
         sent = self._back(event.request)
+        for topic_partition, error in sent.refused.items():
+            batch = sent.batches.pop(topic_partition)
+            self._completion.failed(batch, error.code, str(error), event.node_id, now)
         if not isinstance(event.response, ProduceResponse):
             for batch in sent.batches.values():
                 self._completion.succeeded(batch, base_offset=-1, log_append_time_ms=-1)

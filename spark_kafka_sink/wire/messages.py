@@ -2,7 +2,8 @@
 
 Names, types, versions, tags and null rules are those of Kafka's own message schemas
 (clients/src/main/resources/common/message/*.json, level 4.1); a test compares every class with
-them. Versions below the first one named here are not spoken: every broker since 0.11 has them.
+them. Versions below the first one named here are not spoken: brokers since 0.10 have later ones.
+The messages of reading are in `fetch_messages`.
 
 Classes are plain (not frozen) dataclasses: a frozen one takes twice the time to build, and answers
 of hundreds of partitions are built on the I/O thread.
@@ -14,6 +15,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from spark_kafka_sink.wire.fetch_messages import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
 from spark_kafka_sink.wire.schema import Bool, Int16, Int32, Int64, Nullable, Since, Tag, Until
 
@@ -177,9 +184,9 @@ class TopicProduceData:
 
 @dataclass(slots=True, kw_only=True)
 class ProduceRequest:
-    """Record batches for the partitions that one broker leads."""
+    """Record batches for the partitions that one broker leads; message sets before version 3."""
 
-    transactional_id: Annotated[str | None, Nullable(3)] = None
+    transactional_id: Annotated[str | None, Since(3), Nullable(3)] = None
     acks: Int16
     timeout_ms: Int32
     topic_data: list[TopicProduceData]
@@ -208,7 +215,7 @@ class PartitionProduceResponse:
     index: Int32
     error_code: Int16
     base_offset: Int64 = UNKNOWN_OFFSET
-    log_append_time_ms: Int64 = -1
+    log_append_time_ms: Annotated[Int64, Since(2)] = -1
     log_start_offset: Annotated[Int64, Since(5)] = -1
     record_errors: Annotated[list[BatchIndexAndErrorMessage], Since(8)] = field(
         default_factory=list
@@ -241,13 +248,25 @@ class ProduceResponse:
     """What became of a Produce request, partition by partition."""
 
     responses: list[TopicProduceResponse]
-    throttle_time_ms: Int32 = 0
+    throttle_time_ms: Annotated[Int32, Since(1)] = 0
     node_endpoints: Annotated[list[NodeEndpoint], Since(10), Tag(0)] = field(default_factory=list)
 
 
-Request: TypeAlias = ApiVersionsRequest | MetadataRequest | InitProducerIdRequest | ProduceRequest
+Request: TypeAlias = (
+    ApiVersionsRequest
+    | MetadataRequest
+    | InitProducerIdRequest
+    | ProduceRequest
+    | ListOffsetsRequest
+    | FetchRequest
+)
 Response: TypeAlias = (
-    ApiVersionsResponse | MetadataResponse | InitProducerIdResponse | ProduceResponse
+    ApiVersionsResponse
+    | MetadataResponse
+    | InitProducerIdResponse
+    | ProduceResponse
+    | ListOffsetsResponse
+    | FetchResponse
 )
 
 
@@ -267,12 +286,16 @@ class Api(NamedTuple):
         return version >= self.flexible_version
 
 
-PRODUCE: Final = Api(0, "Produce", 3, 13, 9, ProduceRequest, ProduceResponse)
-METADATA: Final = Api(3, "Metadata", 4, 13, 9, MetadataRequest, MetadataResponse)
+PRODUCE: Final = Api(0, "Produce", 0, 13, 9, ProduceRequest, ProduceResponse)
+FETCH: Final = Api(1, "Fetch", 4, 17, 12, FetchRequest, FetchResponse)
+LIST_OFFSETS: Final = Api(2, "ListOffsets", 1, 10, 6, ListOffsetsRequest, ListOffsetsResponse)
+METADATA: Final = Api(3, "Metadata", 1, 13, 9, MetadataRequest, MetadataResponse)
 API_VERSIONS: Final = Api(18, "ApiVersions", 0, 4, 3, ApiVersionsRequest, ApiVersionsResponse)
 INIT_PRODUCER_ID: Final = Api(
     22, "InitProducerId", 0, 5, 2, InitProducerIdRequest, InitProducerIdResponse
 )
 
-APIS: Final = {api.key: api for api in (PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID)}
+APIS: Final = {
+    api.key: api for api in (PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID)
+}
 API_OF: Final[dict[type[Request], Api]] = {api.request: api for api in APIS.values()}

@@ -73,6 +73,8 @@ class SchemaField:
             return None
         if self.kind in _INTEGER_BITS:
             return int(self.default or 0)
+        if self.kind == "bool":
+            return self.default == "true"
         return _EMPTY[self.kind]
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Any, Final
 
 import pytest
-from kafka.protocol import metadata, producer
+from kafka.protocol import consumer, metadata, producer
 
-from spark_kafka_sink.wire import messages
+from spark_kafka_sink.wire.fetch_messages import PartitionData
 from spark_kafka_sink.wire.messages import APIS, Api, Request, Response
-from spark_kafka_sink.wire.primitives import Records
+from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
 from support.kafka_schemas import MessageSchema, SchemaField, Tree, message_schema
 
 # Every version of every API that the package speaks.
@@ -56,17 +57,25 @@ def our_response(api: Api, tree: Tree) -> Response:
 def _ours(cls: type[Any], fields: tuple[SchemaField, ...], tree: Tree) -> Any:  # noqa: ANN401 - any message class
     known = {field.name for field in dataclasses.fields(cls)}
     given = (field for field in fields if field.name in known and field.name in tree)
-    return cls(**{field.name: _our_value(field, tree[field.name]) for field in given})
+    return cls(**{field.name: _our_value(cls, field, tree[field.name]) for field in given})
 
 
-def _our_value(field: SchemaField, value: Any) -> object:  # noqa: ANN401 - see Tree
+def class_beside(cls: type[Any], name: str) -> type[Any]:
+    """Give the struct `name` of the module that has the message class `cls`."""
+    found: type[Any] = getattr(sys.modules[cls.__module__], name)
+    return found
+
+
+def _our_value(message: type[Any], field: SchemaField, value: Any) -> object:  # noqa: ANN401 - see Tree
     if value is None:
         return None
     if field.kind == "records":
+        if message is PartitionData:  # records that are read are a view of what came
+            return memoryview(b"".join(value))
         return Records(tuple(value), sum(map(len, value)))
     if not field.is_struct:
         return value
-    cls = getattr(messages, field.kind)
+    cls = class_beside(message, field.kind)
     if field.is_array:
         return [_ours(cls, field.fields, each) for each in value]
     return _ours(cls, field.fields, value)
@@ -91,13 +100,16 @@ def their_response_frame(api: Api, version: int, correlation_id: int, tree: Tree
 
 
 def _their_class(name: str) -> Any:  # noqa: ANN401 - kafka-python has no types
-    return getattr(producer, name, None) or getattr(metadata, name)
+    modules = (producer, consumer, metadata)
+    return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 
 def _their_values(known: dict[str, Any], fields: tuple[SchemaField, ...], tree: Tree) -> Tree:
     given: Tree = {}
     for field in fields:
-        if field.name in tree:
+        # kafka-python writes a tagged UUID of zeros, its default, which Java leaves out.
+        left_out = field.tag is not None and tree.get(field.name) == ZERO_UUID
+        if field.name in tree and not left_out:
             # kafka-python renames the two bit fields of Metadata.
             name = field.name if field.name in known else "authorized_operations"
             given[name] = _their_value(known[name], field, tree[field.name])

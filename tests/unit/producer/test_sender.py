@@ -9,11 +9,16 @@ from spark_kafka_sink.errors import (
     ClusterAuthorizationException,
     PolicyViolationException,
     TimeoutException,
+    UnsupportedCompressionTypeException,
 )
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.producer.producer_batch import BatchState
 from spark_kafka_sink.wire.exchange import Answered, NodeDown, NodeReady, NodeThrottled
-from spark_kafka_sink.wire.messages import InitProducerIdResponse, ProduceRequest
+from spark_kafka_sink.wire.messages import (
+    InitProducerIdResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 FULL = [b"x" * 400, b"y" * 400]
@@ -369,3 +374,56 @@ def _bytes_of(request: object) -> bytes:
         for buffer in data.records.buffers
     ]
     return b"".join(bytes(buffer) for buffer in buffers)
+
+
+def _of_version(producer: PureProducer, node: int, produce_version: int) -> None:
+    versions = NodeApiVersions({0: (0, produce_version)})
+    producer.sender.handle(NodeReady(node, versions), producer.now)
+
+
+@pytest.mark.parametrize(("version", "magic"), [(0, 0), (1, 0), (2, 1), (3, 2), (13, 2)])
+def test_a_batch_goes_out_in_the_record_format_of_the_node_s_produce_version(
+    version: int, magic: int
+) -> None:
+    producer = PureProducer([1, 2], Settings(idempotent=False))
+    producer.append(0, [b"a", b"b"], timestamp_ms=5)
+    producer.append(1, [b"c"])
+    producer.ready()
+    _of_version(producer, 1, version)
+    sent = {r.node_id: r for r in producer.poll()}
+    for node, expected in ((1, magic), (2, 2)):
+        message = sent[node].message
+        assert isinstance(message, ProduceRequest)
+        (data,) = message.topic_data[0].partition_data
+        assert data.records is not None
+        whole = b"".join(data.records.buffers)
+        assert (whole[16], len(whole)) == (expected, data.records.size_bytes)
+        assert batches(sent[node])[0].sent_bytes == len(whole)
+    producer.lose(sent[1])
+    producer.now += 1
+    _of_version(producer, 1, 13)
+    (again,) = producer.poll()
+    message = again.message
+    assert isinstance(message, ProduceRequest)
+    records = message.topic_data[0].partition_data[0].records
+    assert records is not None
+    assert b"".join(records.buffers)[16] == 2, "a broker that was upgraded got the old format"
+
+
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_a_batch_that_the_node_s_record_format_cannot_hold_fails_alone(acks: int) -> None:
+    settings = Settings(idempotent=False, acks=acks, compression="zstd")
+    producer = PureProducer([1], settings)
+    producer.append(0, [b"a"])
+    producer.ready()
+    _of_version(producer, 1, 2)
+    (request,) = producer.poll()
+    assert isinstance(request.message, ProduceRequest)
+    assert request.message.topic_data == []
+    response = ProduceResponse(responses=[]) if acks else None
+    producer.sender.handle(Answered(request, 1, response), producer.now)
+    (batch,) = producer.done()
+    assert batch.state is BatchState.FAILED
+    assert isinstance(batch.error, UnsupportedCompressionTypeException)
+    assert "message format v1, which has no zstd" in str(batch.error)
+    assert producer.poll() == []

@@ -10,6 +10,7 @@ from spark_kafka_sink.errors import UnsupportedVersionException
 from spark_kafka_sink.wire.messages import (
     API_VERSIONS,
     APIS,
+    FETCH,
     INIT_PRODUCER_ID,
     METADATA,
     PRODUCE,
@@ -54,14 +55,22 @@ def test_an_old_and_a_new_broker_get_the_best_they_have() -> None:
     assert [new.latest_usable_version(api) for api in apis] == [13, 13, 4, 5]
 
 
+def test_a_broker_before_0_11_gets_message_sets_and_no_producer_id() -> None:
+    kafka_0_10 = NodeApiVersions({0: (0, 2), 3: (0, 2), 18: (0, 0)})
+    apis = (PRODUCE, METADATA, API_VERSIONS)
+    assert [kafka_0_10.latest_usable_version(api) for api in apis] == [2, 2, 0]
+    with pytest.raises(UnsupportedVersionException, match="InitProducerId"):
+        kafka_0_10.latest_usable_version(INIT_PRODUCER_ID)
+
+
 def test_a_refusal_names_the_api_and_both_ranges() -> None:
-    too_old = NodeApiVersions({0: (0, 2)})
+    too_old = NodeApiVersions({1: (0, 3)})
     with pytest.raises(UnsupportedVersionException) as refusal:
-        too_old.latest_usable_version(PRODUCE)
-    assert "Produce" in str(refusal.value)
-    assert "0 to 2" in str(refusal.value)
-    assert "3 to 13" in str(refusal.value)
-    assert refusal.value.api == "Produce"
+        too_old.latest_usable_version(FETCH)
+    assert "Fetch" in str(refusal.value)
+    assert "0 to 3" in str(refusal.value)
+    assert "4 to 17" in str(refusal.value)
+    assert refusal.value.api == "Fetch"
 
 
 def test_an_api_that_the_broker_does_not_list_is_refused_as_such() -> None:

@@ -1,0 +1,135 @@
+"""The four codecs read back, whoever wrote them, and never more of it than a limit.
+
+A compressed batch says nothing of how large it was: a few kilobytes can stand for gigabytes. Each
+codec is therefore read as a stream that ends at the limit; snappy, whose blocks announce their
+size, is refused before anything is allocated. Whatever the bytes are, the result is data or a
+CorruptRecordException.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+import lz4.frame
+import pyarrow as pa
+
+from spark_kafka_sink.errors import ApiException
+from spark_kafka_sink.records.compression import Buffer
+from spark_kafka_sink.records.corruption import corrupt
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_BYTES: Final = 16
+# A copy of up to 64 bytes takes three.
+_SNAPPY_LARGEST_RATIO: Final = 22
+_GZIP_WINDOW_BITS: Final = 31
+_STREAM_BYTES: Final = 1 << 20
+
+
+def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
+    """Give what `data` stands for; codec_id: as a batch's attributes have it, 0 for none.
+
+    Raises CorruptRecordException for bytes that are not of the codec, or stand for more than
+    `limit_bytes`.
+    """
+    if codec_id == 0:
+        return data
+    codec = _CODECS.get(codec_id)
+    if codec is None:
+        raise corrupt(f"the codec {codec_id} is not one of 0 to 4")
+    name, read = codec
+    try:
+        return read(data, limit_bytes)
+    except ApiException:
+        raise
+    # lz4 raises RuntimeError, and MemoryError for a frame that asks for a dictionary.
+    except (OSError, zlib.error, RuntimeError, MemoryError, ValueError, pa.ArrowException) as error:
+        raise corrupt(f"{len(data)} bytes are not {name} ({error})") from error
+
+
+def _too_large(limit_bytes: int) -> ApiException:
+    return corrupt(f"a compressed batch stands for more than {limit_bytes} bytes")
+
+
+def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
+    """Read one member or several, as Java's GZIPInputStream does."""
+    parts: list[bytes] = []
+    size, rest = 0, bytes(data)
+    while rest:
+        stream = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+        part = stream.decompress(rest, limit_bytes + 1 - size)
+        size += len(part)
+        if size > limit_bytes:
+            raise _too_large(limit_bytes)
+        if not stream.eof:
+            raise corrupt("a gzip member has no end")
+        parts.append(part)
+        rest = stream.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _snappy(data: Buffer, limit_bytes: int) -> Buffer:
+    """Read the blocks of a xerial stream, or one block alone as librdkafka writes it."""
+    view = memoryview(data)
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _snappy_block(view, 0, limit_bytes)
+    parts: list[Buffer] = []
+    unpacked_bytes = 0
+    position = _XERIAL_HEADER_BYTES
+    while position < len(view):
+        if position + 4 > len(view):
+            raise corrupt("a snappy stream ends within a block's size")
+        (size,) = struct.unpack_from(">i", view, position)
+        position += 4
+        if size < 0 or position + size > len(view):
+            raise corrupt(f"a snappy block of {size} bytes does not fit its stream")
+        part = _snappy_block(view[position : position + size], unpacked_bytes, limit_bytes)
+        unpacked_bytes += len(part)
+        parts.append(part)
+        position += size
+    return b"".join(parts)
+
+
+def _snappy_block(block: memoryview, before_bytes: int, limit_bytes: int) -> Buffer:
+    size = shift = 0
+    for byte in block[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if size > len(block) * _SNAPPY_LARGEST_RATIO:
+        raise corrupt(f"a snappy block of {len(block)} bytes cannot stand for {size}")
+    if before_bytes + size > limit_bytes:
+        raise _too_large(limit_bytes)
+    part: bytes = pa.Codec("snappy").decompress(block, size, asbytes=True)
+    return part
+
+
+def _lz4(data: Buffer, limit_bytes: int) -> Buffer:
+    stream = lz4.frame.LZ4FrameDecompressor()
+    whole: bytes = stream.decompress(data, limit_bytes + 1)
+    if len(whole) > limit_bytes:
+        raise _too_large(limit_bytes)
+    if not stream.eof:
+        raise corrupt("an lz4 frame has no end")
+    return whole
+
+
+def _zstd(data: Buffer, limit_bytes: int) -> Buffer:
+    whole = bytearray()
+    with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+        while part := stream.read(_STREAM_BYTES):
+            whole += part
+            if len(whole) > limit_bytes:
+                raise _too_large(limit_bytes)
+    return whole
+
+
+_CODECS: Final[dict[int, tuple[str, Callable[[Buffer, int], Buffer]]]] = {
+    1: ("gzip", _gzip),
+    2: ("snappy", _snappy),
+    3: ("lz4", _lz4),
+    4: ("zstd", _zstd),
+}

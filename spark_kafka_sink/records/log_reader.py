@@ -1,0 +1,158 @@
+"""What a fetch gives of a partition's log: batches of all three formats, checked and taken apart.
+
+Knows where a batch begins and ends, its checksum, its place in the log and its producer; what its
+records are, the decoders of the formats know. The last batch may be cut off: a fetch ends where its
+size limit is, and what is left of the batch is passed over. Only what is asked for is decompressed,
+so a batch that a reader skips costs its checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
+from spark_kafka_sink.records.compression import Buffer
+from spark_kafka_sink.records.corruption import corrupt
+from spark_kafka_sink.records.decoder import DecodedRecords, decode
+from spark_kafka_sink.records.decompression import decompress
+from spark_kafka_sink.records.message_set import MAGIC_AT
+from spark_kafka_sink.records.message_set_decoder import (
+    decode_messages,
+    is_wrapper,
+    split_entries,
+)
+
+# Far above any batch: brokers take 1 MB of it compressed unless told otherwise.
+MAX_UNPACKED_BYTES: Final = 512 * 1024 * 1024
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_CHECKED_FROM: Final = 21
+_CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
+_LARGEST_BASE_OFFSET: Final = 2**63 - 2**32
+_CONTROL_KEY: Final = struct.Struct(">hh")
+_ABORT: Final = 0
+
+
+class _Header(NamedTuple):
+    """The 61 bytes of a batch; see `batch`."""
+
+    base_offset: int
+    size: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """A batch of format v2, or neighbouring messages of the formats before.
+
+    base_offset, last_offset: its place, which compaction may have thinned out inside.
+    producer_id: -1 where there is none.
+    """
+
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    is_transactional: bool
+    is_control: bool
+    _records: Callable[[int], DecodedRecords]
+
+    def records(self, limit_bytes: int = MAX_UNPACKED_BYTES) -> DecodedRecords:
+        """Give the records, of which there may be none; raises CorruptRecordException.
+
+        limit_bytes: how large they may be once they are decompressed.
+        """
+        return self._records(limit_bytes)
+
+    @property
+    def is_abort(self) -> bool:
+        """Whether this is the mark that a transaction was aborted (ControlRecordType)."""
+        if not self.is_control:
+            return False
+        keys = self.records().keys
+        if not len(keys) or not keys[0].is_valid or len(keys[0].as_py()) < _CONTROL_KEY.size:
+            raise corrupt("a control record has no type")
+        _, kind = _CONTROL_KEY.unpack_from(keys[0].as_py())
+        return bool(kind == _ABORT)
+
+
+def read_log(log: Buffer) -> Iterator[LogBatch]:
+    """Give the whole batches of a fetch, in order; raises CorruptRecordException at a wrong one."""
+    plain: list[memoryview] = []
+    for entry in split_entries(memoryview(log)):
+        magic = entry[MAGIC_AT]
+        if magic < 2 and not is_wrapper(entry):
+            plain.append(entry)
+            continue
+        if plain:
+            yield _messages(plain)
+            plain = []
+        if magic > 2:
+            raise corrupt(f"a batch has the format {magic}; 0, 1 and 2 are known")
+        yield _batch(entry) if magic == 2 else _messages([entry])
+    if plain:
+        yield _messages(plain)
+
+
+def _messages(entries: list[memoryview]) -> LogBatch:
+    """Take up messages without a wrapper, or one wrapper."""
+    found = decode_messages(entries, MAX_UNPACKED_BYTES)
+    return LogBatch(
+        base_offset=int(found.offsets[0]),
+        last_offset=int(found.offsets[-1]),
+        producer_id=-1,
+        is_transactional=False,
+        is_control=False,
+        _records=lambda _: found,
+    )
+
+
+def _batch(entry: memoryview) -> LogBatch:
+    if len(entry) < RECORD_BATCH_OVERHEAD:
+        raise corrupt(f"a batch of {len(entry)} bytes is smaller than its header")
+    header = _Header(*_HEADER.unpack_from(entry))
+    if not 0 <= header.base_offset <= _LARGEST_BASE_OFFSET:
+        raise corrupt(f"a batch has the offset {header.base_offset}")
+    found = crc32c(entry[_CHECKED_FROM:])
+    if found != header.crc:
+        where = f"the batch at offset {header.base_offset}"
+        raise corrupt(f"the CRC-32C of {where} is {found:#x}, not {header.crc:#x}")
+    if header.last_offset_delta < 0:
+        raise corrupt(f"the batch at offset {header.base_offset} ends before it begins")
+    return LogBatch(
+        base_offset=header.base_offset,
+        last_offset=header.base_offset + header.last_offset_delta,
+        producer_id=header.producer_id,
+        is_transactional=bool(header.attributes & _TRANSACTIONAL),
+        is_control=bool(header.attributes & _CONTROL),
+        _records=lambda limit: _records(header, entry[RECORD_BATCH_OVERHEAD:], limit),
+    )
+
+
+def _records(header: _Header, packed: memoryview, limit_bytes: int) -> DecodedRecords:
+    section: Buffer = packed
+    if header.record_count:  # a batch that compaction has emptied may have no frame at all
+        section = decompress(header.attributes & _CODEC_MASK, packed, limit_bytes)
+    found = decode(
+        memoryview(section), header.record_count, header.base_offset, header.base_timestamp_ms
+    )
+    if len(found) and found.offsets.max() > header.base_offset + header.last_offset_delta:
+        raise corrupt("a record's offset is above its batch's last")
+    if header.attributes & _LOG_APPEND_TIME:
+        return replace(found, timestamps_ms=np.full(len(found), header.max_timestamp_ms))
+    return found

@@ -1,0 +1,221 @@
+"""The messages of reading: ListOffsets and Fetch, as data like those of `messages`.
+
+Of Fetch, sessions (KIP-227) are left out on purpose: a reader of a topic from here to there asks
+for what it wants with every request, which is a session that begins and ends with it
+(`session_id` 0, `session_epoch` -1). Versions before 4 cannot carry batches of format v2 and are
+not spoken: every broker since 0.11 has more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+from uuid import UUID
+
+from spark_kafka_sink.wire.primitives import ZERO_UUID
+from spark_kafka_sink.wire.schema import Int8, Int16, Int32, Int64, Nullable, Since, Tag, Until
+
+EARLIEST_TIMESTAMP: Final = -2
+LATEST_TIMESTAMP: Final = -1
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+_CONSUMER: Final = -1
+_NO_SESSION: Final = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class ListOffsetsPartition:
+    """A partition, and the time (ms) whose offset is asked for; -1 for its end, -2 its start."""
+
+    partition_index: Int32
+    current_leader_epoch: Annotated[Int32, Since(4)] = -1
+    timestamp: Int64
+
+
+@dataclass(slots=True, kw_only=True)
+class ListOffsetsTopic:
+    """The partitions of one topic."""
+
+    name: str
+    partitions: list[ListOffsetsPartition]
+
+
+@dataclass(slots=True, kw_only=True)
+class ListOffsetsRequest:
+    """Asks the leaders of partitions for offsets by time.
+
+    With isolation level 1 the end of a partition is its last stable offset.
+    """
+
+    replica_id: Int32 = _CONSUMER
+    isolation_level: Annotated[Int8, Since(2)] = READ_UNCOMMITTED
+    topics: list[ListOffsetsTopic]
+    timeout_ms: Annotated[Int32, Since(10)] = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class ListOffsetsPartitionResponse:
+    """One partition's offset; -1 where no record is as young as was asked."""
+
+    partition_index: Int32
+    error_code: Int16
+    timestamp: Int64 = -1
+    offset: Int64 = -1
+    leader_epoch: Annotated[Int32, Since(4)] = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class ListOffsetsTopicResponse:
+    """The offsets of one topic."""
+
+    name: str
+    partitions: list[ListOffsetsPartitionResponse]
+
+
+@dataclass(slots=True, kw_only=True)
+class ListOffsetsResponse:
+    """The offsets asked for."""
+
+    throttle_time_ms: Annotated[Int32, Since(2)] = 0
+    topics: list[ListOffsetsTopicResponse]
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchPartition:
+    """Where to read a partition from. What only a follower or a session fills stays as it is."""
+
+    partition: Int32
+    current_leader_epoch: Annotated[Int32, Since(9)] = -1
+    fetch_offset: Int64
+    last_fetched_epoch: Annotated[Int32, Since(12)] = -1
+    log_start_offset: Annotated[Int64, Since(5)] = -1
+    partition_max_bytes: Int32
+    replica_directory_id: Annotated[UUID, Since(17), Tag(0)] = ZERO_UUID
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchTopic:
+    """The partitions of one topic; from version 13 on a topic goes by its id (KIP-516)."""
+
+    topic: Annotated[str, Until(12)] = ""
+    topic_id: Annotated[UUID, Since(13)] = ZERO_UUID
+    partitions: list[FetchPartition]
+
+
+@dataclass(slots=True, kw_only=True)
+class ForgottenTopic:
+    """Partitions to leave out of a session."""
+
+    topic: Annotated[str, Since(7), Until(12)] = ""
+    topic_id: Annotated[UUID, Since(13)] = ZERO_UUID
+    partitions: Annotated[list[Int32], Since(7)]
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplicaState:
+    """Who asks, where that is a broker (KIP-903)."""
+
+    replica_id: Annotated[Int32, Since(15)] = _CONSUMER
+    replica_epoch: Annotated[Int64, Since(15)] = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchRequest:
+    """Asks the leader of partitions for record batches.
+
+    The answer waits at most max_wait_ms for min_bytes; max_bytes bounds it, but for the first batch
+    of the first partition that has any (KIP-74).
+    """
+
+    cluster_id: Annotated[str | None, Since(12), Nullable(12), Tag(0)] = None
+    replica_id: Annotated[Int32, Until(14)] = _CONSUMER
+    replica_state: Annotated[ReplicaState | None, Since(15), Tag(1)] = None
+    max_wait_ms: Int32
+    min_bytes: Int32
+    max_bytes: Int32
+    isolation_level: Int8
+    session_id: Annotated[Int32, Since(7)] = 0
+    session_epoch: Annotated[Int32, Since(7)] = _NO_SESSION
+    topics: list[FetchTopic]
+    forgotten_topics_data: Annotated[list[ForgottenTopic], Since(7)] = field(default_factory=list)
+    rack_id: Annotated[str, Since(11)] = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class EpochEndOffset:
+    """Where the log that the reader knew parts from the leader's (KIP-595)."""
+
+    epoch: Annotated[Int32, Since(12)] = -1
+    end_offset: Annotated[Int64, Since(12)] = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaderIdAndEpoch:
+    """The leader a broker knows of, where it is not the leader itself (KIP-951)."""
+
+    leader_id: Annotated[Int32, Since(12)] = -1
+    leader_epoch: Annotated[Int32, Since(12)] = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class SnapshotId:
+    """The snapshot to read in place of a log that begins later; for controllers."""
+
+    end_offset: Int64 = -1
+    epoch: Int32 = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class AbortedTransaction:
+    """A transaction that was aborted: its producer, and the offset of its first record."""
+
+    producer_id: Int64
+    first_offset: Int64
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionData:
+    """What one partition gave: whole record batches, the last of them possibly cut off."""
+
+    partition_index: Int32
+    error_code: Int16
+    high_watermark: Int64
+    last_stable_offset: Int64 = -1
+    log_start_offset: Annotated[Int64, Since(5)] = -1
+    diverging_epoch: Annotated[EpochEndOffset | None, Since(12), Tag(0)] = None
+    current_leader: Annotated[LeaderIdAndEpoch | None, Since(12), Tag(1)] = None
+    snapshot_id: Annotated[SnapshotId | None, Since(12), Tag(2)] = None
+    aborted_transactions: Annotated[list[AbortedTransaction] | None, Nullable(4)]
+    preferred_read_replica: Annotated[Int32, Since(11)] = -1
+    records: Annotated[memoryview | None, Nullable(0)]
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchableTopicResponse:
+    """What one topic gave."""
+
+    topic: Annotated[str, Until(12)] = ""
+    topic_id: Annotated[UUID, Since(13)] = ZERO_UUID
+    partitions: list[PartitionData]
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeEndpoint:
+    """Where a leader named in `current_leader` listens."""
+
+    node_id: Annotated[Int32, Since(16)]
+    host: Annotated[str, Since(16)]
+    port: Annotated[Int32, Since(16)]
+    rack: Annotated[str | None, Since(16), Nullable(16)] = None
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchResponse:
+    """What the partitions asked for gave."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Annotated[Int16, Since(7)] = 0
+    session_id: Annotated[Int32, Since(7)] = 0
+    responses: list[FetchableTopicResponse]
+    node_endpoints: Annotated[list[NodeEndpoint], Since(16), Tag(0)] = field(default_factory=list)

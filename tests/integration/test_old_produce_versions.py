@@ -1,0 +1,150 @@
+"""Produce as brokers before 0.11 take it, on a Kafka that still does; others read it back."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+import pyarrow as pa
+import pytest
+from conftest import NewTopic
+from support.kafka_cluster import KafkaCluster
+from support.readers import read_with_confluent, read_with_kafka_python
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import (
+    KafkaException,
+    UnsupportedCompressionTypeException,
+    UnsupportedForMessageFormatException,
+    UnsupportedVersionException,
+)
+from spark_kafka_sink.wire.messages import ApiVersionsResponse
+from spark_kafka_sink.wire.versions import NodeApiVersions
+
+pytestmark = pytest.mark.kafka
+
+PRODUCE_KEY, METADATA_KEY, INIT_KEY = 0, 3, 22
+# What brokers of a version spoke: Produce and Metadata; none of them knew producer ids.
+SPOKEN: Final = {"0.9 (v0)": (0, 1), "0.9": (1, 1), "0.10": (2, 2)}
+ROWS: Final = 2000
+
+
+@pytest.fixture(params=SPOKEN)
+def old_version(request: pytest.FixtureRequest) -> str:
+    """A version of Kafka before 0.11."""
+    return str(request.param)
+
+
+@pytest.fixture
+def as_if_old(old_version: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let brokers seem to speak no more than the version did; gives the Produce version."""
+    produce, metadata = SPOKEN[old_version]
+
+    def of(response: ApiVersionsResponse) -> NodeApiVersions:
+        ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        assert ranges[PRODUCE_KEY][0] == 0, "this Kafka takes no message sets any more"
+        del ranges[INIT_KEY]
+        return NodeApiVersions({**ranges, PRODUCE_KEY: (0, produce), METADATA_KEY: (0, metadata)})
+
+    monkeypatch.setattr(NodeApiVersions, "of", of)
+    return produce
+
+
+def rows() -> pa.RecordBatch:
+    """Rows with null and empty keys and values, and timestamps."""
+    return pa.record_batch(
+        {
+            "key": pa.array([None if n % 5 == 0 else f"key {n}" for n in range(ROWS)]),
+            "value": pa.array([None if n % 7 == 0 else f"v{n}" * (n % 30) for n in range(ROWS)]),
+            "timestamp": pa.array(range(1_700_000_000_000, 1_700_000_000_000 + ROWS)).cast(
+                pa.timestamp("ms")
+            ),
+            "partition": pa.array([n % 3 for n in range(ROWS)], pa.int32()),
+        }
+    )
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4"])
+def test_rows_are_read_back_as_they_were(
+    old_kafka: KafkaCluster, new_old_topic: NewTopic, as_if_old: int, compression: str
+) -> None:
+    topic = new_old_topic(3)
+    config = {
+        "bootstrap.servers": old_kafka.bootstrap,
+        "enable.idempotence": False,
+        "compression.type": compression,
+        "batch.size": 5000,
+    }
+    with KafkaProducer(config) as producer:
+        producer.append(topic, rows())
+        producer.flush()
+        deliveries = producer.deliveries()
+    assert sum(delivery.records for delivery in deliveries.values()) == ROWS
+    assert all(delivery.batches > 1 for delivery in deliveries.values())
+    expected: dict[int, list[object]] = {0: [], 1: [], 2: []}
+    for row in rows().to_pylist():
+        values = [None if row[name] is None else row[name].encode() for name in ("key", "value")]
+        part = expected[row["partition"]]
+        # Format v0 has no timestamps: the broker keeps -1.
+        part.append((len(part), -1 if as_if_old < 2 else _ms(row["timestamp"]), *values))
+    for read in (read_with_confluent, read_with_kafka_python):
+        found: dict[int, list[object]] = {0: [], 1: [], 2: []}
+        for record in read(old_kafka.bootstrap, topic):
+            assert record.headers == ()
+            found[record.partition].append(
+                (record.offset, record.timestamp_ms, record.key, record.value)
+            )
+        assert found == expected
+
+
+def _ms(timestamp: datetime) -> int:
+    return (timestamp - datetime(1970, 1, 1)) // timedelta(milliseconds=1)  # noqa: DTZ001 - Arrow's have no zone either
+
+
+@pytest.mark.parametrize("old_version", ["0.10"], indirect=True)
+def test_acks_0_and_1_are_told_by_old_versions_too(
+    old_kafka: KafkaCluster, new_old_topic: NewTopic, as_if_old: int
+) -> None:
+    topic = new_old_topic(1)
+    for acks in ("0", "1"):
+        config = {"bootstrap.servers": old_kafka.bootstrap, "acks": acks}
+        with KafkaProducer(config) as producer:
+            producer.append(topic, pa.record_batch({"value": pa.array([acks])}))
+    assert {r.value for r in read_with_confluent(old_kafka.bootstrap, topic)} == {b"0", b"1"}
+
+
+def _fails(
+    bootstrap: str, topic: str, batch: pa.RecordBatch, config: dict[str, object]
+) -> KafkaException:
+    producer = KafkaProducer({"bootstrap.servers": bootstrap, **config})
+    try:
+        producer.append(topic, batch)
+        with pytest.raises(KafkaException) as refused:
+            producer.flush()
+        return refused.value
+    finally:
+        producer.close(0)
+
+
+def test_what_an_old_broker_cannot_hold_fails_with_a_sentence_and_nothing_is_written(
+    old_kafka: KafkaCluster, new_old_topic: NewTopic, as_if_old: int
+) -> None:
+    topic = new_old_topic(1)
+    plain = pa.record_batch({"value": pa.array(["x"])})
+    headers = pa.array(
+        [[{"key": "h", "value": b"x"}]],
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    )
+    with_headers = pa.record_batch({"value": pa.array(["x"]), "headers": headers})
+    no_ids: dict[str, object] = {"enable.idempotence": False}
+    error = _fails(old_kafka.bootstrap, topic, with_headers, no_ids)
+    assert isinstance(error, UnsupportedForMessageFormatException)
+    assert "leave the headers column out" in str(error)
+    zstd: dict[str, object] = {**no_ids, "compression.type": "zstd"}
+    error = _fails(old_kafka.bootstrap, topic, plain, zstd)
+    assert isinstance(error, UnsupportedCompressionTypeException)
+    assert "choose another kafka.compression.type" in str(error)
+    error = _fails(old_kafka.bootstrap, topic, plain, {})
+    assert isinstance(error, UnsupportedVersionException)
+    assert "kafka.enable.idempotence=false" in str(error)
+    assert read_with_confluent(old_kafka.bootstrap, topic) == []
