@@ -15,9 +15,10 @@ from kafka.record.default_records import DefaultRecordBatch
 from spark_kafka_sink.interceptors import ProducerInterceptors
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.metadata import TopicMetadata
-from spark_kafka_sink.producer.partitioner import Partitioner
+from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
 from spark_kafka_sink.producer.record_spans import RecordSpan, split_spans
 from spark_kafka_sink.producer.slices import choose_partitions, encode_rows, record_sizes
+from spark_kafka_sink.producer.topic_load import topic_load
 from spark_kafka_sink.row_chunk import RowChunk
 from spark_kafka_sink.row_future import OnDelivery, RowFuture, SentRows
 from spark_kafka_sink.wire.messages import ProduceRequest
@@ -99,8 +100,12 @@ class RowBroker:
             leaders=[1] * self.partitions,
             leader_epochs=[0] * self.partitions,
         )
-        self._partitioner = Partitioner(self.settings.batch_size, self.random)
+        self._partitioner = Partitioner(self.random)
         self.producer.ready()
+
+    def _load(self, name: str, topic: TopicMetadata) -> TopicLoad:
+        producer = self.producer
+        return topic_load(name, topic, producer.accumulator, producer.latencies, adaptive=True)
 
     def send(
         self,
@@ -113,7 +118,9 @@ class RowBroker:
         sent.callbacks.update(callbacks or {})
         chunk_rows = chunk_of(rows, sent, self.metadata).rows()
         sizes = record_sizes(chunk_rows.columns)
-        grouped = choose_partitions(chunk_rows, sizes, [self.metadata], self._partitioner)
+        grouped = choose_partitions(
+            chunk_rows, sizes, [self.metadata], self._partitioner, self._load
+        )
         sent.lay_out(grouped)
         accumulator = self.producer.accumulator
         cuts, encoded = encode_rows(grouped, accumulator.hold(grouped.targets))
