@@ -109,6 +109,10 @@ class CorruptRecordException(RetriableException):
     """The broker found a batch's checksum wrong."""
 
 
+class OffsetOutOfRangeException(ApiException):
+    """The partition's log does not have the offset (any more)."""
+
+
 class RecordTooLargeException(ApiException):
     """A record or a batch is over a size limit; the message names the limit."""
 
@@ -174,6 +178,7 @@ class ProducerFencedException(ApiException):
 
 
 _CLASSES: Final[dict[int, type[ApiException]]] = {
+    1: OffsetOutOfRangeException,
     2: CorruptRecordException,
     3: UnknownTopicOrPartitionException,
     5: LeaderNotAvailableException,

@@ -1,0 +1,152 @@
+"""The offsets of partitions at a time (the start, the end), asked of their leaders. Pure.
+
+Each partition is asked for until it has an answer; where its leader is elsewhere, it waits and is
+asked for again. What no retry can help is raised.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple, TypeAlias
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.consumer.network_client import RequestFuture
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import ADVICE, api_exception
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.metadata import ClusterMetadata
+from spark_kafka_sink.wire.fetch_messages import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+OffsetsByPartition: TypeAlias = dict[int, int]
+
+
+class Asked(NamedTuple):
+    """What is looked up; timestamp in ms, or -1 for the end, -2 for the start."""
+
+    topic: str
+    partitions: list[int]
+    timestamp: int
+    isolation_level: int
+
+
+class OffsetsLookup:
+    """One lookup. Times are seconds of the reader's clock."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        *,
+        metadata: ClusterMetadata,
+        retry_backoff: ExponentialBackoff,
+        random: Random,
+    ) -> None:
+        self._asked = asked
+        self._metadata = metadata
+        self._retry_backoff = retry_backoff
+        self._random = random
+        self._under_way: dict[int, RequestFuture] = {}
+        self._attempts = 0
+        self._not_before = 0.0
+        self._last_error = ""
+        self.found: OffsetsByPartition = {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every partition has its offset."""
+        return len(self.found) == len(set(self._asked.partitions))
+
+    def next_due_at(self, now: float) -> float:
+        """Give when to ask again for what was not answered."""
+        return self._not_before if self._not_before > now else float("inf")
+
+    def requests(self, now: float) -> list[tuple[int, ListOffsetsRequest]]:
+        """Give what is due, by node: at most one request is under way to each."""
+        if now < self._not_before:
+            return []
+        by_node: dict[int, list[int]] = {}
+        leaderless = False
+        for number in self._asked.partitions:
+            leader = self._metadata.leader(TopicPartition(self._asked.topic, number))
+            if number in self.found:
+                continue
+            if leader is None:
+                leaderless = True
+            elif leader.id not in self._under_way:
+                by_node.setdefault(leader.id, []).append(number)
+        if leaderless:
+            self._wait("no leader is known", now)
+        return [(node_id, self._request(numbers)) for node_id, numbers in by_node.items()]
+
+    def _request(self, numbers: list[int]) -> ListOffsetsRequest:
+        topic, _, timestamp, isolation_level = self._asked
+        known = self._metadata.topic(topic)
+        epochs = [] if known is None else known.leader_epochs
+        partitions = [
+            ListOffsetsPartition(
+                partition_index=number, current_leader_epoch=epochs[number], timestamp=timestamp
+            )
+            for number in numbers
+        ]
+        return ListOffsetsRequest(
+            isolation_level=isolation_level,
+            topics=[ListOffsetsTopic(name=topic, partitions=partitions)],
+        )
+
+    def sent(self, node_id: int, future: RequestFuture) -> None:
+        """Note that a request is on its way."""
+        self._under_way[node_id] = future
+
+    def collect(self, now: float) -> None:
+        """Take the answers that have come; raises what no retry can help."""
+        for node_id, future in list(self._under_way.items()):
+            if not future.is_done:
+                continue
+            del self._under_way[node_id]
+            if future.error is not None:
+                if not error_code(future.error.code).retriable:
+                    raise future.error
+                self._wait(str(future.error), now)
+            elif isinstance(future.response, ListOffsetsResponse):
+                for topic in future.response.topics:
+                    for answer in topic.partitions:
+                        self._take(answer, node_id, now)
+
+    def _take(self, answer: ListOffsetsPartitionResponse, node_id: int, now: float) -> None:
+        code = answer.error_code
+        if code == codes.NONE:
+            self.found[answer.partition_index] = answer.offset
+            return
+        row = error_code(code)
+        partition = TopicPartition(self._asked.topic, answer.partition_index)
+        text = f"{partition} gives no offsets: {row.name} ({code}) from node {node_id}"
+        if row.retriable:
+            self._wait(text, now)
+            return
+        if code in ADVICE:
+            text += f"; {ADVICE[code]}"
+        raise api_exception(
+            code,
+            text,
+            topic=partition.topic,
+            partition=partition.partition,
+            node_id=node_id,
+            api="ListOffsets",
+        )
+
+    def _wait(self, reason: str, now: float) -> None:
+        self._metadata.request_update()
+        self._last_error = reason
+        self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)
+        self._attempts += 1
+
+    def missing(self) -> str:
+        """Say which partitions have no offset yet, and why."""
+        numbers = sorted(set(self._asked.partitions) - self.found.keys())
+        return f"partitions {numbers}" + (f" ({self._last_error})" if self._last_error else "")

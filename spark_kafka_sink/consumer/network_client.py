@@ -1,0 +1,172 @@
+"""ConsumerNetworkClient: requests to nodes that may not be connected yet, and what became of each.
+
+`NetworkClient` takes requests only for nodes that are ready. Here a request waits in its node's
+queue until the node is, and gives a future that is done when the answer comes, the connection
+breaks, or request.timeout.ms passes before it could be sent at all. Whoever holds the future looks
+at it after a `poll`; nothing is called back, and one thread does everything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from spark_kafka_sink import error_codes
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import ApiException, IllegalStateException, api_exception
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.client import NetworkClient
+from spark_kafka_sink.wire.exchange import (
+    Answered,
+    ClientRequest,
+    Event,
+    NodeDown,
+    NodeReady,
+    NodeThrottled,
+    RequestFailed,
+)
+from spark_kafka_sink.wire.messages import API_OF, Request, Response
+
+_NEVER: Final = float("inf")
+
+
+class RequestFuture:
+    """A request on its way; done once it has a response or an error."""
+
+    __slots__ = ("_response", "error", "expires_at", "request")
+
+    def __init__(self, request: ClientRequest, expires_at: float) -> None:
+        self.request = request
+        self.expires_at = expires_at
+        self.error: ApiException | None = None
+        self._response: Response | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is a response or an error."""
+        return self._response is not None or self.error is not None
+
+    @property
+    def response(self) -> Response:
+        """The answer. Raises the error, or IllegalStateException where neither has come."""
+        if self.error is not None:
+            raise self.error
+        if self._response is None:
+            message = "the request has no answer yet"
+            raise IllegalStateException(message)
+        return self._response
+
+    def complete(self, response: Response) -> None:
+        """Note the answer."""
+        self._response = response
+
+    def fail(self, code: int, reason: str, node_id: int | None) -> None:
+        """Note that none will come; `code` as in `RequestFailed`."""
+        api = API_OF[type(self.request.message)].name
+        at = "" if node_id is None else f" to node {node_id}"
+        message = f"{api}{at} failed: {error_code(code).name} ({code}); {reason}"
+        self.error = api_exception(code, message, node_id=node_id, api=api)
+
+
+class ConsumerNetworkClient:
+    """Queues by node id. Times are seconds of `clock`."""
+
+    def __init__(
+        self, client: NetworkClient, clock: Callable[[], float], request_timeout_s: float
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._request_timeout_s = request_timeout_s
+        self._unsent: dict[int, deque[RequestFuture]] = {}
+        self._ready: set[int] = set()
+        self._throttled_until: dict[int, float] = {}
+
+    def set_nodes(self, nodes: Mapping[int, Node]) -> None:
+        """Take the brokers that the cluster's metadata names."""
+        self._client.set_nodes(nodes)
+        for node_id in self._unsent.keys() - nodes.keys():
+            self._fail_unsent(node_id, "the cluster no longer lists this broker")
+
+    def send(
+        self, node_id: int | None, message: Request, max_version: int | None = None
+    ) -> RequestFuture:
+        """Send a request as soon as its node is ready; node_id: None for any node."""
+        request = ClientRequest(node_id=node_id, message=message, max_version=max_version)
+        future = RequestFuture(request, self._clock() + self._request_timeout_s)
+        request.context = future
+        if node_id is None:
+            self._client.send(request)
+        else:
+            self._unsent.setdefault(node_id, deque()).append(future)
+            self._try_send(self._clock())
+        return future
+
+    def unsent_requests(self, node_id: int) -> int:
+        """Give how many requests wait for a node."""
+        return len(self._unsent.get(node_id, ()))
+
+    def poll(self, timeout_s: float) -> None:
+        """Send what can be sent and wait at most `timeout_s` seconds for something to happen."""
+        now = self._clock()
+        self._try_send(now)
+        self._client.connect(set(self._unsent))
+        for event in self._client.poll(max(0.0, min(timeout_s, self._next_due() - now))):
+            self._handle(event)
+        now = self._clock()
+        self._expire(now)
+        self._try_send(now)
+
+    def last_errors(self) -> str:
+        """Say what the latest failure of each node that has no connection was."""
+        return self._client.last_errors()
+
+    def close(self) -> None:
+        """Drop every connection."""
+        self._client.close()
+
+    def _try_send(self, now: float) -> None:
+        for node_id in list(self._unsent):
+            if node_id in self._ready and self._throttled_until.get(node_id, 0.0) <= now:
+                for future in self._unsent.pop(node_id):
+                    self._client.send(future.request)
+
+    def _next_due(self) -> float:
+        """Give when a request expires unsent, or may be sent because a throttle ends."""
+        due = [queue[0].expires_at for queue in self._unsent.values()]
+        due += [self._throttled_until.get(n, _NEVER) for n in self._unsent if n in self._ready]
+        return min(due, default=_NEVER)
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Answered):
+            if event.response is not None:
+                _future(event.request).complete(event.response)
+        elif isinstance(event, RequestFailed):
+            _future(event.request).fail(event.code, event.reason, event.node_id)
+        elif isinstance(event, NodeReady):
+            self._ready.add(event.node_id)
+        elif isinstance(event, NodeDown):
+            self._ready.discard(event.node_id)
+            self._fail_unsent(event.node_id, f"connection lost: {event.reason}")
+        elif isinstance(event, NodeThrottled):
+            self._throttled_until[event.node_id] = event.until
+
+    def _fail_unsent(self, node_id: int, reason: str) -> None:
+        for future in self._unsent.pop(node_id, ()):
+            future.fail(error_codes.NETWORK_EXCEPTION, reason, node_id)
+
+    def _expire(self, now: float) -> None:
+        for node_id, queue in list(self._unsent.items()):
+            while queue and now >= queue[0].expires_at:
+                timeout_ms = round(self._request_timeout_s * 1000)
+                reason = f"the node was not ready within request.timeout.ms={timeout_ms}"
+                queue.popleft().fail(error_codes.REQUEST_TIMED_OUT, reason, node_id)
+            if not queue:
+                del self._unsent[node_id]
+
+
+def _future(request: ClientRequest) -> RequestFuture:
+    if not isinstance(request.context, RequestFuture):
+        message = f"{request!r} is not a request of this client"
+        raise TypeError(message)
+    return request.context

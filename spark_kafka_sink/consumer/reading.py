@@ -1,0 +1,287 @@
+"""One reading of a topic: where each partition stands, what to ask for next, what answers mean.
+
+A pure state machine. It gives Fetch requests by node and takes what came of them; a partition that
+cannot be read for now (its leader is elsewhere, or unknown) waits retry.backoff.ms and longer with
+every failure, while the others go on. What no retry can help is raised.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+from uuid import UUID
+
+import pyarrow as pa
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.consumer.fetched_records import fetched_records
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import ADVICE, ApiException, api_exception
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.metadata import ClusterMetadata
+from spark_kafka_sink.wire.fetch_messages import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_LEADER_EPOCH: Final = 75
+_NEVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """What one Fetch request may ask for."""
+
+    max_bytes: int
+    partition_max_bytes: int
+    min_bytes: int
+    max_wait_ms: int
+
+
+@dataclass(slots=True)
+class PartitionReading:
+    """One partition: the next offset to read, and the offset to end before."""
+
+    topic_partition: TopicPartition
+    position: int
+    end: int
+    attempts: int = 0
+    not_before: float = 0.0
+    is_under_way: bool = False
+    needs_offset: bool = False
+    last_error: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that is wanted has been read."""
+        return self.position >= self.end
+
+    def is_due(self, now: float) -> bool:
+        """Whether to ask for more: one request for a partition is under way at most."""
+        waits = self.is_under_way or self.needs_offset or self.not_before > now
+        return not (waits or self.is_done)
+
+
+@dataclass(slots=True)
+class Fetch:
+    """A Fetch request for some partitions of one node, and the topic as it was named in it."""
+
+    node_id: int
+    message: FetchRequest
+    partitions: list[PartitionReading]
+    topic_id: UUID
+
+
+@dataclass(slots=True)
+class FetchOutcome:
+    """Rows in order, and whether anything moved on."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    progress: bool = False
+
+
+class Reading:
+    """The partitions of one topic. Times are seconds of the reader's clock."""
+
+    def __init__(
+        self,
+        topic: str,
+        offsets: Mapping[int, tuple[int, int]],
+        *,
+        limits: FetchLimits,
+        read_committed: bool,
+        from_earliest: bool,
+        metadata: ClusterMetadata,
+        retry_backoff: ExponentialBackoff,
+        random: Random,
+    ) -> None:
+        self._topic = topic
+        self._limits = limits
+        self._read_committed = read_committed
+        self._from_earliest = from_earliest
+        self._metadata = metadata
+        self._retry_backoff = retry_backoff
+        self._random = random
+        self._busy: set[int] = set()
+        self.partitions = [
+            PartitionReading(TopicPartition(topic, number), start, end)
+            for number, (start, end) in sorted(offsets.items())
+        ]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every partition has been read to its end."""
+        return all(partition.is_done for partition in self.partitions)
+
+    def out_of_range(self) -> list[PartitionReading]:
+        """Give the partitions whose position the log does not have (any more)."""
+        return [p for p in self.partitions if p.needs_offset and not p.is_done]
+
+    def next_due_at(self, now: float) -> float:
+        """Give when a partition that waits may be tried again."""
+        waiting = [p.not_before for p in self.partitions if not p.is_done and p.not_before > now]
+        return min(waiting, default=_NEVER)
+
+    def fetches(self, now: float) -> list[Fetch]:
+        """Give a request for every node that leads partitions and has none under way."""
+        by_node: dict[int, list[PartitionReading]] = {}
+        for partition in self.partitions:
+            if not partition.is_due(now):
+                continue
+            leader = self._metadata.leader(partition.topic_partition)
+            if leader is None:
+                self._wait(partition, "no leader is known", now)
+            elif leader.id not in self._busy:
+                by_node.setdefault(leader.id, []).append(partition)
+        self._busy |= by_node.keys()
+        return [self._fetch(node_id, partitions) for node_id, partitions in by_node.items()]
+
+    def _fetch(self, node_id: int, partitions: list[PartitionReading]) -> Fetch:
+        known = self._metadata.topic(self._topic)
+        epochs = [] if known is None else known.leader_epochs
+        topic_id = self._metadata.topic_id(self._topic)
+        for partition in partitions:
+            partition.is_under_way = True
+        asked = [
+            FetchPartition(
+                partition=p.topic_partition.partition,
+                current_leader_epoch=epochs[p.topic_partition.partition],
+                fetch_offset=p.position,
+                partition_max_bytes=self._limits.partition_max_bytes,
+            )
+            for p in partitions
+        ]
+        message = FetchRequest(
+            max_wait_ms=self._limits.max_wait_ms,
+            min_bytes=self._limits.min_bytes,
+            max_bytes=self._limits.max_bytes,
+            isolation_level=READ_COMMITTED if self._read_committed else READ_UNCOMMITTED,
+            topics=[FetchTopic(topic=self._topic, topic_id=topic_id, partitions=asked)],
+        )
+        return Fetch(node_id, message, partitions, topic_id)
+
+    def failed(self, fetch: Fetch, error: ApiException, now: float) -> None:
+        """Take that a request was not answered; raises what no retry can help."""
+        self._back(fetch)
+        if not error_code(error.code).retriable:
+            raise error
+        for partition in fetch.partitions:
+            self._wait(partition, str(error), now)
+
+    def answered(self, fetch: Fetch, response: FetchResponse, now: float) -> FetchOutcome:
+        """Take an answer; raises what no retry can help."""
+        self._back(fetch)
+        if response.error_code != codes.NONE:
+            for partition in fetch.partitions:
+                self._refused(partition, fetch.node_id, response.error_code, now)
+            return FetchOutcome()
+        outcome = FetchOutcome()
+        answers = {
+            data.partition_index: data for topic in response.responses for data in topic.partitions
+        }
+        for partition in fetch.partitions:
+            data = answers.get(partition.topic_partition.partition)
+            if data is None:
+                self._wait(partition, "the broker's answer does not name this partition", now)
+            elif data.error_code != codes.NONE:
+                self._refused(partition, fetch.node_id, data.error_code, now)
+            else:
+                self._read(partition, data, outcome)
+        return outcome
+
+    def _back(self, fetch: Fetch) -> None:
+        self._busy.discard(fetch.node_id)
+        for partition in fetch.partitions:
+            partition.is_under_way = False
+
+    def _read(
+        self, partition: PartitionReading, data: PartitionData, outcome: FetchOutcome
+    ) -> None:
+        try:
+            found = fetched_records(
+                partition.topic_partition,
+                data,
+                partition.position,
+                partition.end,
+                read_committed=self._read_committed,
+            )
+        except ApiException as error:
+            name, number = partition.topic_partition
+            message = f"{partition.topic_partition} from offset {partition.position}: {error}"
+            raise api_exception(error.code, message, topic=name, partition=number) from error
+        partition.attempts = 0
+        if found.next_offset > partition.position:
+            partition.position = found.next_offset
+            partition.last_error = ""
+            outcome.progress = True
+        if found.batch is not None:
+            outcome.batches.append(found.batch)
+
+    def _refused(self, partition: PartitionReading, node_id: int, code: int, now: float) -> None:
+        row = error_code(code)
+        name, number = partition.topic_partition
+        text = (
+            f"{partition.topic_partition} cannot be read: {row.name} ({code}) from node {node_id}"
+        )
+        if code == codes.OFFSET_OUT_OF_RANGE:
+            partition.needs_offset = True
+            partition.last_error = text
+        elif row.retriable or code == UNKNOWN_LEADER_EPOCH:
+            self._wait(partition, text, now)
+        else:
+            if code in ADVICE:
+                text += f"; {ADVICE[code]}"
+            raise api_exception(
+                code, text, topic=name, partition=number, node_id=node_id, api="Fetch"
+            )
+
+    def _wait(self, partition: PartitionReading, reason: str, now: float) -> None:
+        self._metadata.request_update()
+        partition.last_error = reason
+        partition.not_before = now + self._retry_backoff.delay_s(partition.attempts, self._random)
+        partition.attempts += 1
+
+    def moved(self, partition: PartitionReading, earliest: int, latest: int) -> None:
+        """Take what the log of an out of range partition has.
+
+        A reading from the earliest offset goes on at what is the earliest now. Raises
+        OffsetOutOfRangeException for any other, and where the log ends before the position.
+        """
+        name, number = partition.topic_partition
+        position = partition.position
+        if position >= earliest or not self._from_earliest:
+            message = (
+                f"{partition.topic_partition} cannot be read from offset {position}: "
+                f"it has the offsets {earliest} to {latest - 1}; what was there has been deleted "
+                "(retention, or the topic was made anew) or lost"
+            )
+            raise api_exception(
+                codes.OFFSET_OUT_OF_RANGE, message, topic=name, partition=number, api="Fetch"
+            )
+        logger.warning(
+            "%s: the offsets %d to %d were deleted while they were to be read (retention); "
+            "going on at %d",
+            partition.topic_partition, position, min(earliest, partition.end) - 1, earliest,
+        )  # fmt: skip
+        partition.position = earliest
+        partition.needs_offset = False
+
+    def stuck_at(self) -> str:
+        """Say which partitions have not been read to their end, and why."""
+        return "; ".join(
+            f"{p.topic_partition} at offset {p.position} of {p.end}"
+            + (f" ({p.last_error})" if p.last_error else "")
+            for p in self.partitions
+            if not p.is_done
+        )

@@ -1,0 +1,324 @@
+"""TopicReader: a topic, or some of its partitions, from here to there as Arrow batches.
+
+Joins the network with a `Reading`. There is no group, no commit and no rebalance: what to read is
+said beforehand, and the reading ends when it has been read. The next request goes out before the
+rows of the last answer are given, so that a caller works while the brokers do.
+
+Everything happens in the caller's thread, which is the only one to use a reader.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from random import Random
+from types import TracebackType
+from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, TypeAlias
+
+import pyarrow as pa
+
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.consumer.list_offsets import Asked, OffsetsByPartition, OffsetsLookup
+from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
+from spark_kafka_sink.consumer.reader_config import ReaderConfig, reader_config
+from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import ConfigException, TimeoutException
+from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.producer.metadata import ClusterMetadata
+from spark_kafka_sink.wire.fetch_messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    FetchResponse,
+)
+from spark_kafka_sink.wire.messages import MetadataResponse
+from spark_kafka_sink.wire.primitives import ZERO_UUID
+
+IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
+Offsets: TypeAlias = Literal["earliest", "latest"] | Mapping[int, int]
+
+# The last version of Fetch that names topics; later ones need every topic's id (KIP-516).
+_LAST_FETCH_BY_NAME: Final = 12
+_TIMESTAMPS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+_ISOLATION_LEVELS: Final = {
+    "read_uncommitted": READ_UNCOMMITTED,
+    "read_committed": READ_COMMITTED,
+}
+
+
+class TopicReader:
+    """Reads topics of one cluster; a context manager.
+
+    configs: the Java consumer's names (see `reader_config`). Raises ConfigException.
+    """
+
+    def __init__(self, configs: Mapping[str, Any]) -> None:
+        self._config = reader_config(configs)
+        self._clock = time.monotonic
+        self._random = Random()  # noqa: S311 - jitter, not secrets
+        shared = self._config.client
+        self._retry_backoff = _backoff(shared.retry_backoff_ms, shared.retry_backoff_max_ms)
+        self._metadata = ClusterMetadata(
+            shared.metadata_max_age_ms / 1000, self._retry_backoff, self._random
+        )
+        self._metadata_future: RequestFuture | None = None
+        self._client = _network_client(self._config, self._random)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop every connection."""
+        self._client.close()
+
+    def read(
+        self,
+        topic: str,
+        partitions: list[int] | None = None,
+        *,
+        start: Offsets = "earliest",
+        end: Offsets = "latest",
+        isolation_level: IsolationLevel = "read_uncommitted",
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the records of a topic from `start` up to, and not including, `end`.
+
+        partitions: all if None. start, end: a place, or offsets by partition; places are looked up
+        once, when the first batch is asked for. With read_committed, records of aborted
+        transactions are left out and the latest offset is the last stable one.
+
+        Batches have the columns topic (string), partition (int32), offset (int64), timestamp
+        (ms, UTC; null where a record has none), key, value (binary) and headers (see
+        `fetched_records.SCHEMA`), and at least one row; offsets rise within a partition, partitions
+        mix. Records that retention deletes before they could be read are left out with a warning.
+
+        Raises ConfigException at once for arguments of no meaning; later TimeoutException where
+        nothing comes for default.api.timeout.ms, CorruptRecordException, and the brokers' errors.
+        """
+        level = _ISOLATION_LEVELS.get(isolation_level)
+        if level is None:
+            expected = ", ".join(_ISOLATION_LEVELS)
+            message = f"isolation_level is {isolation_level!r}: expected one of {expected}"
+            raise ConfigException(message)
+        for name, offsets in (("start", start), ("end", end)):
+            if isinstance(offsets, str) and offsets not in _TIMESTAMPS:
+                expected = "earliest, latest or an offset by partition"
+                message = f"{name} is {offsets!r}: expected {expected}"
+                raise ConfigException(message)
+        return self._read(_Wanted(topic, partitions, start, end, level))
+
+    def _read(self, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+        deadline = self._deadline()
+        numbers = self._partitions(wanted, deadline)
+        starts = self._offsets(wanted, numbers, wanted.start, deadline)
+        ends = self._offsets(wanted, numbers, wanted.end, deadline)
+        shared = self._config
+        reading = Reading(
+            wanted.topic,
+            {number: (starts[number], ends[number]) for number in numbers},
+            limits=FetchLimits(
+                max_bytes=shared.fetch_max_bytes,
+                partition_max_bytes=shared.max_partition_fetch_bytes,
+                min_bytes=shared.fetch_min_bytes,
+                max_wait_ms=shared.fetch_max_wait_ms,
+            ),
+            read_committed=wanted.isolation_level == READ_COMMITTED,
+            from_earliest=wanted.start == "earliest",
+            metadata=self._metadata,
+            retry_backoff=self._retry_backoff,
+            random=self._random,
+        )
+        yield from self._run(reading, wanted)
+
+    def _run(self, reading: Reading, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+        deadline = self._deadline()
+        under_way: list[tuple[Fetch, RequestFuture]] = []
+        batches: list[pa.RecordBatch] = []
+        while True:
+            for fetch in reading.fetches(self._clock()):
+                cap = _LAST_FETCH_BY_NAME if fetch.topic_id == ZERO_UUID else None
+                under_way.append((fetch, self._client.send(fetch.node_id, fetch.message, cap)))
+            if batches:
+                yield from batches
+                # What the caller did with them took its own time.
+                deadline = self._deadline()
+            if reading.is_done:
+                return
+            if self._clock() >= deadline:
+                self._give_up(f"{wanted.topic} could not be read on: {reading.stuck_at()}")
+            self._poll(min(deadline, reading.next_due_at(self._clock())))
+            outcome = self._collect(reading, under_way)
+            batches = outcome.batches
+            if outcome.progress:
+                deadline = self._deadline()
+            self._look_up_moved(reading, wanted, deadline)
+
+    def _collect(
+        self, reading: Reading, under_way: list[tuple[Fetch, RequestFuture]]
+    ) -> FetchOutcome:
+        """Take the answers that have come."""
+        outcome = FetchOutcome()
+        for fetch, future in [each for each in under_way if each[1].is_done]:
+            under_way.remove((fetch, future))
+            if future.error is not None:
+                reading.failed(fetch, future.error, self._clock())
+            elif isinstance(future.response, FetchResponse):
+                found = reading.answered(fetch, future.response, self._clock())
+                outcome.batches += found.batches
+                outcome.progress |= found.progress
+        return outcome
+
+    def _look_up_moved(self, reading: Reading, wanted: _Wanted, deadline: float) -> None:
+        moved = reading.out_of_range()
+        if not moved:
+            return
+        numbers = [p.topic_partition.partition for p in moved]
+        earliest = self._lookup(wanted, numbers, EARLIEST_TIMESTAMP, deadline)
+        latest = self._lookup(wanted, numbers, LATEST_TIMESTAMP, deadline)
+        for partition in moved:
+            number = partition.topic_partition.partition
+            reading.moved(partition, earliest[number], latest[number])
+
+    # -- before the first record ------------------------------------------------------------------
+
+    def _partitions(self, wanted: _Wanted, deadline: float) -> list[int]:
+        """Wait until the topic is known and give the partitions to read."""
+        self._metadata.track(wanted.topic)
+        while (known := self._metadata.topic(wanted.topic)) is None:
+            if self._clock() >= deadline:
+                error = self._metadata.topic_error(wanted.topic)
+                if error is not None:
+                    raise error
+                self._give_up(f"topic {wanted.topic} is not known")
+            self._poll(deadline)
+            error = self._metadata.topic_error(wanted.topic)
+            if error is not None and not error_code(error.code).retriable:
+                raise error
+        there = range(len(known.leaders))
+        asked = list(there) if wanted.partitions is None else wanted.partitions
+        for offsets in (wanted.start, wanted.end):
+            if not isinstance(offsets, str) and wanted.partitions is None:
+                asked = [number for number in asked if number in offsets]
+        missing = [number for number in asked if number not in there]
+        if missing:
+            has = f"the partitions 0 to {len(there) - 1}"
+            message = f"topic {wanted.topic} has {has}, not {missing}"
+            raise ConfigException(message)
+        return asked
+
+    def _offsets(
+        self, wanted: _Wanted, numbers: list[int], offsets: Offsets, deadline: float
+    ) -> OffsetsByPartition:
+        if isinstance(offsets, str):
+            return self._lookup(wanted, numbers, _TIMESTAMPS[offsets], deadline)
+        missing = [number for number in numbers if number not in offsets]
+        if missing:
+            message = f"no offset is given for the partitions {missing} of topic {wanted.topic}"
+            raise ConfigException(message)
+        return {number: offsets[number] for number in numbers}
+
+    def _lookup(
+        self, wanted: _Wanted, numbers: list[int], timestamp: int, deadline: float
+    ) -> OffsetsByPartition:
+        """Ask the leaders for the offsets of a time."""
+        lookup = OffsetsLookup(
+            Asked(wanted.topic, numbers, timestamp, wanted.isolation_level),
+            metadata=self._metadata,
+            retry_backoff=self._retry_backoff,
+            random=self._random,
+        )
+        while not lookup.is_done:
+            if self._clock() >= deadline:
+                self._give_up(f"the offsets of {wanted.topic} are not known: {lookup.missing()}")
+            for node_id, message in lookup.requests(self._clock()):
+                lookup.sent(node_id, self._client.send(node_id, message))
+            self._poll(min(deadline, lookup.next_due_at(self._clock())))
+            lookup.collect(self._clock())
+        return lookup.found
+
+    # -- the network ------------------------------------------------------------------------------
+
+    def _poll(self, until: float) -> None:
+        """Wait for the network, at most `until`, and keep the metadata fresh."""
+        now = self._clock()
+        request = self._metadata.request(now)
+        if request is not None:
+            request.allow_auto_topic_creation = False
+            self._metadata_future = self._client.send(None, request)
+        wait = min(until, self._metadata.next_update_at()) - now
+        self._client.poll(max(0.0, wait))
+        self._take_metadata()
+
+    def _take_metadata(self) -> None:
+        future = self._metadata_future
+        if future is None or not future.is_done:
+            return
+        self._metadata_future = None
+        if future.error is not None:
+            self._metadata.failed(self._clock())
+        elif isinstance(future.response, MetadataResponse):
+            self._metadata.update(future.response, self._clock())
+            self._client.set_nodes(self._metadata.nodes)
+
+    def _deadline(self) -> float:
+        return self._clock() + self._config.default_api_timeout_ms / 1000
+
+    def _give_up(self, what: str) -> NoReturn:
+        trouble = self._client.last_errors()
+        message = (
+            f"{what}; nothing came within default.api.timeout.ms="
+            f"{self._config.default_api_timeout_ms}" + (f"; {trouble}" if trouble else "")
+        )
+        raise TimeoutException(message)
+
+
+class _Wanted(NamedTuple):
+    """What a call of `read` asks for."""
+
+    topic: str
+    partitions: list[int] | None
+    start: Offsets
+    end: Offsets
+    isolation_level: int
+
+
+def _backoff(base_ms: int, max_ms: int) -> ExponentialBackoff:
+    return ExponentialBackoff(base_ms / 1000, max_ms / 1000)
+
+
+def _network_client(config: ReaderConfig, random: Random) -> ConsumerNetworkClient:
+    shared = config.client
+    clock = time.monotonic
+    timeout_s = shared.request_timeout_ms / 1000
+    setup = _backoff(
+        shared.socket_connection_setup_timeout_ms, shared.socket_connection_setup_timeout_max_ms
+    )
+    client = NetworkClient(
+        Selector(
+            send_buffer_bytes=shared.send_buffer_bytes,
+            receive_buffer_bytes=shared.receive_buffer_bytes,
+        ),
+        NetworkConfig(
+            client_id=shared.client_id,
+            request_timeout_s=timeout_s,
+            reconnect_backoff=_backoff(
+                shared.reconnect_backoff_ms, shared.reconnect_backoff_max_ms
+            ),
+            connection_setup_timeout=setup,
+            connections_max_idle_s=shared.connections_max_idle_ms / 1000,
+        ),
+        shared.bootstrap_nodes,
+        clock,
+        random,
+    )
+    return ConsumerNetworkClient(client, clock, timeout_s)

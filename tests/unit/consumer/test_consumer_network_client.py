@@ -1,0 +1,209 @@
+"""Requests wait for their node, and every one ends in an answer or an error that says why."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from support.in_memory_selector import InMemorySelector
+
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
+from spark_kafka_sink.errors import (
+    ApiException,
+    IllegalStateException,
+    NetworkException,
+    TimeoutException,
+    UnsupportedVersionException,
+)
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponse
+
+METADATA = 3
+NODES = {1: Node(id=1, host="127.0.0.1", port=2001), 2: Node(id=2, host="127.0.0.1", port=2002)}
+
+
+class World:
+    """A client, its selector and its clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.selector = InMemorySelector()
+        network = NetworkClient(
+            self.selector,  # type: ignore[arg-type]  # the same calls, without sockets
+            NetworkConfig(
+                client_id="client",
+                request_timeout_s=30.0,
+                reconnect_backoff=ExponentialBackoff(0.05, 1.0),
+                connection_setup_timeout=ExponentialBackoff(1000.0, 1000.0),
+                connections_max_idle_s=540.0,
+            ),
+            [Node(id=-1, host="127.0.0.1", port=1001)],
+            lambda: self.now,
+            Random(1),
+        )
+        self.client = ConsumerNetworkClient(network, lambda: self.now, 30.0)
+        self.client.set_nodes(NODES)
+
+    def send(self, node_id: int | None, max_version: int | None = None) -> RequestFuture:
+        """Send a request."""
+        return self.client.send(node_id, MetadataRequest(topics=[]), max_version)
+
+    def poll(self, times: int = 5) -> None:
+        """Poll often enough for a connection and an answer."""
+        for _ in range(times):
+            self.client.poll(0.0)
+
+    def asked(self, port: int) -> int:
+        """Give how many Metadata requests a broker got."""
+        return self.selector.requests_to(port).count(METADATA)
+
+
+def _error(future: RequestFuture) -> ApiException:
+    assert future.is_done
+    with pytest.raises(ApiException) as raised:
+        _ = future.response
+    return raised.value
+
+
+def test_requests_wait_until_their_node_is_ready_and_are_answered_in_order() -> None:
+    world = World()
+    futures = [world.send(1), world.send(1), world.send(2)]
+    assert (world.client.unsent_requests(1), world.client.unsent_requests(2)) == (2, 1)
+    world.poll(2)
+    assert not any(future.is_done for future in futures), "sent before the node was ready"
+    world.poll()
+    assert all(isinstance(future.response, MetadataResponse) for future in futures)
+    assert (world.asked(2001), world.asked(2002)) == (2, 1)
+    assert world.client.unsent_requests(1) == 0
+    at_once = world.send(1)
+    assert world.asked(2001) == 3, "the node is ready, yet the request waits for a poll"
+    world.poll(1)
+    assert at_once.is_done
+
+
+def test_a_request_without_an_answer_yet_has_none() -> None:
+    world = World()
+    future = world.send(1)
+    assert not future.is_done
+    with pytest.raises(IllegalStateException, match="no answer yet"):
+        _ = future.response
+
+
+def test_connections_are_made_only_for_requests_that_wait() -> None:
+    world = World()
+    world.poll()
+    assert world.selector.connects == []
+    world.send(2)
+    world.poll()
+    assert world.selector.connects == [2002]
+
+
+def test_a_request_for_any_node_is_sent_to_one() -> None:
+    world = World()
+    world.send(1)
+    world.poll()
+    future = world.send(None)
+    world.poll()
+    assert isinstance(future.response, MetadataResponse)
+    assert world.asked(2001) == 2
+
+
+def test_what_waits_for_a_node_that_refuses_fails_and_a_later_request_tries_again() -> None:
+    world = World()
+    world.selector.refuse.add(2001)
+    waiting = [world.send(1), world.send(1)]
+    other = world.send(2)
+    world.poll()
+    for future in waiting:
+        error = _error(future)
+        assert isinstance(error, NetworkException)
+        assert "Metadata to node 1 failed: NETWORK_EXCEPTION (13)" in str(error)
+        assert "Connection refused" in str(error)
+    assert other.is_done
+    world.selector.refuse.clear()
+    world.now += 1
+    again = world.send(1)
+    world.poll()
+    assert isinstance(again.response, MetadataResponse)
+
+
+def test_what_is_in_flight_fails_with_its_connection_and_the_next_waits_for_a_new_one() -> None:
+    world = World()
+    world.send(1)
+    world.poll()
+    world.selector.silent = True
+    lost = world.send(1)
+    world.selector.break_port(2001)
+    world.poll(1)
+    assert isinstance(_error(lost), NetworkException)
+    world.selector.silent = False
+    later = world.send(1)
+    assert not later.is_done
+    world.now += 1
+    world.poll()
+    assert isinstance(later.response, MetadataResponse)
+
+
+def test_a_request_that_could_not_be_sent_expires_after_request_timeout_ms() -> None:
+    world = World()
+    world.selector.hang = True
+    first = world.send(1)
+    world.now = 20.0
+    second = world.send(1)
+    world.now = 29.9
+    world.poll()
+    assert not first.is_done
+    world.now = 30.0
+    world.poll(1)
+    error = _error(first)
+    assert isinstance(error, TimeoutException)
+    assert "not ready within request.timeout.ms=30000" in str(error)
+    assert not second.is_done
+    world.now = 50.0
+    world.poll(1)
+    assert isinstance(_error(second), TimeoutException)
+    assert world.client.unsent_requests(1) == 0
+
+
+def test_a_request_that_is_never_answered_times_out() -> None:
+    world = World()
+    world.send(1)
+    world.poll()
+    world.selector.silent = True
+    future = world.send(1)
+    world.now += 30.0
+    world.poll(1)
+    assert isinstance(_error(future), TimeoutException)
+
+
+def test_a_throttled_node_is_left_alone_until_the_throttle_ends() -> None:
+    world = World()
+    world.selector.throttle_ms = 5000
+    world.send(1)
+    world.poll()
+    held_back = world.send(1)
+    world.now = 4.9
+    world.poll()
+    assert world.asked(2001) == 1
+    world.now = 5.0
+    world.poll()
+    assert world.asked(2001) == 2
+    assert held_back.is_done
+
+
+def test_requests_for_a_node_that_leaves_the_cluster_fail() -> None:
+    world = World()
+    world.selector.hang = True
+    future = world.send(1)
+    world.client.set_nodes({2: NODES[2]})
+    assert "no longer lists this broker" in str(_error(future))
+
+
+def test_a_version_that_the_broker_lacks_fails_the_request_alone() -> None:
+    world = World()
+    refused, fine = world.send(1, max_version=0), world.send(1)
+    world.poll()
+    assert isinstance(_error(refused), UnsupportedVersionException)
+    assert isinstance(fine.response, MetadataResponse)

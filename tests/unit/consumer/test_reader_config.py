@@ -1,0 +1,44 @@
+"""A reader's options: the Java consumer's names, checked before anything is connected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.consumer.reader_config import reader_config
+from spark_kafka_sink.errors import ConfigException
+
+ADDRESS = {"bootstrap.servers": "h:9092"}
+
+
+def test_defaults_are_those_of_the_java_consumer() -> None:
+    config = reader_config(ADDRESS)
+    assert (config.fetch_max_bytes, config.max_partition_fetch_bytes) == (52_428_800, 1_048_576)
+    assert (config.fetch_max_wait_ms, config.fetch_min_bytes) == (500, 1)
+    assert (config.default_api_timeout_ms, config.client.request_timeout_ms) == (60_000, 30_000)
+    assert config.client.receive_buffer_bytes == 65_536
+    assert config.client.client_id == "topic-reader"
+
+
+def test_options_come_as_strings_or_values() -> None:
+    given = {**ADDRESS, "fetch.max.bytes": "1000", "retry.backoff.ms": 7, "client.id": "c"}
+    config = reader_config(given)
+    assert config.fetch_max_bytes == 1000
+    assert (config.client.retry_backoff_ms, config.client.client_id) == (7, "c")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"bootstrap\.servers is not set"),
+        ({**ADDRESS, "linger.ms": 5}, r"linger\.ms is not an option of a topic reader"),
+        ({**ADDRESS, "fetch.max.byte": 5}, r"did you mean fetch\.max\.bytes"),
+        ({**ADDRESS, "fetch.max.bytes": "many"}, r"fetch\.max\.bytes"),
+        ({**ADDRESS, "fetch.max.bytes": 0}, r"fetch\.max\.bytes"),
+        ({**ADDRESS, "request.timeout.ms": -1}, r"request\.timeout\.ms"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_its_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigException, match=message):
+        reader_config(options)

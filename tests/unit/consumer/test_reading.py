@@ -1,0 +1,244 @@
+"""A reading of a topic, with the test as brokers and clock."""
+
+from __future__ import annotations
+
+from random import Random
+from uuid import UUID
+
+import pytest
+from support.log_records import batch_of
+from support.record_batches import Row
+
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
+from spark_kafka_sink.errors import (
+    CorruptRecordException,
+    OffsetOutOfRangeException,
+    TopicAuthorizationException,
+    UnsupportedVersionException,
+    api_exception,
+)
+from spark_kafka_sink.producer.metadata import ClusterMetadata
+from spark_kafka_sink.wire.fetch_messages import (
+    FetchableTopicResponse,
+    FetchResponse,
+    PartitionData,
+)
+from spark_kafka_sink.wire.messages import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+TOPIC = "t"
+TOPIC_ID = UUID(int=7)
+OUT_OF_RANGE, NOT_LEADER, UNAUTHORIZED, UNKNOWN_EPOCH = 1, 6, 29, 75
+BACKOFF = ExponentialBackoff(0.1, 1.0)
+
+
+class World:
+    """A reading and the cluster it reads from; each partition has `end` records."""
+
+    def __init__(self, leaders: list[int], end: int = 10, *, from_earliest: bool = True) -> None:
+        self.now = 0.0
+        self.metadata = ClusterMetadata(300.0, BACKOFF, Random(1))
+        self.metadata.track(TOPIC)
+        self.lead(leaders)
+        self.reading = Reading(
+            TOPIC,
+            dict.fromkeys(range(len(leaders)), (0, end)),
+            limits=FetchLimits(
+                max_bytes=1000, partition_max_bytes=100, min_bytes=1, max_wait_ms=500
+            ),
+            read_committed=False,
+            from_earliest=from_earliest,
+            metadata=self.metadata,
+            retry_backoff=BACKOFF,
+            random=Random(1),
+        )
+
+    def lead(self, leaders: list[int], epoch: int = 0) -> None:
+        """Let these nodes lead the partitions, and the client know it."""
+        self.metadata.request(self.now)
+        partitions = [
+            MetadataResponsePartition(
+                error_code=0,
+                partition_index=number,
+                leader_id=leader,
+                leader_epoch=epoch,
+                replica_nodes=[],
+                isr_nodes=[],
+            )
+            for number, leader in enumerate(leaders)
+        ]
+        topic = MetadataResponseTopic(
+            error_code=0, name=TOPIC, topic_id=TOPIC_ID, partitions=partitions
+        )
+        brokers = [
+            MetadataResponseBroker(node_id=n, host="h", port=n) for n in {1, 2, *leaders} if n > 0
+        ]
+        self.metadata.update(MetadataResponse(brokers=brokers, topics=[topic]), self.now)
+
+    def fetches(self) -> dict[int, Fetch]:
+        """Give the requests that are due, by node."""
+        return {fetch.node_id: fetch for fetch in self.reading.fetches(self.now)}
+
+    def answer(self, fetch: Fetch, code: int = 0, records: int = 5) -> FetchOutcome:
+        """Answer all partitions of a request, from where they are."""
+        partitions = [
+            PartitionData(
+                partition_index=asked.partition,
+                error_code=code,
+                high_watermark=10,
+                aborted_transactions=None,
+                records=None
+                if code
+                else memoryview(
+                    batch_of([Row(None, b"v", (), 1)] * records, first_offset=asked.fetch_offset)
+                ),
+            )
+            for asked in fetch.message.topics[0].partitions
+        ]
+        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=partitions)
+        return self.reading.answered(fetch, FetchResponse(responses=[topic]), self.now)
+
+
+def places(fetch: Fetch) -> dict[int, int]:
+    """Give what a request asks for: offsets by partition."""
+    return {asked.partition: asked.fetch_offset for asked in fetch.message.topics[0].partitions}
+
+
+def test_each_node_has_one_request_under_way_and_partitions_are_read_to_their_end() -> None:
+    world = World([1, 2, 1])
+    first = world.fetches()
+    assert {node: places(fetch) for node, fetch in first.items()} == {1: {0: 0, 2: 0}, 2: {1: 0}}
+    assert first[1].message.topics[0].topic_id == TOPIC_ID
+    assert world.fetches() == {}
+    assert [len(batch) for batch in world.answer(first[1]).batches] == [5, 5]
+    second = world.fetches()
+    assert {node: places(fetch) for node, fetch in second.items()} == {1: {0: 5, 2: 5}}
+    world.answer(second[1])
+    assert not world.reading.is_done
+    world.answer(first[2], records=10)
+    assert world.reading.is_done
+    assert world.fetches() == {}
+
+
+def test_a_partition_whose_leader_moves_is_not_asked_for_twice() -> None:
+    world = World([1])
+    (at_old,) = world.fetches().values()
+    world.lead([2], epoch=1)
+    assert world.fetches() == {}, "its rows would be given twice"
+    world.answer(at_old, NOT_LEADER)
+    world.now += 1
+    (at_new,) = world.fetches().values()
+    assert at_new.node_id == 2
+    assert at_new.message.topics[0].partitions[0].current_leader_epoch == 1
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER, UNKNOWN_EPOCH, 3, 5, 74, 78, 100])
+def test_what_a_retry_may_help_waits_longer_each_time_and_asks_for_metadata(code: int) -> None:
+    world = World([1])
+    waits = []
+    for _ in range(5):
+        (fetch,) = world.fetches().values()
+        outcome = world.answer(fetch, code)
+        assert (outcome.batches, outcome.progress) == ([], False)
+        assert world.metadata.next_update_at() < float("inf")
+        assert world.fetches() == {}
+        waits.append(world.reading.next_due_at(world.now) - world.now)
+        world.now = world.reading.next_due_at(world.now)
+    assert 0.07 < waits[0] < 0.13
+    assert 0.7 < waits[-1] < 1.3
+    assert "t-0 at offset 0 of 10 (t-0 cannot be read: " in world.reading.stuck_at()
+    (fetch,) = world.fetches().values()
+    world.answer(fetch)
+    assert world.reading.stuck_at() == "t-0 at offset 5 of 10"
+
+
+def test_other_partitions_go_on_while_one_waits() -> None:
+    world = World([1, -1])
+    (fetch,) = world.fetches().values()
+    assert places(fetch) == {0: 0}
+    world.answer(fetch, records=10)
+    world.lead([1, 2], epoch=1)
+    world.now += 1
+    (fetch,) = world.fetches().values()
+    assert (fetch.node_id, places(fetch)) == (2, {1: 0})
+
+
+def test_a_request_that_was_lost_is_made_again_and_a_hopeless_one_is_raised() -> None:
+    world = World([1])
+    (fetch,) = world.fetches().values()
+    world.reading.failed(fetch, api_exception(13, "lost"), world.now)
+    assert "lost" in world.reading.stuck_at()
+    world.now += 1
+    (fetch,) = world.fetches().values()
+    with pytest.raises(UnsupportedVersionException):
+        world.reading.failed(fetch, api_exception(35, "too old"), world.now)
+
+
+def test_what_no_retry_helps_is_raised_with_its_partition_and_advice() -> None:
+    world = World([1])
+    (fetch,) = world.fetches().values()
+    with pytest.raises(TopicAuthorizationException, match="t-0 cannot be read") as refused:
+        world.answer(fetch, UNAUTHORIZED)
+    assert (refused.value.topic, refused.value.partition, refused.value.node_id) == (TOPIC, 0, 1)
+
+
+def test_an_error_of_the_whole_answer_counts_for_every_partition() -> None:
+    world = World([1, 1])
+    (fetch,) = world.fetches().values()
+    world.reading.answered(fetch, FetchResponse(error_code=100, responses=[]), world.now)
+    assert world.fetches() == {}
+    world.now += 1
+    (fetch,) = world.fetches().values()
+    assert places(fetch) == {0: 0, 1: 0}
+
+
+def test_an_answer_that_leaves_a_partition_out_is_asked_again() -> None:
+    world = World([1])
+    (fetch,) = world.fetches().values()
+    world.reading.answered(fetch, FetchResponse(responses=[]), world.now)
+    assert "does not name this partition" in world.reading.stuck_at()
+    world.now += 1
+    assert len(world.fetches()) == 1
+
+
+def test_corrupt_records_are_raised_with_their_place() -> None:
+    world = World([1])
+    (fetch,) = world.fetches().values()
+    broken = bytearray(batch_of([Row(None, b"v", (), 1)]))
+    broken[-1] ^= 1
+    data = PartitionData(
+        partition_index=0,
+        error_code=0,
+        high_watermark=10,
+        aborted_transactions=None,
+        records=memoryview(broken),
+    )
+    topic = FetchableTopicResponse(partitions=[data])
+    with pytest.raises(CorruptRecordException, match=r"t-0 from offset 0: .* CRC-32C") as raised:
+        world.reading.answered(fetch, FetchResponse(responses=[topic]), world.now)
+    assert (raised.value.topic, raised.value.partition) == (TOPIC, 0)
+
+
+def test_a_position_that_was_deleted_moves_on_only_for_a_reading_from_the_earliest() -> None:
+    for from_earliest in (True, False):
+        world = World([1], from_earliest=from_earliest)
+        (fetch,) = world.fetches().values()
+        world.answer(fetch, OUT_OF_RANGE)
+        assert world.fetches() == {}, "asked again before its offset is known"
+        (moved,) = world.reading.out_of_range()
+        if not from_earliest:
+            with pytest.raises(OffsetOutOfRangeException, match="has the offsets 4 to 9"):
+                world.reading.moved(moved, 4, 10)
+            return
+        world.reading.moved(moved, 4, 10)
+        assert world.reading.out_of_range() == []
+        (fetch,) = world.fetches().values()
+        assert places(fetch) == {0: 4}
+        world.answer(fetch, OUT_OF_RANGE)
+        with pytest.raises(OffsetOutOfRangeException, match="cannot be read from offset 4"):
+            world.reading.moved(moved, 0, 3)
