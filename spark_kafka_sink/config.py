@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 NonNegative = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 NonNegativeLong = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+PositiveLong = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 BufferSize = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 GzipLevel = Annotated[int, Meta(ge=-1, le=9)]
 Lz4Level = Annotated[int, Meta(ge=1, le=17)]
@@ -74,6 +75,8 @@ class ProducerConfig(
     )
     send_buffer_bytes: BufferSize = field(name="send.buffer.bytes", default=131_072)
     receive_buffer_bytes: BufferSize = field(name="receive.buffer.bytes", default=32_768)
+    metrics_num_samples: Positive = field(name="metrics.num.samples", default=2)
+    metrics_sample_window_ms: PositiveLong = field(name="metrics.sample.window.ms", default=30_000)
     security_protocol: Literal["PLAINTEXT"] = field(name="security.protocol", default="PLAINTEXT")
 
     @property
@@ -244,9 +247,7 @@ NOT_YET: Final = frozenset(
         "metadata.recovery.rebootstrap.trigger.ms",
         "metadata.recovery.strategy",
         "metric.reporters",
-        "metrics.num.samples",
         "metrics.recording.level",
-        "metrics.sample.window.ms",
         "partitioner.adaptive.partitioning.enable",
         "partitioner.availability.timeout.ms",
         "partitioner.class",

@@ -16,8 +16,10 @@ from random import Random
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
+from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
@@ -25,8 +27,9 @@ from spark_kafka_sink.producer.deliveries import Deliveries
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.sender import Sender, SenderConfig, SenderPoll
 from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer_metrics import ProducerMetrics
 from spark_kafka_sink.records.compression import codec
-from spark_kafka_sink.wire.exchange import Event, NodeDown
+from spark_kafka_sink.wire.exchange import Answered, Event, NodeDown
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +77,17 @@ class ProducerThread:
             sequences=sequences,
             random=random,
         )
+        metrics = Metrics(
+            num_samples=config.metrics_num_samples,
+            window_s=config.metrics_sample_window_ms / 1000,
+            tags={"client-id": client_id},
+        )
+        network_metrics = NetworkMetrics(metrics)
         self._client = NetworkClient(
             Selector(
                 send_buffer_bytes=config.send_buffer_bytes,
                 receive_buffer_bytes=config.receive_buffer_bytes,
+                metrics=network_metrics,
             ),
             NetworkConfig(
                 client_id=client_id,
@@ -94,6 +104,14 @@ class ProducerThread:
             config.bootstrap_nodes,
             self._clock,
             random,
+            network_metrics,
+        )
+        self.metrics = ProducerMetrics(
+            metrics,
+            network_metrics,
+            accumulator=self.accumulator,
+            metadata=self.metadata,
+            client=self._client,
         )
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
@@ -127,6 +145,12 @@ class ProducerThread:
 
     # -- for callers, without the lock -------------------------------------------------------------
 
+    def refused(self, records: int, error: KafkaException) -> None:
+        """Count records that a caller could not append."""
+        exhausted = isinstance(error, BufferExhaustedException)
+        with self.lock:
+            self.metrics.refused(records, self._clock(), exhausted=exhausted)
+
     def stop(self) -> None:
         """End the thread and close the connections; what is in flight is abandoned."""
         with self.lock:
@@ -159,6 +183,8 @@ class ProducerThread:
                     for batch in drained.batches:
                         self.accumulator.packed(batch)
                 for event in events:
+                    if isinstance(event, Answered):
+                        self.metrics.answered(event, now)
                     self._sender.handle(event, now)
                 work = self._sender.poll(now)
                 if self._collect() or events:
@@ -166,14 +192,14 @@ class ProducerThread:
                 if self._stopping:
                     return
                 self._asleep = True
-            self._act(work)
+            self._act(work, now)
             wait = min(work.next_poll_at - self._clock(), _LONGEST_WAIT_S)
             events = self._client.poll(max(0.0, wait))
             if any(isinstance(event, NodeDown) for event in events):
                 self.network_trouble = self._client.last_errors()
             self._asleep = False
 
-    def _act(self, work: SenderPoll) -> None:
+    def _act(self, work: SenderPoll, now: float) -> None:
         if self.metadata.version != self._known_version:
             self._known_version = self.metadata.version
             self._client.set_nodes(self.metadata.nodes)
@@ -182,12 +208,15 @@ class ProducerThread:
             self._client.send(request)
         for drained in work.drained:
             self._client.send(self._sender.build(drained))
+            self.metrics.sent(drained.batches, now)
 
     def _collect(self) -> bool:
         """Take account of the batches that are done; tell whether there were any."""
         done = self._completion.take_done()
         for batch in done:
             self.deliveries.add(batch)
+            if batch.error is not None:
+                self.metrics.failed(batch, self._clock())
         return bool(done)
 
 

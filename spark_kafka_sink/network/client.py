@@ -12,15 +12,18 @@ that thousands of tasks do not come back at once), and goes to the host's next a
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import ProtocolError, UnsupportedVersionException
+from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.selector import (
     Address,
     Closed,
@@ -62,6 +65,8 @@ class _NodeState:
     node: Node
     channel: int = -1
     connection: Connection | None = None
+    # The sizes of the requests that are being written, oldest first.
+    sending: deque[int] = field(default_factory=deque)
     addresses: list[Address] | None = None
     failures: int = 0
     not_before: float = 0.0
@@ -85,7 +90,9 @@ class NetworkClient:
         bootstrap: list[Node],
         clock: Callable[[], float],
         random: Random,
+        metrics: NetworkMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or NetworkMetrics(Metrics())
         self._selector = selector
         self._config = config
         self._clock = clock
@@ -144,8 +151,18 @@ class NetworkClient:
         ]
         return "; ".join(failures)
 
+    def in_flight_count(self) -> int:
+        """Give how many requests wait for their response; from any thread."""
+        return sum(_load(state) for state in list(self._states.values()))
+
+    def connection_count(self) -> int:
+        """Give how many connections there are or are being made; from any thread."""
+        return len(self._channels)
+
     def close(self) -> None:
         """Drop every connection."""
+        for state in list(self._channels.values()):
+            self._drop(state)
         self._selector.close_all()
 
     # -- what happens -----------------------------------------------------------------------------
@@ -186,11 +203,14 @@ class NetworkClient:
             return
         state.last_used = now
         if isinstance(event, Connected):
+            self._metrics.connected(now)
             state.connection.connected(now)
             self._flush(state)
         elif isinstance(event, Received):
+            self._metrics.received(state.node.id, len(event.data), now)
             self._received(state, state.connection, event.data, now)
         elif isinstance(event, Sent):
+            self._metrics.sent(state.node.id, state.sending.popleft(), now)
             done = state.connection.sent()
             if done is not None:
                 self._events.append(done)
@@ -203,6 +223,7 @@ class NetworkClient:
         except ProtocolError as error:
             self._lost(state, str(error), now)
             return
+        self._metrics.responded(state.node.id, len(events), now)
         for event in events:
             self._events.append(event)
             if isinstance(event, NodeReady):
@@ -234,6 +255,7 @@ class NetworkClient:
     def _flush(self, state: _NodeState) -> None:
         if state.connection is not None:
             for buffers in state.connection.take_outgoing():
+                state.sending.append(sum(map(len, buffers)))
                 self._selector.send(state.channel, buffers)
 
     # -- connections ------------------------------------------------------------------------------
@@ -312,7 +334,9 @@ class NetworkClient:
 
     def _drop(self, state: _NodeState) -> Connection | None:
         connection, state.connection = state.connection, None
+        state.sending.clear()
         if self._channels.pop(state.channel, None) is not None:
+            self._metrics.closed(self._clock())
             self._selector.close(state.channel)
         return connection
 

@@ -133,7 +133,8 @@ class Connection:
                 events += self._api_versions_answered(sent.version, frame, now)
             else:
                 response = decode_response(sent.api, sent.version, frame)
-                events.append(Answered(sent.request, self.node_id, response))
+                latency = now - sent.sent_at
+                events.append(Answered(sent.request, self.node_id, response, latency))
         return events
 
     def sent(self) -> Answered | None:

@@ -54,11 +54,15 @@ class NodeThrottled:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A response; None for a request that expects none and has been written."""
+    """A response; None for a request that expects none and has been written.
+
+    latency_s: from sending the request to having the response, whole.
+    """
 
     request: ClientRequest
     node_id: int
     response: Response | None
+    latency_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
