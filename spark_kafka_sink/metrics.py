@@ -85,7 +85,10 @@ class Sensor:
     def record(
         self, value: float, now: float, count: int = 1, largest: float | None = None
     ) -> None:
-        """Take a value, or `count` values at once by their sum and the largest of them."""
+        """Take a value, or `count` values at once by their sum and the largest of them.
+
+        Two quantities that come together need one sensor, where `count` is the second of them.
+        """
         if largest is None:
             largest = value
         past, start, _, values, summed, most = self._windows
@@ -98,7 +101,7 @@ class Sensor:
 
     def _close_window(self) -> _Past:
         past, start, last, values, summed, most = self._windows
-        if not values:
+        if start == _MINUS_INFINITY:
             return past
         windows = (*past.windows, _Window(start, last, values, summed, most))
         return _Past(windows[-self._num_samples :], past.values + values, past.sum + summed)
@@ -142,7 +145,7 @@ class Sensor:
         past, start, last, values, summed, most = self._windows
         expire_age = self._num_samples * self._window_s
         windows = (*past.windows, _Window(start, last, values, summed, most))
-        return [w for w in windows if w.values and now - w.last < expire_age]
+        return [w for w in windows if now - w.last < expire_age]
 
     def _elapsed_s(self, windows: list[_Window], now: float) -> float:
         """Give the time that the windows stand for (Rate.windowSize).

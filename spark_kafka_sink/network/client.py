@@ -207,7 +207,6 @@ class NetworkClient:
             state.connection.connected(now)
             self._flush(state)
         elif isinstance(event, Received):
-            self._metrics.received(state.node.id, len(event.data), now)
             self._received(state, state.connection, event.data, now)
         elif isinstance(event, Sent):
             self._metrics.sent(state.node.id, state.sending.popleft(), now)
@@ -218,12 +217,14 @@ class NetworkClient:
             self._lost(state, event.reason, now)
 
     def _received(self, state: _NodeState, connection: Connection, data: bytes, now: float) -> None:
+        events: list[Answered | NodeReady] = []
         try:
             events = connection.received(data, now)
         except ProtocolError as error:
             self._lost(state, str(error), now)
             return
-        self._metrics.responded(state.node.id, len(events), now)
+        finally:
+            self._metrics.received(state.node.id, len(data), len(events), now)
         for event in events:
             self._events.append(event)
             if isinstance(event, NodeReady):

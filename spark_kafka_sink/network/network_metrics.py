@@ -27,16 +27,17 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
         "connection-close", "connections", "connections closed, also ones that never came up"
     ),
     "connections_created": meter("connection-creation", "connections", "connections that came up"),
-    "operations": count_meter(
-        "network-io", "operations", "requests written and reads from sockets"
-    ),
-    "bytes_sent": meter("outgoing-byte", "bytes", "bytes of requests written"),
-    "bytes_received": meter("incoming-byte", "bytes", "bytes read"),
-    "requests_sent": (
+    # The value is the request's size; one sensor, because both are known at once.
+    "requests": (
+        *meter("outgoing-byte", "bytes", "bytes of requests written"),
         *count_meter("request", "requests", "requests written"),
         *mean_and_maximum("request-size", "bytes", "size of a request"),
     ),
-    "responses_received": count_meter("response", "responses", "responses received"),
+    # The value is bytes, and counted are the responses that they complete.
+    "responses": (
+        *meter("incoming-byte", "bytes", "bytes read"),
+        *count_meter("response", "responses", "responses received"),
+    ),
     "select_time": (
         *count_meter("select", "calls", "times that the I/O thread looked for something to do"),
         MetricTemplate(
@@ -59,14 +60,20 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
         MetricTemplate("io-time-ns-total", Sensor.total, "ns", "time spent in reading and writing"),
     ),
 }
+# Both are asked for when they are measured: sums of what the sensors of both directions say.
+OPERATIONS: Final = count_meter(
+    "network-io", "operations", "requests written and responses received"
+)
 NODE_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
-    "bytes_sent": meter("outgoing-byte", "bytes", "bytes of requests written to the node"),
-    "bytes_received": meter("incoming-byte", "bytes", "bytes read from the node"),
-    "requests_sent": (
+    "requests": (
+        *meter("outgoing-byte", "bytes", "bytes of requests written to the node"),
         *count_meter("request", "requests", "requests written to the node"),
         *mean_and_maximum("request-size", "bytes", "size of a request to the node"),
     ),
-    "responses_received": count_meter("response", "responses", "responses of the node"),
+    "responses": (
+        *meter("incoming-byte", "bytes", "bytes read from the node"),
+        *count_meter("response", "responses", "responses of the node"),
+    ),
     "latency": mean_and_maximum(
         "request-latency", "ms", "time from a Produce request to the node to its response"
     ),
@@ -77,21 +84,16 @@ NODE_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
 class _Sensors:
     connections_closed: Sensor
     connections_created: Sensor
-    operations: Sensor
-    bytes_sent: Sensor
-    bytes_received: Sensor
-    requests_sent: Sensor
-    responses_received: Sensor
+    requests: Sensor
+    responses: Sensor
     select_time: Sensor
     io_time: Sensor
 
 
 @dataclass(frozen=True, slots=True)
 class _NodeSensors:
-    bytes_sent: Sensor
-    bytes_received: Sensor
-    requests_sent: Sensor
-    responses_received: Sensor
+    requests: Sensor
+    responses: Sensor
     latency: Sensor
 
 
@@ -102,6 +104,9 @@ class NetworkMetrics:
         self._metrics = metrics
         made = {name: metrics.sensor(GROUP, templates) for name, templates in SENSORS.items()}
         self._all = _Sensors(**made)
+        rate, total = OPERATIONS
+        metrics.gauge(GROUP, rate, self._operation_rate)
+        metrics.gauge(GROUP, total, self._operation_total)
         self._nodes: dict[int, _NodeSensors] = {}
 
     def connected(self, now: float) -> None:
@@ -114,24 +119,13 @@ class NetworkMetrics:
 
     def sent(self, node_id: int, size_bytes: int, now: float) -> None:
         """Note a request that was written whole."""
-        self._all.operations.record(size_bytes, now)
-        self._all.bytes_sent.record(size_bytes, now)
-        self._all.requests_sent.record(size_bytes, now)
-        node = self._node(node_id)
-        node.bytes_sent.record(size_bytes, now)
-        node.requests_sent.record(size_bytes, now)
+        self._all.requests.record(size_bytes, now)
+        self._node(node_id).requests.record(size_bytes, now)
 
-    def received(self, node_id: int, size_bytes: int, now: float) -> None:
-        """Note a read."""
-        self._all.operations.record(size_bytes, now)
-        self._all.bytes_received.record(size_bytes, now)
-        self._node(node_id).bytes_received.record(size_bytes, now)
-
-    def responded(self, node_id: int, responses: int, now: float) -> None:
-        """Note responses that are complete."""
-        if responses:
-            self._all.responses_received.record(responses, now, responses)
-            self._node(node_id).responses_received.record(responses, now, responses)
+    def received(self, node_id: int, size_bytes: int, responses: int, now: float) -> None:
+        """Note a read and how many responses are complete with it."""
+        self._all.responses.record(size_bytes, now, responses)
+        self._node(node_id).responses.record(size_bytes, now, responses)
 
     def produced(self, node_id: int, latency_ms: float, now: float) -> None:
         """Note how long a node took to answer a Produce request."""
@@ -141,6 +135,12 @@ class NetworkMetrics:
         """Note a poll: when it began to wait, began to read and write, and was done."""
         self._all.select_time.record((selected - started) * 1e9, ended)
         self._all.io_time.record((ended - selected) * 1e9, ended)
+
+    def _operation_rate(self, now: float) -> float:
+        return self._all.requests.count_rate(now) + self._all.responses.count_rate(now)
+
+    def _operation_total(self, now: float) -> float:
+        return self._all.requests.count(now) + self._all.responses.count(now)
 
     def _node(self, node_id: int) -> _NodeSensors:
         node = self._nodes.get(node_id)

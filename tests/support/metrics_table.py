@@ -54,6 +54,7 @@ def groups() -> list[Group]:
     of_producer = [
         *_all(SENSORS.values()),
         *_all(network_metrics.SENSORS.values()),
+        *network_metrics.OPERATIONS,
         *TIMES.values(),
         *GAUGES.values(),
     ]
@@ -106,8 +107,8 @@ Some values are not quite what the Java client says under the same name:
   batch's header.
 - Retries are counted when records are sent again, so that `record-send-total` less
   `record-retry-total` is what was sent for the first time.
-- A request and its bytes are counted when it is written whole, so `network-io` counts a request as
-  one operation.
+- A request and its bytes are counted when it is written whole, and `network-io` counts requests
+  and responses, not the reads and writes of sockets that they took.
 
 This page is generated: `{COMMAND}`.
 """

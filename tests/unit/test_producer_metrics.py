@@ -75,7 +75,7 @@ def test_all_metrics_of_the_table_are_there_once_a_topic_and_a_node_are_known() 
     measured.producer.ready()
     measured.producer.append(0, [b"a"])
     measured.send()
-    measured.network.received(1, 1, 0.0)
+    measured.network.received(1, 1, 1, 0.0)
     found = {(n.group, n.name, tuple(n.tags)) for n in measured.metrics.measure(0.0)}
     assert found == {(g.name, t.name, g.tags) for g in groups() for t in g.templates}
 
