@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
@@ -209,7 +210,7 @@ class Metrics:
     ) -> None:
         self._num_samples = num_samples
         self._window_s = window_s
-        self._tags = dict(tags)
+        self._tags = MappingProxyType(dict(tags))
         self._measures: dict[MetricName, Callable[[float], float]] = {}
 
     def sensor(
@@ -217,28 +218,21 @@ class Metrics:
     ) -> Sensor:
         """Make a sensor and the metrics that follow from it."""
         sensor = Sensor(self._num_samples, self._window_s)
+        # A client may write to thousands of topics: one mapping for all metrics of the sensor.
+        all_tags = MappingProxyType({**self._tags, **(tags or {})})
         for template in templates:
             if template.statistic is not None:
-                measure = _measure(template.statistic, sensor)
-                self._measures[self._name(group, template, tags)] = measure
+                name = MetricName(template.name, group, template.description, all_tags)
+                self._measures[name] = partial(template.statistic, sensor)
         return sensor
 
     def gauge(
         self, group: str, template: MetricTemplate, measure: Callable[[float], float]
     ) -> None:
         """Have a metric asked of `measure`, with the time, whenever metrics are measured."""
-        self._measures[self._name(group, template, None)] = measure
+        name = MetricName(template.name, group, template.description, self._tags)
+        self._measures[name] = measure
 
     def measure(self, now: float) -> dict[MetricName, float]:
         """Give every metric's value; NaN where there is none."""
         return {name: float(measure(now)) for name, measure in list(self._measures.items())}
-
-    def _name(
-        self, group: str, template: MetricTemplate, tags: Mapping[str, str] | None
-    ) -> MetricName:
-        all_tags = MappingProxyType({**self._tags, **(tags or {})})
-        return MetricName(template.name, group, template.description, all_tags)
-
-
-def _measure(statistic: Statistic, sensor: Sensor) -> Callable[[float], float]:
-    return lambda now: statistic(sensor, now)

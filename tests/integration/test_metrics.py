@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from support.readers import read_with_confluent
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
+    ConfigException,
     RecordTooLargeException,
     TimeoutException,
 )
@@ -133,6 +135,26 @@ def test_a_closed_producer_still_says_what_it_measured(
     assert closed["connection-count"] == 0
     assert closed["connection-close-total"] == closed["connection-creation-total"] > 0
     assert closed["buffer-available-bytes"] == closed["buffer-total-bytes"]
+
+
+def test_windows_are_as_long_and_as_many_as_configured(
+    kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    config = {"metrics.num.samples": "1", "metrics.sample.window.ms": 1}
+    with KafkaProducer({"bootstrap.servers": kafka.bootstrap, **config}) as producer:
+        producer.append(topic, rows(10))
+        producer.flush()
+        # With the defaults this would be so after a minute.
+        while not math.isnan(measured(producer)["batch-size-avg"]):
+            pass
+        assert measured(producer)["record-send-total"] == 10
+
+
+@pytest.mark.parametrize("name", ["metrics.num.samples", "metrics.sample.window.ms"])
+def test_there_must_be_a_window(name: str) -> None:
+    with pytest.raises(ConfigException, match=f"{name} is '0': expected `int` >= 1"):
+        KafkaProducer({"bootstrap.servers": "127.0.0.1:1", name: "0"})
 
 
 def test_records_sent_again_are_counted_as_retries(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from support.in_memory_selector import InMemorySelector
@@ -12,10 +13,22 @@ from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.selector import Selector
-from spark_kafka_sink.wire.exchange import ClientRequest
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest
 from spark_kafka_sink.wire.messages import MetadataRequest, MetadataRequestTopic
+from spark_kafka_sink.wire.primitives import Buffer
 
 NODES = {1: Node(id=1, host="127.0.0.1", port=2001), 2: Node(id=2, host="127.0.0.1", port=2002)}
+
+
+class StuckSelector(InMemorySelector):
+    """Takes requests as long as `stuck`, and never writes them."""
+
+    stuck = False
+
+    def send(self, channel_id: int, buffers: Sequence[Buffer]) -> None:
+        """Take a request."""
+        if not self.stuck:
+            super().send(channel_id, buffers)
 
 
 class World:
@@ -23,7 +36,8 @@ class World:
 
     def __init__(self) -> None:
         self.registry = Metrics()
-        self.selector = InMemorySelector()
+        self.now = 0.0
+        self.selector = StuckSelector()
         self.client = NetworkClient(
             self.selector,  # type: ignore[arg-type]  # the same calls, without sockets
             NetworkConfig(
@@ -34,7 +48,7 @@ class World:
                 connections_max_idle_s=540.0,
             ),
             [],
-            lambda: 0.0,
+            lambda: self.now,
             Random(1),
             NetworkMetrics(self.registry),
         )
@@ -124,6 +138,44 @@ def test_a_request_lost_with_its_connection_is_counted_once_it_was_written() -> 
     world.selector.silent = False
     world.client.send(request_to(1, "t"))
     assert world.values("node-1")["request-total"] == 2
+
+
+def test_a_request_that_was_never_written_is_not_counted() -> None:
+    world = World()
+    world.bring_up(1)
+    world.selector.stuck = True
+    world.client.send(request_to(1, "t" * 101))
+    world.selector.break_port(2001)
+    world.poll()
+    assert world.values("node-1")["request-total"] == 1
+    world.selector.stuck = False
+    world.now = 10.0
+    world.bring_up(1)
+    # The versions were asked again, and nothing of the old connection was taken for that.
+    values = world.values("node-1")
+    assert values["request-total"] == 2
+    assert values["outgoing-byte-total"] == 2 * values["request-size-max"]
+
+
+def test_an_answer_tells_how_long_it_took() -> None:
+    world = World()
+    world.bring_up(1)
+    world.client.send(request_to(1, "t"))
+    world.now = 2.5
+    events = [event for event in world.client.poll(0.0) if isinstance(event, Answered)]
+    assert [event.latency_s for event in events] == [2.5]
+
+
+def test_a_read_may_bring_no_response_or_several() -> None:
+    registry = Metrics()
+    metrics = NetworkMetrics(registry)
+    metrics.received(1, 10, 0, 0.0)
+    metrics.received(1, 30, 2, 40.0)
+    found = {(n.name, *n.tags.values()): value for n, value in registry.measure(40.0).items()}
+    for node in ((), ("node-1",)):
+        assert found["incoming-byte-total", *node] == 40
+        assert found["incoming-byte-rate", *node] == 1
+        assert found["response-total", *node] == 2
 
 
 def test_a_selector_measures_its_waiting_and_its_work() -> None:
