@@ -170,12 +170,12 @@ def test_a_read_may_bring_no_response_or_several() -> None:
     registry = Metrics()
     metrics = NetworkMetrics(registry)
     metrics.received(1, 10, 0, 0.0)
-    metrics.received(1, 30, 2, 40.0)
+    metrics.received(1, 30, 3, 40.0)
     found = {(n.name, *n.tags.values()): value for n, value in registry.measure(40.0).items()}
     for node in ((), ("node-1",)):
         assert found["incoming-byte-total", *node] == 40
         assert found["incoming-byte-rate", *node] == 1
-        assert found["response-total", *node] == 2
+        assert found["response-total", *node] == 3
 
 
 def test_a_selector_measures_its_waiting_and_its_work() -> None:
