@@ -32,6 +32,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
 )
 from spark_kafka_sink.interceptors import INTERCEPTORS, load_interceptors
+from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import RecordMetadata, TopicPartition
 from spark_kafka_sink.producer.deliveries import PartitionDelivery
 from spark_kafka_sink.producer.metadata import TopicMetadata
@@ -140,20 +141,24 @@ class KafkaProducer:
         self._check_usable()
         if not record_batch.num_rows:
             return
-        rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)
-        sizes = record_sizes(rows.columns)
-        check_record_sizes(sizes, self._config.max_request_size, self._config.buffer_memory)
-        deadline = self._block_deadline()
-        topics = [self._wait_for_topic(name, deadline) for name in rows.topics]
-        topics = self._check_partitions(rows, topics, deadline)
-        if self._partitioner is not None:
-            rows = with_partitions(rows, record_batch, topics, self._partitioner)
-        # What this thread has sent row by row goes before.
-        self._rows.drain()
         start = 0
-        for end in slice_ends(sizes, self._config.buffer_memory):
-            self._append_slice(rows.slice(start, end), sizes[start:end], topics)
-            start = end
+        try:
+            rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)
+            sizes = record_sizes(rows.columns)
+            check_record_sizes(sizes, self._config.max_request_size, self._config.buffer_memory)
+            deadline = self._block_deadline()
+            topics = [self._wait_for_topic(name, deadline) for name in rows.topics]
+            topics = self._check_partitions(rows, topics, deadline)
+            if self._partitioner is not None:
+                rows = with_partitions(rows, record_batch, topics, self._partitioner)
+            # What this thread has sent row by row goes before.
+            self._rows.drain()
+            for end in slice_ends(sizes, self._config.buffer_memory):
+                self._append_slice(rows.slice(start, end), sizes[start:end], topics)
+                start = end
+        except KafkaException as error:
+            self._thread.refused(record_batch.num_rows - start, error)
+            raise
 
     def _append_slice(self, rows: Rows, sizes: Int64s, topics: list[TopicMetadata]) -> None:
         reserved = int(sizes.sum())
@@ -224,7 +229,7 @@ class KafkaProducer:
             self._thread.wake()
             try:
                 while self._waiting[0] is not ticket or not accumulator.reserve(size_bytes):
-                    if not changed.wait(deadline - time.monotonic()):
+                    if not self._wait_for_memory(deadline):
                         message = (
                             f"no room for {size_bytes} bytes within kafka.max.block.ms="
                             f"{self._config.max_block_ms}: kafka.buffer.memory="
@@ -237,6 +242,15 @@ class KafkaProducer:
                 self._waiting.remove(ticket)
                 accumulator.waiters = len(self._waiting)
                 changed.notify_all()
+
+    def _wait_for_memory(self, deadline: float) -> bool:
+        """Wait for a change, and tell whether one came before the deadline."""
+        started = time.monotonic()
+        try:
+            return self._thread.changed.wait(deadline - started)
+        finally:
+            now = time.monotonic()
+            self._thread.metrics.waited_for_memory((now - started) * 1e9, now)
 
     # -- metadata ---------------------------------------------------------------------------------
 
@@ -292,11 +306,20 @@ class KafkaProducer:
                 error = metadata.take_error(name)
                 if error is not None:
                     raise error
-                if not self._thread.changed.wait(deadline - time.monotonic()):
+                if not self._wait_for_metadata(deadline):
                     raise self._topic_timeout(name, metadata.topic_error(name))
                 # An error that another caller was told of is asked about anew for this one.
                 metadata.track(name, time.monotonic())
                 self._thread.wake()
+
+    def _wait_for_metadata(self, deadline: float) -> bool:
+        """Wait for a change, and tell whether one came before the deadline."""
+        started = time.monotonic()
+        try:
+            return self._thread.changed.wait(deadline - started)
+        finally:
+            waited_s = time.monotonic() - started
+            self._thread.metrics.record_time("metadata-wait", waited_s * 1e9)
 
     def _topic_timeout(self, name: str, error: KafkaException | None) -> TimeoutException:
         if error is not None:
@@ -357,7 +380,9 @@ class KafkaProducer:
 
     def _flush(self, timeout: float | None) -> None:
         accumulator, changed = self._thread.accumulator, self._thread.changed
-        deadline = None if timeout is None else time.monotonic() + timeout
+        metrics = self._thread.metrics
+        started = time.monotonic()
+        deadline = None if timeout is None else started + timeout
         self._rows.drain()
         with changed:
             accumulator.flushes += 1
@@ -377,11 +402,24 @@ class KafkaProducer:
                         raise TimeoutException(message)
             finally:
                 accumulator.flushes -= 1
+                metrics.record_time("flush", (time.monotonic() - started) * 1e9)
 
     def deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
         """Give what has been acknowledged so far, per partition."""
         with self._thread.lock:
             return dict(self._thread.deliveries.partitions)
+
+    def metrics(self) -> dict[MetricName, float]:
+        """Measure the producer: the Java producer's metrics by their names, as values of now.
+
+        Gives a mapping from `MetricName` (name, group, description, tags) to a float, with the keys
+        of the Java client's and kafka-python's maps; what those keep behind a key to be asked
+        later is measured here at once. The groups are producer-metrics, producer-topic-metrics
+        (tag topic) and producer-node-metrics (tag node-id); docs/metrics.md lists all metrics with
+        their units. What has no value yet, as an average of nothing, is NaN. Any thread may ask,
+        also after close.
+        """
+        return self._thread.metrics.measure(time.monotonic())
 
     def close(self, timeout: float | None = None) -> None:
         """Deliver what was appended and sent, then close; closing again does nothing.

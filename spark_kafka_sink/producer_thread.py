@@ -20,8 +20,10 @@ from typing import Protocol
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
+from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
@@ -31,8 +33,9 @@ from spark_kafka_sink.producer.node_latency import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender, SenderConfig, SenderPoll
 from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer_metrics import ProducerMetrics
 from spark_kafka_sink.records.compression import codec
-from spark_kafka_sink.wire.exchange import Event, NodeDown
+from spark_kafka_sink.wire.exchange import Answered, Event, NodeDown
 
 logger = logging.getLogger(__name__)
 
@@ -103,10 +106,17 @@ class ProducerThread:
             latencies=self.latencies,
             random=random,
         )
+        metrics = Metrics(
+            num_samples=config.metrics_num_samples,
+            window_s=config.metrics_sample_window_ms / 1000,
+            tags={"client-id": client_id},
+        )
+        network_metrics = NetworkMetrics(metrics)
         self._client = NetworkClient(
             Selector(
                 send_buffer_bytes=config.send_buffer_bytes,
                 receive_buffer_bytes=config.receive_buffer_bytes,
+                metrics=network_metrics,
             ),
             NetworkConfig(
                 client_id=client_id,
@@ -129,6 +139,14 @@ class ProducerThread:
             config.bootstrap_nodes,
             self._clock,
             random,
+            metrics=network_metrics,
+        )
+        self.metrics = ProducerMetrics(
+            metrics,
+            network_metrics,
+            accumulator=self.accumulator,
+            metadata=self.metadata,
+            client=self._client,
         )
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
@@ -173,6 +191,12 @@ class ProducerThread:
         self.changed.notify_all()
 
     # -- for callers, without the lock -------------------------------------------------------------
+
+    def refused(self, records: int, error: KafkaException) -> None:
+        """Count records that a caller could not append."""
+        exhausted = isinstance(error, BufferExhaustedException)
+        with self.lock:
+            self.metrics.refused(records, self._clock(), exhausted=exhausted)
 
     def stop(self) -> None:
         """End the thread and close the connections; what is in flight is abandoned."""
@@ -232,18 +256,25 @@ class ProducerThread:
                 if self._stopping:
                     return
                 self._asleep = True
-            self._act(work)
+            self._act(work, now)
             self._make_calls()
             due_at = work.next_poll_at
             if self.feeder is not None:
                 due_at = min(due_at, self.feeder.next_feed_at(hurry=self._hurry))
             wait = min(due_at - self._clock(), _LONGEST_WAIT_S)
             events = self._client.poll(max(0.0, wait))
-            if any(isinstance(event, NodeDown) for event in events):
-                self.network_trouble = self._client.last_errors()
             self._asleep = False
+            self._observe(events)
 
-    def _act(self, work: SenderPoll) -> None:
+    def _observe(self, events: list[Event]) -> None:
+        now = self._clock()
+        for event in events:
+            if isinstance(event, Answered):
+                self.metrics.answered(event, now)
+            elif isinstance(event, NodeDown):
+                self.network_trouble = self._client.last_errors()
+
+    def _act(self, work: SenderPoll, now: float) -> None:
         if self.metadata.nodes is not self._known_nodes:
             self._known_nodes = self.metadata.nodes
             self._client.set_nodes(self._known_nodes)
@@ -252,12 +283,15 @@ class ProducerThread:
             self._client.send(request)
         for drained in work.drained:
             self._client.send(self._sender.build(drained))
+            self.metrics.sent(drained.batches, now)
 
     def _collect(self) -> bool:
         """Take account of the batches that are done; tell whether there were any."""
         done = self._completion.take_done()
         for batch in done:
             self.deliveries.add(batch)
+            if batch.error is not None:
+                self.metrics.failed(batch, self._clock())
             if batch.spans:
                 self.call_later(partial(_tell_owners, batch))
         return bool(done)

@@ -71,8 +71,10 @@ class SliceAppender:
             cuts, encoded = encode_rows(grouped, opens)
             with self._thread.lock:
                 check_usable()
-                now = time.monotonic() if created_at is None else created_at
-                return accumulator.append(grouped.targets, cuts, encoded, now, owner)
+                now = time.monotonic()
+                self._thread.metrics.appended(len(rows), int(sizes.sum()), int(sizes.max()), now)
+                since = now if created_at is None else created_at
+                return accumulator.append(grouped.targets, cuts, encoded, since, owner)
         finally:
             with self._thread.lock:
                 accumulator.let_go(grouped.targets)

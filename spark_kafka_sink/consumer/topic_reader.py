@@ -193,7 +193,7 @@ class TopicReader:
 
     def _partitions(self, wanted: _Wanted, deadline: float) -> list[int]:
         """Wait until the topic is known and give the partitions to read."""
-        self._metadata.track(wanted.topic)
+        self._metadata.track(wanted.topic, self._clock())
         while (known := self._metadata.topic(wanted.topic)) is None:
             if self._clock() >= deadline:
                 error = self._metadata.topic_error(wanted.topic)

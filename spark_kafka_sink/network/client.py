@@ -23,9 +23,11 @@ from typing import Final, Literal
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import ProtocolError, UnsupportedVersionException
+from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection, ConnectionState
 from spark_kafka_sink.network.connection_states import NodeState, least_loaded
+from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.selector import (
     Closed,
     Connected,
@@ -36,6 +38,7 @@ from spark_kafka_sink.network.selector import (
     Sent,
 )
 from spark_kafka_sink.wire.exchange import (
+    Answered,
     ClientRequest,
     Event,
     NodeDown,
@@ -79,7 +82,9 @@ class NetworkClient:
         random: Random,
         *,
         resolver: HostResolver | None = None,
+        metrics: NetworkMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or NetworkMetrics(Metrics())
         self._selector = selector
         self._config = config
         self._clock = clock
@@ -145,8 +150,18 @@ class NetworkClient:
         ]
         return "; ".join(failures)
 
+    def in_flight_count(self) -> int:
+        """Give how many requests wait for their response; from any thread."""
+        return sum(state.load for state in list(self._states.values()))
+
+    def connection_count(self) -> int:
+        """Give how many connections there are or are being made; from any thread."""
+        return len(self._channels)
+
     def close(self) -> None:
         """Drop every connection."""
+        for state in list(self._channels.values()):
+            self._release(state)
         self._selector.close_all()
 
     # -- what happens -----------------------------------------------------------------------------
@@ -187,12 +202,14 @@ class NetworkClient:
             return
         state.last_used = now
         if isinstance(event, Connected):
+            self._metrics.connected(now)
             state.connected()
             state.connection.connected(now)
             self._flush(state)
         elif isinstance(event, Received):
             self._received(state, state.connection, event.data, now)
         elif isinstance(event, Sent):
+            self._metrics.sent(state.node.id, state.sending.popleft(), now)
             done = state.connection.sent()
             if done is not None:
                 self._events.append(done)
@@ -200,11 +217,15 @@ class NetworkClient:
             self._lost(state, event.reason + _circumstances(state.connection), now)
 
     def _received(self, state: NodeState, connection: Connection, data: bytes, now: float) -> None:
+        events: list[Answered | NodeReady | NodeThrottled] = []
         try:
             events = connection.received(data, now)
         except ProtocolError as error:
             self._lost(state, str(error), now)
             return
+        finally:
+            answers = sum(not isinstance(event, NodeThrottled) for event in events)
+            self._metrics.received(state.node.id, len(data), answers, now)
         for event in events:
             if isinstance(event, NodeReady):
                 state.ready()
@@ -231,6 +252,7 @@ class NetworkClient:
     def _flush(self, state: NodeState) -> None:
         if state.connection is not None:
             for buffers in state.connection.take_outgoing():
+                state.sending.append(sum(map(len, buffers)))
                 self._selector.send(state.channel, buffers)
 
     def _failed(self, request: ClientRequest, node_id: int | None, code: int, reason: str) -> None:
@@ -331,7 +353,9 @@ class NetworkClient:
         self._events.append(NodeDown(state.node.id, reason))
 
     def _release(self, state: NodeState) -> None:
+        state.sending.clear()
         if self._channels.pop(state.channel, None) is not None:
+            self._metrics.closed(self._clock())
             self._selector.close(state.channel)
 
     def _disconnect(self, state: NodeState, reason: str) -> None:

@@ -146,7 +146,8 @@ class Connection:
                 events += self._api_versions_answered(sent, frame, now)
             else:
                 response = decode_response(sent.api, sent.version, frame)
-                events.append(Answered(sent.request, self.node_id, response, sent.version))
+                latency = now - sent.sent_at
+                events.append(Answered(sent.request, self.node_id, response, sent.version, latency))
                 events += self._throttled(sent, response, now)
         return events
 

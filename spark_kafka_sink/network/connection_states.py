@@ -7,8 +7,9 @@ told: no socket, no clock.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from spark_kafka_sink.backoff import ExponentialBackoff
@@ -24,6 +25,8 @@ class NodeState:
     node: Node
     is_canonical: bool = True
     channel: int = -1
+    # The sizes of the requests that are being written, oldest first.
+    sending: deque[int] = field(default_factory=deque)
     connection: Connection | None = None
     addresses: list[Address] | None = None
     last_address: Address | None = None

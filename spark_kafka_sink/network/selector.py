@@ -14,12 +14,16 @@ import errno
 import os
 import selectors
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeAlias
+
+from spark_kafka_sink.metrics import Metrics
+from spark_kafka_sink.network.network_metrics import NetworkMetrics
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 # What getaddrinfo gives: family, and the address in that family's form.
@@ -113,7 +117,14 @@ class HostResolver:
 class Selector:
     """Sockets by channel id."""
 
-    def __init__(self, *, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        send_buffer_bytes: int,
+        receive_buffer_bytes: int,
+        metrics: NetworkMetrics | None = None,
+    ) -> None:
+        self._metrics = metrics or NetworkMetrics(Metrics())
         self._send_buffer_bytes = send_buffer_bytes
         self._receive_buffer_bytes = receive_buffer_bytes
         self._selector = selectors.DefaultSelector()
@@ -182,11 +193,15 @@ class Selector:
         """Wait at most `timeout_s` seconds for sockets and give what happened."""
         events, self._pending = self._pending, []
         wait = 0.0 if events else max(0.0, timeout_s)
-        for key, mask in self._selector.select(wait):
+        started = time.monotonic()
+        ready = self._selector.select(wait)
+        selected = time.monotonic()
+        for key, mask in ready:
             if key.data is None:
                 self._drain_wakeups()
             else:
                 events += self._ready(key.data, mask)
+        self._metrics.polled(started, selected, time.monotonic())
         pending, self._pending = self._pending, []
         return events + pending
 

@@ -182,6 +182,10 @@ class ClusterMetadata:
 
     # -- asking -----------------------------------------------------------------------------------
 
+    def age_s(self, now: float) -> float:
+        """Give how long ago the last answer came; NaN before the first."""
+        return float("nan") if self._refreshed_at is None else now - self._refreshed_at
+
     def next_update_at(self) -> float:
         """Give when `request` will have a request; infinity while one is under way."""
         if self._asked is not None or not self._tracked:

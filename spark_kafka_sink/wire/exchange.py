@@ -56,13 +56,15 @@ class NodeThrottled:
 class Answered:
     """A response; None for a request that expects none and has been written.
 
-    version: of the API, as it was spoken; None where there is no response.
+    version: of the API, as it was spoken; None where there is no response. latency_s: from sending
+    the request to having the response, whole.
     """
 
     request: ClientRequest
     node_id: int
     response: Response | None
     version: int | None = None
+    latency_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class World:
     def __init__(self, leaders: list[int], end: int = 10, *, from_earliest: bool = True) -> None:
         self.now = 0.0
         self.metadata = ClusterMetadata(300.0, BACKOFF, Random(1))
-        self.metadata.track(TOPIC)
+        self.metadata.track(TOPIC, self.now)
         self.lead(leaders)
         self.reading = Reading(
             TOPIC,

@@ -1,0 +1,154 @@
+"""NetworkMetrics: what goes over the connections, and how the I/O thread spends its time.
+
+Owns the sensors that the Java client's Selector has (SelectorMetrics), by its names. It is told:
+once per connection, per request written, per read and per select; the times are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from spark_kafka_sink.metrics import (
+    Metrics,
+    MetricTemplate,
+    Sensor,
+    count_meter,
+    mean_and_maximum,
+    meter,
+)
+
+GROUP: Final = "producer-metrics"
+NODE_GROUP: Final = "producer-node-metrics"
+
+SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
+    "connections_closed": meter(
+        "connection-close", "connections", "connections closed, also ones that never came up"
+    ),
+    "connections_created": meter("connection-creation", "connections", "connections that came up"),
+    # The value is the request's size; one sensor, because both are known at once.
+    "requests": (
+        *meter("outgoing-byte", "bytes", "bytes of requests written"),
+        *count_meter("request", "requests", "requests written"),
+        *mean_and_maximum("request-size", "bytes", "size of a request"),
+    ),
+    # The value is bytes, and counted are the responses that they complete.
+    "responses": (
+        *meter("incoming-byte", "bytes", "bytes read"),
+        *count_meter("response", "responses", "responses received"),
+    ),
+    "select_time": (
+        *count_meter("select", "calls", "times that the I/O thread looked for something to do"),
+        MetricTemplate(
+            "io-wait-time-ns-avg", Sensor.average, "ns", "wait for sockets a look, on average"
+        ),
+        MetricTemplate(
+            "io-wait-ratio", Sensor.ratio, "ratio", "part of the time spent in waiting for sockets"
+        ),
+        MetricTemplate(
+            "io-wait-time-ns-total", Sensor.total, "ns", "time spent in waiting for sockets"
+        ),
+    ),
+    "io_time": (
+        MetricTemplate(
+            "io-time-ns-avg", Sensor.average, "ns", "reading and writing a look, on average"
+        ),
+        MetricTemplate(
+            "io-ratio", Sensor.ratio, "ratio", "part of the time spent in reading and writing"
+        ),
+        MetricTemplate("io-time-ns-total", Sensor.total, "ns", "time spent in reading and writing"),
+    ),
+}
+# Both are asked for when they are measured: sums of what the sensors of both directions say.
+OPERATIONS: Final = count_meter(
+    "network-io", "operations", "requests written and responses received"
+)
+NODE_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
+    "requests": (
+        *meter("outgoing-byte", "bytes", "bytes of requests written to the node"),
+        *count_meter("request", "requests", "requests written to the node"),
+        *mean_and_maximum("request-size", "bytes", "size of a request to the node"),
+    ),
+    "responses": (
+        *meter("incoming-byte", "bytes", "bytes read from the node"),
+        *count_meter("response", "responses", "responses of the node"),
+    ),
+    "latency": mean_and_maximum(
+        "request-latency", "ms", "time from a Produce request to the node to its response"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sensors:
+    connections_closed: Sensor
+    connections_created: Sensor
+    requests: Sensor
+    responses: Sensor
+    select_time: Sensor
+    io_time: Sensor
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeSensors:
+    requests: Sensor
+    responses: Sensor
+    latency: Sensor
+
+
+class NetworkMetrics:
+    """The network's sensors; only the I/O thread tells them. Times are its clock's seconds."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        made = {name: metrics.sensor(GROUP, templates) for name, templates in SENSORS.items()}
+        self._all = _Sensors(**made)
+        rate, total = OPERATIONS
+        metrics.gauge(GROUP, rate, self._operation_rate)
+        metrics.gauge(GROUP, total, self._operation_total)
+        self._nodes: dict[int, _NodeSensors] = {}
+
+    def connected(self, now: float) -> None:
+        """Note a connection that came up."""
+        self._all.connections_created.record(1, now)
+
+    def closed(self, now: float) -> None:
+        """Note a connection that is gone, or never came up."""
+        self._all.connections_closed.record(1, now)
+
+    def sent(self, node_id: int, size_bytes: int, now: float) -> None:
+        """Note a request that was written whole."""
+        self._all.requests.record(size_bytes, now)
+        self._node(node_id).requests.record(size_bytes, now)
+
+    def received(self, node_id: int, size_bytes: int, responses: int, now: float) -> None:
+        """Note a read and how many responses are complete with it."""
+        self._all.responses.record(size_bytes, now, responses)
+        self._node(node_id).responses.record(size_bytes, now, responses)
+
+    def produced(self, node_id: int, latency_ms: float, now: float) -> None:
+        """Note how long a node took to answer a Produce request."""
+        self._node(node_id).latency.record(latency_ms, now)
+
+    def polled(self, started: float, selected: float, ended: float) -> None:
+        """Note a poll: when it began to wait, began to read and write, and was done."""
+        self._all.select_time.record((selected - started) * 1e9, ended)
+        self._all.io_time.record((ended - selected) * 1e9, ended)
+
+    def _operation_rate(self, now: float) -> float:
+        return self._all.requests.count_rate(now) + self._all.responses.count_rate(now)
+
+    def _operation_total(self, now: float) -> float:
+        return self._all.requests.count(now) + self._all.responses.count(now)
+
+    def _node(self, node_id: int) -> _NodeSensors:
+        node = self._nodes.get(node_id)
+        if node is None:
+            tags = {"node-id": f"node-{node_id}"}
+            made = {
+                name: self._metrics.sensor(NODE_GROUP, templates, tags)
+                for name, templates in NODE_SENSORS.items()
+            }
+            node = self._nodes[node_id] = _NodeSensors(**made)
+        return node

@@ -1,0 +1,279 @@
+"""ProducerMetrics: what a producer measures of itself, by the Java client's names.
+
+Owns the producer's sensors (SenderMetricsRegistry, BufferPool, RecordAccumulator and
+KafkaProducerMetrics of the Java client) and what is read off its parts when metrics are measured.
+It is told once per request, per answer or per slice of rows, never per row; the times are
+arguments.
+
+A sensor has one writer at a time: `sent` and `answered` belong to the I/O thread, the others to
+whoever holds the producer's lock. `measure` needs neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spark_kafka_sink.metrics import (
+    MetricName,
+    Metrics,
+    MetricTemplate,
+    Sensor,
+    count_meter,
+    mean_and_maximum,
+    meter,
+)
+from spark_kafka_sink.network.client import NetworkClient
+from spark_kafka_sink.network.network_metrics import GROUP, NetworkMetrics
+from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.metadata import ClusterMetadata
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
+from spark_kafka_sink.wire.exchange import Answered
+from spark_kafka_sink.wire.messages import ProduceResponse
+
+TOPIC_GROUP: Final = "producer-topic-metrics"
+
+SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
+    "batch_size": mean_and_maximum("batch-size", "bytes", "size of a batch as it is sent"),
+    "compression_rate": (
+        MetricTemplate(
+            "compression-rate-avg",
+            Sensor.average,
+            "ratio",
+            "size of a batch's records as sent to their size before compression, on average",
+        ),
+    ),
+    "queue_time": mean_and_maximum(
+        "record-queue-time", "ms", "time from a batch's first record until the batch is sent"
+    ),
+    "request_latency": mean_and_maximum(
+        "request-latency", "ms", "time from a Produce request to its response"
+    ),
+    "records_per_request": (
+        *meter("record-send", "records", "records sent, counted again when they are sent again"),
+        MetricTemplate(
+            "records-per-request-avg", Sensor.average, "records", "records a request, on average"
+        ),
+    ),
+    "record_retries": meter("record-retry", "records", "records sent again"),
+    "record_errors": meter(
+        "record-error", "records", "records given up, or refused when they were appended"
+    ),
+    "record_size": mean_and_maximum("record-size", "bytes", "size of a record before compression"),
+    "batch_split": meter("batch-split", "batches", "batches split because they were too large"),
+    "throttle_time": mean_and_maximum(
+        "produce-throttle-time", "ms", "time that a broker asked to be left alone, by response"
+    ),
+    "wait_time": (
+        MetricTemplate(
+            "bufferpool-wait-ratio", Sensor.ratio, "ratio", "part of the time spent in waiting "
+            "for memory"
+        ),
+        MetricTemplate(
+            "bufferpool-wait-time-ns-total", Sensor.total, "ns", "time spent in waiting for memory"
+        ),
+    ),
+    "buffer_exhausted": meter(
+        "buffer-exhausted", "records", "records refused because no memory was free in max.block.ms"
+    ),
+}  # fmt: skip
+
+TOPIC_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
+    # The value is the size of batches, and counted are their records.
+    "records": (
+        *count_meter("record-send", "records", "the topic's records sent"),
+        *meter("byte", "bytes", "bytes of the topic's batches sent"),
+    ),
+    "compression_rate": (
+        MetricTemplate(
+            "compression-rate",
+            Sensor.average,
+            "ratio",
+            "size of the topic's records as sent to their size before compression, on average",
+        ),
+    ),
+    "retries": meter("record-retry", "records", "the topic's records sent again"),
+    "errors": meter("record-error", "records", "the topic's records given up"),
+}
+
+# Where callers spend their time, by the name that `record_time` takes.
+TIMES: Final[Mapping[str, MetricTemplate]] = {
+    name: MetricTemplate(f"{name}-time-ns-total", Sensor.total, "ns", f"time spent in {what}")
+    for name, what in {
+        "flush": "flush",
+        "metadata-wait": "waiting for a topic's metadata",
+        "txn-init": "init_transactions",
+        "txn-begin": "begin_transaction",
+        "txn-send-offsets": "send_offsets_to_transaction",
+        "txn-commit": "commit_transaction",
+        "txn-abort": "abort_transaction",
+    }.items()
+}
+
+GAUGES: Final[Mapping[str, MetricTemplate]] = {
+    name: MetricTemplate(name, None, unit, description)
+    for name, unit, description in (
+        ("requests-in-flight", "requests", "requests that wait for their response"),
+        ("connection-count", "connections", "connections, also ones that are being made"),
+        ("metadata-age", "s", "age of what is known of the cluster"),
+        ("waiting-threads", "threads", "callers that wait for memory"),
+        ("buffer-total-bytes", "bytes", "memory that records may take (buffer.memory)"),
+        ("buffer-available-bytes", "bytes", "memory that is free for records"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sensors:
+    batch_size: Sensor
+    compression_rate: Sensor
+    queue_time: Sensor
+    request_latency: Sensor
+    records_per_request: Sensor
+    record_retries: Sensor
+    record_errors: Sensor
+    record_size: Sensor
+    batch_split: Sensor
+    throttle_time: Sensor
+    wait_time: Sensor
+    buffer_exhausted: Sensor
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicSensors:
+    records: Sensor
+    compression_rate: Sensor
+    retries: Sensor
+    errors: Sensor
+
+
+class ProducerMetrics:
+    """The metrics of one producer. Times are seconds of its clock."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        network: NetworkMetrics,
+        *,
+        accumulator: RecordAccumulator,
+        metadata: ClusterMetadata,
+        client: NetworkClient,
+    ) -> None:
+        self._metrics = metrics
+        self._network = network
+        made = {name: metrics.sensor(GROUP, templates) for name, templates in SENSORS.items()}
+        self._all = _Sensors(**made)
+        self._times = {name: metrics.sensor(GROUP, [row]) for name, row in TIMES.items()}
+        self._topics: dict[str, _TopicSensors] = {}
+        read = {
+            "requests-in-flight": lambda _now: client.in_flight_count(),
+            "connection-count": lambda _now: client.connection_count(),
+            "metadata-age": metadata.age_s,
+            "waiting-threads": lambda _now: accumulator.waiters,
+            "buffer-total-bytes": lambda _now: accumulator.buffer_memory_bytes,
+            "buffer-available-bytes": lambda _now: accumulator.available_bytes,
+        }
+        for name, row in GAUGES.items():
+            metrics.gauge(GROUP, row, read[name])
+
+    def measure(self, now: float) -> dict[MetricName, float]:
+        """Give every metric's value; from any thread."""
+        return self._metrics.measure(now)
+
+    # -- the I/O thread ---------------------------------------------------------------------------
+
+    def sent(self, batches: Sequence[ProducerBatch], drained_at: float) -> None:
+        """Note a Produce request by its batches, packed and stamped."""
+        by_topic: dict[str, list[ProducerBatch]] = {}
+        for batch in batches:
+            by_topic.setdefault(batch.topic_partition.topic, []).append(batch)
+        records = 0
+        for topic, of_topic in by_topic.items():
+            records += self._sent(topic, of_topic, drained_at)
+        self._all.records_per_request.record(records, drained_at)
+
+    def _sent(self, name: str, batches: Sequence[ProducerBatch], now: float) -> int:
+        """Note the batches of one topic; give how many records they have.
+
+        Added up first: a request may have a thousand small batches.
+        """
+        records = retried = size_bytes = largest = 0
+        rates = waited_s = longest_s = 0.0
+        for batch in batches:
+            size, wait_s = batch.sent_bytes, now - batch.created_at
+            records += batch.record_count
+            size_bytes += size
+            rates += (size - RECORD_BATCH_OVERHEAD) / batch.records_bytes
+            waited_s += wait_s
+            if batch.attempts:
+                retried += batch.record_count
+            if size > largest:  # noqa: PLR1730 - max() costs as much as the rest of the loop
+                largest = size
+            if wait_s > longest_s:  # noqa: PLR1730 - as above
+                longest_s = wait_s
+        sensors, topic, count = self._all, self._topic(name), len(batches)
+        topic.records.record(size_bytes, now, records)
+        topic.compression_rate.record(rates, now, count)
+        sensors.batch_size.record(size_bytes, now, count, largest)
+        sensors.compression_rate.record(rates, now, count)
+        sensors.queue_time.record(waited_s * 1000, now, count, longest_s * 1000)
+        if retried:
+            topic.retries.record(retried, now)
+            sensors.record_retries.record(retried, now)
+        return records
+
+    def answered(self, event: Answered, now: float) -> None:
+        """Note a response; requests without one are not answered."""
+        response = event.response
+        if response is None:
+            return
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
+        self._all.throttle_time.record(throttle_ms, now)
+        if isinstance(response, ProduceResponse):
+            latency_ms = event.latency_s * 1000
+            self._all.request_latency.record(latency_ms, now)
+            self._network.produced(event.node_id, latency_ms, now)
+
+    # -- under the lock ---------------------------------------------------------------------------
+
+    def appended(self, records: int, size_bytes: int, largest_bytes: int, now: float) -> None:
+        """Note a slice of rows that was appended: the sizes of its records."""
+        self._all.record_size.record(size_bytes, now, records, largest_bytes)
+
+    def refused(self, records: int, now: float, *, exhausted: bool) -> None:
+        """Note rows that were not appended; exhausted: because no memory was free."""
+        self._all.record_errors.record(records, now)
+        if exhausted:
+            self._all.buffer_exhausted.record(records, now)
+
+    def failed(self, batch: ProducerBatch, now: float) -> None:
+        """Note a batch that was given up."""
+        self._all.record_errors.record(batch.record_count, now)
+        topic = self._topics.get(batch.topic_partition.topic)
+        # As in the Java client, a topic has metrics once something was sent to it.
+        if topic is not None:
+            topic.errors.record(batch.record_count, now)
+
+    def split(self, now: float) -> None:
+        """Note a batch that was split."""
+        self._all.batch_split.record(1, now)
+
+    def waited_for_memory(self, time_ns: float, now: float) -> None:
+        """Note how long a caller waited for memory."""
+        self._all.wait_time.record(time_ns, now)
+
+    def record_time(self, name: str, time_ns: float) -> None:
+        """Note time that a caller spent; name: one of `TIMES`. Only its total is asked for."""
+        self._times[name].record(time_ns, 0.0)
+
+    def _topic(self, name: str) -> _TopicSensors:
+        topic = self._topics.get(name)
+        if topic is None:
+            made = {
+                sensor: self._metrics.sensor(TOPIC_GROUP, templates, {"topic": name})
+                for sensor, templates in TOPIC_SENSORS.items()
+            }
+            topic = self._topics[name] = _TopicSensors(**made)
+        return topic
