@@ -278,6 +278,19 @@ def test_acks_0_succeeds_when_written() -> None:
     assert (batch.state, batch.base_offset) == (BatchState.SUCCEEDED, -1)
 
 
+def test_what_expired_while_it_was_being_written_may_be_written_after_that() -> None:
+    settings = Settings(idempotent=False, acks=0, delivery_timeout=30.0)
+    producer = PureProducer([1], settings)
+    producer.append(0, FULL)
+    producer.ready()
+    (request,) = producer.poll()
+    producer.now = 30.0
+    producer.poll()
+    producer.sender.handle(Answered(request, 1, None), 30.0)
+    assert [b.state for b in producer.done()] == [BatchState.FAILED]
+    assert producer.accumulator.available_bytes == settings.buffer_memory
+
+
 def test_retries_end_with_the_last_error() -> None:
     producer = PureProducer([1], Settings(retries=2))
     producer.append(0, FULL)
