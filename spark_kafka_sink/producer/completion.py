@@ -139,13 +139,18 @@ class BatchCompletion:
             return False
         if self._sequences is not None:
             if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                # A broker that has the batch knows it: it is not written.
+                batch.maybe_written = False
                 if self._sequences.follows_last_acked(batch):
                     self._sequences.request_epoch_bump(batch)
                 return True
             if code == codes.UNKNOWN_PRODUCER_ID:
                 if answer is not None and answer.log_start_offset != -1:
+                    # If it was written, retention has deleted it since.
+                    batch.maybe_written = False
                     self._sequences.request_epoch_bump(batch)
                 return True
+        batch.maybe_written = True
         return error_code(code).retriable
 
     def _give_up(self, batch: ProducerBatch, error: KafkaException) -> None:
