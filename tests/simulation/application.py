@@ -103,9 +103,7 @@ class Application:
         opens = accumulator.hold(targets)
         cuts, encoded = encode_rows(GroupedRows(rows, runs, targets), opens)
         in_order = [numbers[row] for row in runs.order.tolist()]
-        self._scheduler.after(
-            self._moment(), self._append, targets, cuts, encoded, size, in_order
-        )
+        self._scheduler.after(self._moment(), self._append, targets, cuts, encoded, size, in_order)
 
     def _append(
         self,
@@ -136,7 +134,7 @@ class Application:
             batch.pack()
             self._thread.accumulator.packed(batch)
             self._thread.wake()
-            self._scheduler.after(self._moment(), self._pack, full)
+            self._scheduler.after(self._moment() / 10, self._pack, full)
             return
         wait = self._left[0].at - self._scheduler.now if self._left else 0.0
         self._scheduler.after(max(0.0, wait), self._next)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulation.cluster import Cluster
+from simulation.network import SimulatedSelector
 from simulation.scenario import Scenario
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink.errors import KafkaException
@@ -51,11 +52,17 @@ class Checker(Deliveries):
     """Takes the batches that are done, in place of the plain `Deliveries`."""
 
     def __init__(
-        self, scenario: Scenario, cluster: Cluster, scheduler: Scheduler, ledger: Ledger
+        self,
+        scenario: Scenario,
+        cluster: Cluster,
+        network: SimulatedSelector,
+        scheduler: Scheduler,
+        ledger: Ledger,
     ) -> None:
         super().__init__()
         self._scenario = scenario
         self._cluster = cluster
+        self._network = network
         self._scheduler = scheduler
         self._ledger = ledger
         self._offsets: dict[TopicPartition, dict[int, int]] = {}
@@ -63,7 +70,6 @@ class Checker(Deliveries):
         self._delivery_s = scenario.configs["delivery.timeout.ms"] / 1000
         self._request_s = scenario.configs["request.timeout.ms"] / 1000
         self.poisoned: set[int] = set()
-        self.paused_s = 0.0
 
     # -- while it runs ----------------------------------------------------------------------------
 
@@ -78,7 +84,7 @@ class Checker(Deliveries):
             "producer", "{} done: records {}..{} {}", batch.topic_partition, numbers[0],
             numbers[-1], batch.error or f"at {batch.base_offset}",
         )  # fmt: skip
-        due = batch.created_at + self._delivery_s + self.paused_s + _LATE_S
+        due = batch.created_at + self._delivery_s + self._network.producer_paused_s + _LATE_S
         self._require(now <= due, f"{batch!r} ended at {now:.3f}, after its deadline {due:.3f}")
         if batch.state is BatchState.SUCCEEDED:
             self._acknowledged(batch, numbers)
@@ -110,7 +116,9 @@ class Checker(Deliveries):
         expiry = batch.created_at + self._delivery_s
         self._require(now >= expiry, f"{batch!r} failed before its time: {name}: {error}")
         # Once all is well, this is enough for requests to time out and connections to come back.
-        enough = self._scenario.heal_at + 3 * self._request_s + 4.0 + self.paused_s
+        enough = (
+            self._scenario.heal_at + 3 * self._request_s + 4.0 + self._network.producer_paused_s
+        )
         self._require(
             expiry < enough,
             f"{batch!r} failed though all was well for {expiry - self._scenario.heal_at:.1f} s: "

@@ -330,9 +330,7 @@ class Cluster:
         if acks == -1 and len(self._in_sync(broker, tp)) < self.shape.min_in_sync:
             return PartitionProduceResponse(index=tp.partition, error_code=NOT_ENOUGH_REPLICAS)
         if self.shape.topic_bytes is not None and batch.size_bytes > self.shape.topic_bytes:
-            return PartitionProduceResponse(
-                index=tp.partition, error_code=codes.MESSAGE_TOO_LARGE
-            )
+            return PartitionProduceResponse(index=tp.partition, error_code=codes.MESSAGE_TOO_LARGE)
         log = broker.logs[tp]
         appended = log.append(batch)
         if appended.code == codes.NONE:

@@ -35,7 +35,6 @@ class Faults:
         self._random = random
         self._has_in_flight = has_in_flight
         self._delay_s = network.delay_s
-        self.producer_paused_s = 0.0
         self._kinds: dict[str, Callable[[Fault, Broker], None]] = {
             "break": self._break,
             "silence": self._silence,
@@ -169,8 +168,4 @@ class Faults:
     # -- the producer's process -------------------------------------------------------------------
 
     def _pause_producer(self, fault: Fault, broker: Broker) -> None:
-        until = self._scheduler.now + min(fault.lasts, _LONGEST_PAUSE_S)
-        more = until - max(self._network.producer_paused_until, self._scheduler.now)
-        if more > 0:
-            self.producer_paused_s += more
-            self._network.producer_paused_until = until
+        self._network.pause_producer(min(fault.lasts, _LONGEST_PAUSE_S))

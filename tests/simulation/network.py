@@ -43,6 +43,7 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 
 _HEADER = struct.Struct(">ihhi")
 _MOST_POLLS_AT_ONE_TIME = 300
+_MOST_IDLE_POLLS = 20
 
 
 class Asked(NamedTuple):
@@ -82,7 +83,12 @@ class MessageConnection(Connection):
         return [NodeReady(self.node_id, self._versions)]
 
     def _post(
-        self, request: ClientRequest | None, message: Any, now: float, *, expects_response: bool  # noqa: ANN401 - any request type
+        self,
+        request: ClientRequest | None,
+        message: Any,
+        now: float,
+        *,
+        expects_response: bool,  # noqa: ANN401 - any request type
     ) -> None:
         api = API_OF[type(message)]
         number = self._correlation_id()
@@ -125,11 +131,14 @@ class SimulatedSelector:
         self.delay_s = delay_s
         self.channels: dict[int, Channel] = {}
         self.unreachable: set[int] = set()
-        self.producer_paused_until = 0.0
+        self.producer_paused_s = 0.0
+        self._paused_until = 0.0
         self.polls = 0
         self._pending: list[SelectorEvent] = []
         self._is_woken = False
+        self._was_used = False
         self._polls_now = 0
+        self._idle_polls = 0
         self._last_poll = -1.0
 
     # -- the calls of Selector --------------------------------------------------------------------
@@ -157,10 +166,9 @@ class SimulatedSelector:
             return
         request = self._read(buffers) if self._as_bytes else buffers[0]
         channel.transit.append(request)
+        self._was_used = True
         now = self._scheduler.now
-        channel.last_arrival = max(
-            channel.last_arrival, channel.stalled_until, now + self._delay()
-        )
+        channel.last_arrival = max(channel.last_arrival, channel.stalled_until, now + self._delay())
         self._scheduler.after(channel.last_arrival - now, self._arrived, channel)
         written = max(0.0, channel.stalled_until - now)
         self._scheduler.after(written, self._tell, channel, Sent(channel_id))
@@ -182,7 +190,7 @@ class SimulatedSelector:
 
     def poll(self, timeout_s: float) -> list[SelectorEvent]:
         """Let time pass until something happened for the producer, or `timeout_s` is over."""
-        self._check_progress()
+        self._check_progress(timeout_s)
         scheduler = self._scheduler
         deadline = scheduler.now + max(0.0, timeout_s)
         while not self._pending and not self._is_woken:
@@ -192,18 +200,21 @@ class SimulatedSelector:
             scheduler.run_next()
         if self._random.random() < 0.2:
             scheduler.run_until(scheduler.now + self._random.uniform(0, 0.004))
-        scheduler.run_until(self.producer_paused_until)
+        scheduler.run_until(self._paused_until)
         self._is_woken = False
         pending, self._pending = self._pending, []
         return pending
 
-    def _check_progress(self) -> None:
+    def _check_progress(self, timeout_s: float) -> None:
         self.polls += 1
         now = self._scheduler.now
         self._polls_now = self._polls_now + 1 if now == self._last_poll else 0
         self._last_poll = now
-        if self._polls_now > _MOST_POLLS_AT_ONE_TIME:
-            message = f"the I/O thread is in a busy loop: {self._polls_now} polls at {now:.4f} s"
+        is_idle = timeout_s <= 0 and not self._pending and not self._is_woken and not self._was_used
+        self._was_used = False
+        self._idle_polls = self._idle_polls + 1 if is_idle else 0
+        if self._polls_now > _MOST_POLLS_AT_ONE_TIME or self._idle_polls > _MOST_IDLE_POLLS:
+            message = f"the I/O thread is in a busy loop at {now:.4f} s"
             raise SimulationError(message)
 
     # -- faults -----------------------------------------------------------------------------------
@@ -222,6 +233,14 @@ class SimulatedSelector:
             self._scheduler.after(self._delay(), self._tell_closed, channel, "connection reset")
         else:
             channel.is_silent = True
+
+    def pause_producer(self, lasts_s: float) -> None:
+        """Stop the producer's process, its I/O thread first of all, for a while."""
+        until = self._scheduler.now + lasts_s
+        more = until - max(self._paused_until, self._scheduler.now)
+        if more > 0:
+            self.producer_paused_s += more
+            self._paused_until = until
 
     def broker_died(self, broker_id: int, *, tell_client: bool) -> None:
         """Break every connection of a broker that is gone."""

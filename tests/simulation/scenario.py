@@ -83,18 +83,18 @@ def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
     shape = _shape(random)
     if topic_bytes is not None:
         shape = replace(shape, topic_bytes=topic_bytes)
-    heal_at = random.choice([0.5, 2.0, 5.0, 15.0])
+    heal_at = random.choice([0.5, 2.0, 5.0, 12.0])
     configs = _configs(random, shape)
-    count = random.choice([0, 1, 2, 4, 8, 12])
-    faults = [_fault(random, heal_at) for _ in range(count)]
+    appends = _appends(random, shape, heal_at)
+    faults = _faults(random, appends, heal_at)
     near_wrap = configs["enable.idempotence"] and not shape.rules.old and random.random() < 0.1
     return Scenario(
         seed=seed,
         shape=shape,
         configs=configs,
-        delay_s=random.choice([0.001, 0.005, 0.05]),
+        delay_s=random.choice([0.001, 0.01, 0.05, 0.2]),
         first_sequence=2**31 - random.randint(1, 20) if near_wrap else 0,
-        appends=_appends(random, shape, heal_at),
+        appends=appends,
         flushes=[random.uniform(0, heal_at) for _ in range(random.choice([0, 0, 1, 3]))],
         faults=sorted(faults),
         heal_at=heal_at,
@@ -161,7 +161,7 @@ def _appends(random: Random, shape: ClusterShape, heal_at: float) -> list[Append
     appends = []
     for at in times:
         some = random.sample(range(len(shape.partitions)), random.randint(1, len(shape.partitions)))
-        rows = random.choice([1, 3, 10, 25])
+        rows = random.choice([1, 5, 20, 40])
         appends.append(
             Append(
                 at=at,
@@ -173,9 +173,15 @@ def _appends(random: Random, shape: ClusterShape, heal_at: float) -> list[Append
     return appends
 
 
-def _fault(random: Random, heal_at: float) -> Fault:
-    longest = random.choice([0.05, 0.5, 3.0, 10.0])
-    return Fault(
-        random.uniform(0, heal_at), random.choice(FAULTS), random.uniform(0, longest),
-        random.randrange(60),
-    )  # fmt: skip
+def _faults(random: Random, appends: list[Append], heal_at: float) -> list[Fault]:
+    """Draw what goes wrong, mostly where there is something under way to go wrong with."""
+    faults = []
+    for _ in range(random.choice([0, 2, 5, 10, 15])):
+        longest = random.choice([0.05, 0.5, 3.0, 10.0])
+        at = random.uniform(0, heal_at)
+        if random.random() < 0.7:
+            at = min(heal_at, random.choice(appends).at + random.uniform(0, 0.3))
+        faults.append(
+            Fault(at, random.choice(FAULTS), random.uniform(0, longest), random.randrange(60))
+        )
+    return faults

@@ -56,7 +56,7 @@ class Simulation:
             self.cluster, self.scheduler, self._random, as_bytes=as_bytes, delay_s=scenario.delay_s
         )
         ledger = Ledger()
-        self.checker = Checker(scenario, self.cluster, self.scheduler, ledger)
+        self.checker = Checker(scenario, self.cluster, self.network, self.scheduler, ledger)
         with self._simulated():
             self.thread = ProducerThread(producer_config(scenario.configs), "simulated")
         self.thread.deliveries = self.checker
@@ -103,7 +103,6 @@ class Simulation:
 
     def _watch(self) -> None:
         """End the run when all is done; find it hanging when nothing ends in due time."""
-        self.checker.paused_s = self.faults.producer_paused_s
         accumulator, application = self.thread.accumulator, self.application
         is_free = accumulator.available_bytes == accumulator.buffer_memory_bytes
         healed = self.scheduler.now > self._scenario.heal_at + 1.0
@@ -114,7 +113,7 @@ class Simulation:
         configs = self._scenario.configs
         patience = 5.0 + (configs["delivery.timeout.ms"] + configs["request.timeout.ms"]) / 1000
         since = max(application.last_step_at, self._scenario.heal_at)
-        if self.scheduler.now > since + patience + self.faults.producer_paused_s:
+        if self.scheduler.now > since + patience + self.network.producer_paused_s:
             taken = accumulator.buffer_memory_bytes - accumulator.available_bytes
             message = (
                 f"at {self.scheduler.now:.1f} s the producer has not ended: {taken} bytes of "
