@@ -14,10 +14,10 @@ from simulation.simulation import Simulation
 _CHUNK = 50
 
 
-def failure(seed: int, *, as_bytes: bool = False) -> str | None:
+def failure(seed: int, *, as_bytes: bool = False, topic_bytes: int | None = None) -> str | None:
     """Run one seed and give what was wrong, None if nothing was."""
     try:
-        Simulation(scenario(seed), as_bytes=as_bytes).run()
+        Simulation(scenario(seed, topic_bytes=topic_bytes), as_bytes=as_bytes).run()
     except Exception as error:  # noqa: BLE001 - whatever a run ends with is its result
         return f"{type(error).__name__}: {error}"
     return None
@@ -28,9 +28,9 @@ def replay_command(seed: int, *, as_bytes: bool = False) -> str:
     return f"PYTHONPATH=tests python -m simulation --seed {seed}{' --bytes' if as_bytes else ''}"
 
 
-def replay(seed: int, *, as_bytes: bool) -> int:
+def replay(seed: int, *, as_bytes: bool, topic_bytes: int | None) -> int:
     """Run one seed and print all of it; give the exit code."""
-    drawn = scenario(seed)
+    drawn = scenario(seed, topic_bytes=topic_bytes)
     print(drawn.configs, drawn.shape, *drawn.faults, sep="\n")
     try:
         Simulation(drawn, as_bytes=as_bytes, tracing=True).run()
@@ -72,9 +72,10 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2000, help="how many to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--bytes", action="store_true", help="encode and decode every frame")
+    parser.add_argument("--topic-bytes", type=int, help="replay with this max.message.bytes")
     arguments = parser.parse_args()
     if arguments.seed is not None:
-        return replay(arguments.seed, as_bytes=arguments.bytes)
+        return replay(arguments.seed, as_bytes=arguments.bytes, topic_bytes=arguments.topic_bytes)
     return soak(arguments.first, arguments.seeds, as_bytes=arguments.bytes)
 
 

@@ -39,6 +39,7 @@ class Faults:
             "break": self._break,
             "silence": self._silence,
             "stall": self._stall,
+            "mute": self._mute,
             "kill": self._kill,
             "power off": self._power_off,
             "unreachable": self._unreachable,
@@ -72,7 +73,7 @@ class Faults:
         self._network.unreachable.clear()
         self._network.delay_s = min(self._delay_s, 0.005)
         for channel in self._network.channels.values():
-            channel.stalled_until = 0.0
+            channel.stalled_until = channel.mute_until = 0.0
         self._cluster.heal()
 
     def _partition(self, fault: Fault) -> TopicPartition:
@@ -102,6 +103,11 @@ class Faults:
         for channel in self._network.channels.values():
             if channel.session.broker is broker:
                 channel.stalled_until = self._until(fault)
+
+    def _mute(self, fault: Fault, broker: Broker) -> None:
+        for channel in self._network.channels.values():
+            if channel.session.broker is broker:
+                channel.mute_until = self._until(fault)
 
     def _unreachable(self, fault: Fault, broker: Broker) -> None:
         self._network.unreachable.add(broker.id)
@@ -158,11 +164,13 @@ class Faults:
     def _forget(self, fault: Fault, broker: Broker) -> None:
         """Let retention take a producer's state.
 
-        A broker since 2.5 takes any sequence from a producer it does not know; nothing a client
-        does keeps the order then for what is in flight, so it must not happen in the middle.
+        A broker since 2.5 takes any sequence from a producer it does not know. If it refuses the
+        first of several batches in flight then, it takes the second, and nothing that a client does
+        keeps the order: so this does not happen here.
         """
         tp = self._partition(fault)
-        if self._scenario.shape.rules.old or not self._has_in_flight(tp):
+        in_order = self._scenario.in_flight == 1 and not self._has_in_flight(tp)
+        if self._scenario.shape.rules.old or in_order:
             self._cluster.forget(tp)
 
     # -- the producer's process -------------------------------------------------------------------

@@ -5,7 +5,8 @@ it. What it carries are frames, encoded and decoded by the real `Connection`, or
 messages themselves (`MessageConnection`).
 
 What is sent on a connection arrives in order, each message after a delay of its own. A connection
-may break (one side, or both, learn of it), fall silent without anybody learning of it, or stall.
+may break (one side, or both, learn of it), fall silent without anybody learning of it, or stall, in
+both directions or only on the way back.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ class Channel:
     is_up: bool = False
     is_silent: bool = False
     stalled_until: float = 0.0
+    mute_until: float = 0.0
     last_arrival: float = 0.0
     last_answer: float = 0.0
     transit: deque[Any] = field(default_factory=deque)
@@ -274,7 +276,8 @@ class SimulatedSelector:
 
     def _answer(self, channel: Channel, asked: Asked, response: Any) -> None:  # noqa: ANN401 - any response type
         now = self._scheduler.now
-        channel.last_answer = max(channel.last_answer, channel.stalled_until, now + self._delay())
+        held_until = max(channel.stalled_until, channel.mute_until)
+        channel.last_answer = max(channel.last_answer, held_until, now + self._delay())
         data = _frame(asked, response) if self._as_bytes else (asked, response)
         received = Received(channel.id, cast(bytes, data))
         self._scheduler.after(channel.last_answer - now, self._tell, channel, received)

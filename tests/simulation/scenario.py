@@ -24,9 +24,9 @@ class Fault(NamedTuple):
 
 
 FAULTS: Final = (
-    "break", "break", "silence", "stall", "kill", "kill", "power off", "unreachable", "move",
-    "move", "pause broker", "slow broker", "slow follower", "shrink", "pause producer", "throttle",
-    "lag", "transient error", "forget",
+    "break", "break", "break", "silence", "silence", "stall", "mute", "mute", "kill", "power off", "unreachable", "move",
+    "move", "move", "pause broker", "slow broker", "slow follower", "shrink", "pause producer",
+    "throttle", "lag", "transient error", "transient error", "transient error", "forget",
 )  # fmt: skip
 
 # Errors that a broker may answer with for a while without having appended anything.
@@ -85,24 +85,54 @@ def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
         shape = replace(shape, topic_bytes=topic_bytes)
     heal_at = random.choice([0.5, 2.0, 5.0, 12.0])
     configs = _configs(random, shape)
-    appends = _appends(random, shape, heal_at)
-    faults = _faults(random, appends, heal_at)
+    storms = [random.uniform(0, heal_at) for _ in range(random.randint(1, 3))]
+    appends = _appends(random, shape, storms, heal_at)
+    faults = _faults(random, storms, heal_at)
     near_wrap = configs["enable.idempotence"] and not shape.rules.old and random.random() < 0.1
-    return Scenario(
+    drawn = Scenario(
         seed=seed,
         shape=shape,
         configs=configs,
-        delay_s=random.choice([0.001, 0.01, 0.05, 0.2]),
+        delay_s=random.choice([0.002, 0.02, 0.05, 0.1]),
         first_sequence=2**31 - random.randint(1, 20) if near_wrap else 0,
         appends=appends,
         flushes=[random.uniform(0, heal_at) for _ in range(random.choice([0, 0, 1, 3]))],
         faults=sorted(faults),
         heal_at=heal_at,
     )
+    return _expiring(random, drawn) if random.random() < 0.25 else drawn
+
+
+def _expiring(random: Random, drawn: Scenario) -> Scenario:
+    """Let batches expire one by one while the answers to them, and to later ones, are lost."""
+    configs = drawn.configs | {
+        "enable.idempotence": True,
+        "acks": "all",
+        "max.in.flight.requests.per.connection": 5,
+        "delivery.timeout.ms": drawn.configs["request.timeout.ms"] + drawn.configs["linger.ms"],
+        "retry.backoff.ms": 10,
+    }
+    first = random.uniform(0, drawn.heal_at)
+    times = [first + number * random.uniform(0.02, 0.1) for number in range(10)]
+    appends = [
+        append._replace(at=at)
+        for at, append in zip(sorted(times), drawn.appends[:-1], strict=False)
+    ]
+    lost = [
+        Fault(at, random.choice(["mute", "silence"]), 3.0, random.randrange(60))
+        for at in random.sample(times, 3)
+    ]
+    return replace(
+        drawn,
+        configs=configs,
+        delay_s=random.choice([0.002, 0.01]),
+        appends=[*appends, drawn.appends[-1]],
+        faults=sorted([*drawn.faults[:3], *lost]),
+    )
 
 
 def _shape(random: Random) -> ClusterShape:
-    brokers = random.randint(1, 4)
+    brokers = random.choice([1, 2, 3, 3, 4])
     topics = ["t", "u"][: random.choice([1, 1, 2])]
     partitions = [
         TopicPartition(topic, number) for topic in topics for number in range(random.randint(1, 3))
@@ -126,13 +156,13 @@ def _configs(random: Random, shape: ClusterShape) -> dict[str, Any]:
     idempotent = random.random() < 0.75
     request_ms = random.choice([300, 1000, 2000])
     linger_ms = random.choice([0, 0, 5, 50])
-    delivery_ms = random.choice([request_ms + linger_ms, 2000 + linger_ms, 10_000, 30_000])
+    delivery_ms = random.choice([request_ms + linger_ms] * 2 + [2000 + linger_ms, 10_000, 30_000])
     configs = {
         "bootstrap.servers": ",".join(f"b{n}:{9000 + n}" for n in range(1, shape.brokers + 1)),
         "enable.idempotence": idempotent,
         "acks": "all" if idempotent else random.choice(["all", "1", "0"]),
-        "max.in.flight.requests.per.connection": random.choice([1, 2, 5, 5]),
-        "batch.size": random.choice([150, 300, 1000]),
+        "max.in.flight.requests.per.connection": random.choice([1, 2, 5, 5, 5]),
+        "batch.size": random.choice([130, 200, 1000]),
         "linger.ms": linger_ms,
         "buffer.memory": random.choice([3000, 20_000, 1_000_000]),
         "max.request.size": random.choice([600, 1_000_000]),
@@ -151,11 +181,12 @@ def _configs(random: Random, shape: ClusterShape) -> dict[str, Any]:
     return configs
 
 
-def _appends(random: Random, shape: ClusterShape, heal_at: float) -> list[Append]:
-    """Draw the load; some of it comes after everything is well again."""
+def _appends(
+    random: Random, shape: ClusterShape, storms: list[float], heal_at: float
+) -> list[Append]:
+    """Draw the load: in storms, and some of it after everything is well again."""
     count = random.randint(3, 9)
-    until = random.choice([0.1, heal_at, heal_at])
-    times = sorted(random.uniform(0, until) for _ in range(count))
+    times = sorted(random.choice(storms) + random.uniform(0, 0.5) for _ in range(count))
     times.append(heal_at + random.uniform(1, 4))
     poisonous = random.random() < 0.15
     appends = []
@@ -173,15 +204,15 @@ def _appends(random: Random, shape: ClusterShape, heal_at: float) -> list[Append
     return appends
 
 
-def _faults(random: Random, appends: list[Append], heal_at: float) -> list[Fault]:
-    """Draw what goes wrong, mostly where there is something under way to go wrong with."""
+def _faults(random: Random, storms: list[float], heal_at: float) -> list[Fault]:
+    """Draw what goes wrong, mostly in storms, when there is something under way to go wrong with."""
     faults = []
-    for _ in range(random.choice([0, 2, 5, 10, 15])):
+    for _ in range(random.choice([0, 4, 8, 16, 24])):
         longest = random.choice([0.05, 0.5, 3.0, 10.0])
         at = random.uniform(0, heal_at)
-        if random.random() < 0.7:
-            at = min(heal_at, random.choice(appends).at + random.uniform(0, 0.3))
-        faults.append(
-            Fault(at, random.choice(FAULTS), random.uniform(0, longest), random.randrange(60))
-        )
+        if random.random() < 0.8:
+            at = min(heal_at, random.choice(storms) + random.uniform(-0.1, 0.8))
+            at = max(0.0, at)
+        kind = random.choice(FAULTS)
+        faults.append(Fault(at, kind, random.uniform(0, longest), random.randrange(60)))
     return faults
