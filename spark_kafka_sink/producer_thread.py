@@ -30,7 +30,7 @@ from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.deliveries import Deliveries
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.node_latency import NodeLatencies
-from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
 from spark_kafka_sink.producer.sender import Sender, SenderConfig, SenderPoll
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer_metrics import ProducerMetrics
@@ -289,6 +289,9 @@ class ProducerThread:
         """Take account of the batches that are done; tell whether there were any."""
         done = self._completion.take_done()
         for batch in done:
+            if batch.state is BatchState.SPLIT:
+                self.metrics.split(self._clock())
+                continue
             self.deliveries.add(batch)
             if batch.error is not None:
                 self.metrics.failed(batch, self._clock())

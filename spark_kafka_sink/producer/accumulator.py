@@ -270,15 +270,22 @@ class RecordAccumulator:
         for batch in self._incomplete:
             if now < batch.created_at + self._delivery_timeout_s:
                 break
-            if batch.topic_partition not in self._held and batch not in self._packing:
+            if not self._is_in_hands(batch):
                 found.append(batch)
         return found
 
     def next_expiry_at(self) -> float:
-        """Give when the oldest batch expires."""
+        """Give when the oldest batch expires, but for those that the caller's thread works on.
+
+        When it lets go of them, the I/O thread looks again.
+        """
         for batch in self._incomplete:
-            return batch.created_at + self._delivery_timeout_s
+            if not self._is_in_hands(batch):
+                return batch.created_at + self._delivery_timeout_s
         return float("inf")
+
+    def _is_in_hands(self, batch: ProducerBatch) -> bool:
+        return batch.topic_partition in self._held or batch in self._packing
 
     def remove(self, batch: ProducerBatch) -> None:
         """Take a batch that waits in its queue out of it, wherever it stands."""

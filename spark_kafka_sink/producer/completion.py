@@ -7,6 +7,7 @@ client), and the sentences that a user reads when a batch is given up. It never 
 from __future__ import annotations
 
 from random import Random
+from typing import Final
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
@@ -23,6 +24,8 @@ from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
+
+_WRITTEN: Final = (codes.NONE, codes.DUPLICATE_SEQUENCE_NUMBER)
 
 
 class BatchCompletion:
@@ -49,7 +52,7 @@ class BatchCompletion:
         self._done: list[ProducerBatch] = []
 
     def take_done(self) -> list[ProducerBatch]:
-        """Give the batches that succeeded or failed since the last call, in that order."""
+        """Give the batches that succeeded, failed or were split since the last call, in order."""
         done, self._done = self._done, []
         return done
 
@@ -57,15 +60,16 @@ class BatchCompletion:
         self, batch: ProducerBatch, answer: PartitionProduceResponse, node_id: int, now: float
     ) -> None:
         """Complete a batch by a broker's answer."""
-        if batch.state is not BatchState.IN_FLIGHT:
-            self._late(batch, succeeded=answer.error_code == codes.NONE)
-        elif answer.error_code in (codes.NONE, codes.DUPLICATE_SEQUENCE_NUMBER):
+        if answer.error_code in _WRITTEN:
             self.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
         else:
             self.failed(batch, answer.error_code, _reason(batch, answer), node_id, now, answer)
 
     def succeeded(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
         """Complete a batch that a broker has (or, with acks=0, was sent)."""
+        if batch.state is not BatchState.IN_FLIGHT:
+            self._late(batch, succeeded=True)
+            return
         batch.succeed(base_offset, log_append_time_ms)
         if self._sequences is not None:
             self._sequences.acknowledged(batch)
@@ -105,6 +109,7 @@ class BatchCompletion:
         if self._sequences is not None:
             self._sequences.replace(batch, parts)
         self._accumulator.deallocate(batch)
+        self._done.append(batch)
 
     def expired(self, batch: ProducerBatch, now: float) -> None:
         """Give up a batch whose delivery.timeout.ms has passed.
@@ -148,13 +153,18 @@ class BatchCompletion:
             return False
         if self._sequences is not None:
             if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                # A broker that has the batch knows it: it is not written.
+                batch.maybe_written = False
                 if self._sequences.follows_last_acked(batch):
                     self._sequences.request_epoch_bump(batch)
                 return True
             if code == codes.UNKNOWN_PRODUCER_ID:
                 if answer is not None and answer.log_start_offset != -1:
+                    # If it was written, retention has deleted it since.
+                    batch.maybe_written = False
                     self._sequences.request_epoch_bump(batch)
                 return True
+        batch.maybe_written = True
         return error_code(code).retriable
 
     def _give_up(self, batch: ProducerBatch, error: KafkaException) -> None:

@@ -80,6 +80,7 @@ class ProducerBatch:
         "leader_epoch",
         "log_append_time_ms",
         "max_timestamp_ms",
+        "maybe_written",
         "node_id",
         "packed",
         "parts",
@@ -120,6 +121,8 @@ class ProducerBatch:
         self.leader_epoch = -1
         self.producer: ProducerIdAndEpoch = NO_PRODUCER_ID
         self.base_sequence = NO_SEQUENCE
+        # Whether an attempt under this sequence ended without a word on whether it was written.
+        self.maybe_written = False
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.error: KafkaException | None = None
@@ -207,6 +210,7 @@ class ProducerBatch:
         """Set what the header says of the producer; the next stamp writes it anew."""
         self.producer = producer
         self.base_sequence = base_sequence
+        self.maybe_written = False
         self._header = None
 
     def stamp(self) -> Records:

@@ -14,6 +14,10 @@ has, and recognises the last five it has by (epoch, sequences). So per partition
 When a gap is certain (KIP-360), the partition waits until nothing of it is at a broker; then the
 epoch is raised by one on the client and the partition's batches are numbered again from 0. Other
 partitions follow as soon as they have nothing in flight.
+
+A batch that may have been written (its answer was lost) must not get another number: a broker would
+take it a second time. It is first sent again under the number it has. Either the broker knows it,
+or refuses it for the gap before it; then it is not written, nor is any batch after it.
 """
 
 from __future__ import annotations
@@ -84,9 +88,9 @@ class Sequences:
         """Whether `batch`, at the head of its partition's queue, may go to `node_id` now."""
         if not self.has_producer_id:
             return False
-        if batch.topic_partition in self._to_restart:
-            return False
         known = self._partitions.get(batch.topic_partition)
+        if batch.topic_partition in self._to_restart:
+            return batch.maybe_written and known is not None and known.in_flight[0] is batch
         if known is None or not known.in_flight:
             return True
         if batch.has_sequence:
@@ -144,28 +148,34 @@ class Sequences:
         return -1 if known is None else known.last_acked_offset
 
     def request_epoch_bump(self, batch: ProducerBatch) -> None:
-        """Note that the sequences of the batch's partition cannot go on under this epoch."""
-        if batch.producer == self.producer:
+        """Note that the sequences of the batch's partition cannot go on as they are."""
+        known = self._partitions.get(batch.topic_partition)
+        if known is not None and batch.producer == known.producer:
             self._to_restart.add(batch.topic_partition)
 
     def bump_epoch_if_needed(self) -> None:
-        """Raise the epoch where a partition needs it and no batch of it is at a broker.
+        """Renumber the partitions that need it and of which nothing is or may be at a broker.
 
-        An epoch past the last one means a new producer id: the sender then asks for one.
+        The epoch is raised unless it is a new one to each of them. An epoch past the last one means
+        a new producer id: the sender then asks for one.
         """
-        idle = {tp for tp in self._to_restart if not self._is_at_broker(tp)}
-        if not idle or not self.has_producer_id:
+        ready = {tp for tp in self._to_restart if self._can_restart(self._partitions[tp])}
+        if not ready or not self.has_producer_id:
             return
-        if self.producer.epoch >= MAX_EPOCH:
-            self.producer = NO_PRODUCER_ID
-            return
-        self._to_restart -= idle
-        self.producer = ProducerIdAndEpoch(self.producer.producer_id, self.producer.epoch + 1)
-        for topic_partition in idle:
+        if any(self._partitions[tp].producer == self.producer for tp in ready):
+            if self.producer.epoch >= MAX_EPOCH:
+                self.producer = NO_PRODUCER_ID
+                return
+            epoch = self.producer.epoch + 1
+            self.producer = ProducerIdAndEpoch(self.producer.producer_id, epoch)
+        self._to_restart -= ready
+        for topic_partition in ready:
             self._partitions[topic_partition].restart(self.producer)
 
-    def _is_at_broker(self, topic_partition: TopicPartition) -> bool:
-        return any(b.node_id is not None for b in self._partitions[topic_partition].in_flight)
+    def _can_restart(self, known: PartitionSequences) -> bool:
+        if any(batch.node_id is not None for batch in known.in_flight):
+            return False
+        return not known.in_flight or not known.in_flight[0].maybe_written
 
     def _remove(self, batch: ProducerBatch) -> PartitionSequences | None:
         known = self._partitions.get(batch.topic_partition)

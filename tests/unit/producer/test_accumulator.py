@@ -47,6 +47,17 @@ def test_a_batch_that_is_being_packed_is_not_sent() -> None:
     assert next(iter(producer.accumulator.sendable(0.0))) is batch
 
 
+def test_a_batch_that_expires_while_it_is_worked_on_is_no_reason_to_look_again() -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, [b"first"])
+    target = [TopicPartition(TOPIC, 0)]
+    producer.accumulator.hold(target)
+    assert producer.accumulator.expired(30.0) == []
+    assert producer.accumulator.next_expiry_at() == float("inf")
+    producer.accumulator.let_go(target)
+    assert producer.accumulator.next_expiry_at() == 30.0
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.lists(st.integers(0, 90_000), min_size=1, max_size=20)),

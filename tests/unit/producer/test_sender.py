@@ -13,7 +13,13 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.producer.producer_batch import BatchState
-from spark_kafka_sink.wire.exchange import Answered, NodeDown, NodeReady, NodeThrottled
+from spark_kafka_sink.wire.exchange import (
+    Answered,
+    ClientRequest,
+    NodeDown,
+    NodeReady,
+    NodeThrottled,
+)
 from spark_kafka_sink.wire.messages import (
     InitProducerIdResponse,
     ProduceRequest,
@@ -173,6 +179,61 @@ def test_what_follows_a_batch_that_was_given_up_goes_on_under_a_new_epoch() -> N
     assert states == [BatchState.SUCCEEDED, BatchState.FAILED, BatchState.SUCCEEDED]
 
 
+def _lost_behind_one_that_expires() -> tuple[PureProducer, ClientRequest]:
+    """Give a batch that is sent again after its answer was lost, and the batch before given up."""
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    producer.append(0, FULL)
+    (expiring,) = producer.poll()
+    producer.now = 10.0
+    producer.append(0, FULL)
+    (lost,) = producer.poll()
+    producer.lose(expiring)
+    producer.lose(lost)
+    producer.now = 30.0
+    (again,) = producer.poll()
+    assert [b.state for b in producer.done()] == [BatchState.SUCCEEDED, BatchState.FAILED]
+    assert _bytes_of(again) == _bytes_of(lost), "a broker would take it a second time"
+    return producer, again
+
+
+def test_a_batch_that_was_written_after_all_keeps_the_number_it_was_written_under() -> None:
+    producer, again = _lost_behind_one_that_expires()
+    producer.answer(again, base_offset=4)
+    producer.append(0, FULL)
+    (after,) = producer.poll()
+    assert (sequences(after), batches(after)[0].producer.epoch) == ([0], 1)
+
+
+def test_a_batch_that_a_gap_kept_from_being_written_is_numbered_anew() -> None:
+    producer, again = _lost_behind_one_that_expires()
+    producer.answer(again, OUT_OF_ORDER)
+    producer.now += 1
+    (anew,) = producer.poll()
+    assert (sequences(anew), batches(anew)[0].producer.epoch) == ([0], 1)
+
+
+def test_a_partition_that_an_epoch_left_behind_is_numbered_anew_under_it() -> None:
+    producer = PureProducer([1, 2])
+    for partition in (0, 0, 1, 1, 1):
+        producer.append(partition, FULL)
+    producer.ready()
+    for request in producer.poll():
+        producer.answer(request)
+    raises, first, second = sorted(producer.poll(), key=lambda r: (r.node_id, sequences(r)))
+    producer.answer(raises, POLICY)
+    producer.append(0, FULL)
+    (raised,) = producer.poll()
+    assert batches(raised)[0].producer.epoch == 1
+    producer.answer(first, POLICY)
+    producer.answer(second, OUT_OF_ORDER)
+    producer.now += 10
+    (anew,) = producer.poll()
+    assert (sequences(anew), batches(anew)[0].producer.epoch) == ([0], 1)
+
+
 def test_after_a_leader_change_nothing_overtakes_what_the_old_leader_has() -> None:
     producer = PureProducer([1])
     for _ in range(4):
@@ -281,6 +342,19 @@ def test_acks_0_succeeds_when_written() -> None:
     producer.sender.handle(Answered(request, 1, None), 0.0)
     (batch,) = producer.done()
     assert (batch.state, batch.base_offset) == (BatchState.SUCCEEDED, -1)
+
+
+def test_what_expired_while_it_was_being_written_may_be_written_after_that() -> None:
+    settings = Settings(idempotent=False, acks=0, delivery_timeout=30.0)
+    producer = PureProducer([1], settings)
+    producer.append(0, FULL)
+    producer.ready()
+    (request,) = producer.poll()
+    producer.now = 30.0
+    producer.poll()
+    producer.sender.handle(Answered(request, 1, None), 30.0)
+    assert [b.state for b in producer.done()] == [BatchState.FAILED]
+    assert producer.accumulator.available_bytes == settings.buffer_memory
 
 
 def test_retries_end_with_the_last_error() -> None:

@@ -1,0 +1,83 @@
+"""Run simulations: `python -m simulation --seed 17` replays one, `--seeds 200000` runs many."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from multiprocessing import Pool, cpu_count
+
+from simulation.scenario import scenario
+from simulation.simulation import Simulation
+
+_CHUNK = 50
+
+
+def failure(seed: int, *, as_bytes: bool = False, topic_bytes: int | None = None) -> str | None:
+    """Run one seed and give what was wrong, None if nothing was."""
+    try:
+        Simulation(scenario(seed, topic_bytes=topic_bytes), as_bytes=as_bytes).run()
+    except Exception as error:  # noqa: BLE001 - whatever a run ends with is its result
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def replay_command(seed: int, *, as_bytes: bool = False) -> str:
+    """Give the command that runs one seed again with a log of everything that happens."""
+    return f"PYTHONPATH=tests python -m simulation --seed {seed}{' --bytes' if as_bytes else ''}"
+
+
+def replay(seed: int, *, as_bytes: bool, topic_bytes: int | None) -> int:
+    """Run one seed and print all of it; give the exit code."""
+    drawn = scenario(seed, topic_bytes=topic_bytes)
+    print(drawn.configs, drawn.shape, *drawn.faults, sep="\n")
+    try:
+        Simulation(drawn, as_bytes=as_bytes, tracing=True).run()
+    except Exception:  # noqa: BLE001 - printed
+        traceback.print_exc(file=sys.stdout)
+        return 1
+    print(f"seed {seed}: every promise was kept")
+    return 0
+
+
+def _run_chunk(job: tuple[int, bool]) -> list[tuple[int, str]]:
+    start, as_bytes = job
+    runs = ((seed, failure(seed, as_bytes=as_bytes)) for seed in range(start, start + _CHUNK))
+    return [(seed, found) for seed, found in runs if found is not None]
+
+
+def soak(first: int, count: int, *, as_bytes: bool) -> int:
+    """Run many seeds on every core, up to the first that fails; give the exit code."""
+    began, done = time.monotonic(), 0
+    jobs = [(start, as_bytes) for start in range(first, first + count, _CHUNK)]
+    with Pool(cpu_count()) as pool:
+        for failures in pool.imap(_run_chunk, jobs):
+            done += _CHUNK
+            if failures:
+                seed, found = failures[0]
+                print(f"seed {seed}: {found}\n{replay_command(seed, as_bytes=as_bytes)}")
+                return 1
+            if done % (20 * _CHUNK) == 0:
+                took = time.monotonic() - began
+                print(f"{done} of {count} seeds, {1000 * took / done:.1f} ms each", flush=True)
+    print(f"{done} seeds: every promise was kept")
+    return 0
+
+
+def main() -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="run this one, and print everything that happens")
+    parser.add_argument("--seeds", type=int, default=2000, help="how many to run")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--bytes", action="store_true", help="encode and decode every frame")
+    parser.add_argument("--topic-bytes", type=int, help="replay with this max.message.bytes")
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        return replay(arguments.seed, as_bytes=arguments.bytes, topic_bytes=arguments.topic_bytes)
+    return soak(arguments.first, arguments.seeds, as_bytes=arguments.bytes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""The caller's side of a simulated producer: appends and flushes, step by step.
+
+Does what `KafkaProducer` does around the accumulator, with time passing where its thread would be
+encoding, compressing or waiting for memory.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+
+from simulation.batches import NUMBER, POISON
+from simulation.checker import Checker, Ledger
+from simulation.scenario import Append, Scenario
+from simulation.scheduler import Scheduler
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.slices import GroupedRows, Rows, encode_rows, record_sizes
+from spark_kafka_sink.producer_thread import ProducerThread
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
+from spark_kafka_sink.records.encoder import EncodedRecords
+from spark_kafka_sink.records.layout import Cut, group_by_partition
+
+_RETRY_S = 0.01
+_FILLER = b"." * 100
+
+
+class Application:
+    """One task that appends rows, one append after another."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        thread: ProducerThread,
+        scheduler: Scheduler,
+        random: Random,
+        ledger: Ledger,
+        checker: Checker,
+    ) -> None:
+        self._scenario = scenario
+        self._thread = thread
+        self._scheduler = scheduler
+        self._random = random
+        self._ledger = ledger
+        self._checker = checker
+        self._left = list(scenario.appends)
+        self._next_number = 0
+        self.last_step_at = 0.0
+        self.is_done = False
+
+    def start(self) -> None:
+        """Plan the work."""
+        for tp in self._scenario.shape.partitions:
+            self._thread.metadata.track(tp.topic, 0.0)
+        self._scheduler.after(self._left[0].at, self._next)
+        for at in self._scenario.flushes:
+            self._scheduler.after(at, self._flush, None)
+
+    def _next(self) -> None:
+        if not self._left:
+            self.is_done = True
+            self._flush(None)
+            return
+        append = self._left.pop(0)
+        rows, numbers = self._rows(append)
+        self._reserve(rows, append, numbers)
+
+    def _rows(self, append: Append) -> tuple[RecordColumns, list[int]]:
+        count = len(append.partitions)
+        numbers = list(range(self._next_number, self._next_number + count))
+        self._next_number += count
+        filler = _FILLER[: append.value_bytes - NUMBER.size]
+        values = [NUMBER.pack(number) + filler for number in numbers]
+        if append.poison is not None:
+            number = numbers[append.poison]
+            values[append.poison] = NUMBER.pack(number) + bytes([POISON])
+            self._checker.poisoned.add(number)
+        start = self._random.randrange(10**12)
+        columns = RecordColumns.of(
+            key=None,
+            value=BinaryColumn.of(pa.array(values, pa.binary())),
+            headers=None,
+            timestamps_ms=start + np.array(append.partitions, np.int64),
+        )
+        return columns, numbers
+
+    def _reserve(self, columns: RecordColumns, append: Append, numbers: list[int]) -> None:
+        self.last_step_at = self._scheduler.now
+        accumulator = self._thread.accumulator
+        size = int(record_sizes(columns).sum())
+        if not accumulator.reserve(size):
+            accumulator.waiters = 1
+            self._thread.wake()
+            self._scheduler.after(_RETRY_S, self._reserve, columns, append, numbers)
+            return
+        accumulator.waiters = 0
+        partitions = self._scenario.shape.partitions
+        runs = group_by_partition(np.array(append.partitions, np.int64))
+        targets = [partitions[number] for number in runs.partitions]
+        rows = Rows(columns, sorted({tp.topic for tp in targets}), None, None)
+        opens = accumulator.hold(targets)
+        cuts, encoded = encode_rows(GroupedRows(rows, runs, targets), opens)
+        in_order = [numbers[row] for row in runs.order.tolist()]
+        self._scheduler.after(self._moment(), self._append, targets, cuts, encoded, size, in_order)
+
+    def _append(
+        self,
+        targets: list[TopicPartition],
+        cuts: list[Cut],
+        encoded: EncodedRecords,
+        reserved: int,
+        numbers: list[int],
+    ) -> None:
+        accumulator = self._thread.accumulator
+        for cut in cuts:
+            self._ledger.append(targets[cut.run], numbers[cut.start : cut.stop])
+        full = accumulator.append(targets, cuts, encoded, self._scheduler.now)
+        self._ledger.see(accumulator.incomplete)
+        accumulator.let_go(targets)
+        accumulator.give_back(reserved)
+        self._scheduler.trace(
+            "producer", "append records {}..{} to {}", min(numbers), max(numbers),
+            ", ".join(map(str, targets)),
+        )  # fmt: skip
+        self._thread.wake()
+        self._scheduler.after(self._moment(), self._pack, full)
+
+    def _pack(self, full: list[ProducerBatch]) -> None:
+        self.last_step_at = self._scheduler.now
+        if full:
+            batch = full.pop(0)
+            batch.pack()
+            self._thread.accumulator.packed(batch)
+            self._thread.wake()
+            self._scheduler.after(self._moment() / 10, self._pack, full)
+            return
+        wait = self._left[0].at - self._scheduler.now if self._left else 0.0
+        self._scheduler.after(max(0.0, wait), self._next)
+
+    def _flush(self, waiting_for: list[ProducerBatch] | None) -> None:
+        accumulator = self._thread.accumulator
+        if waiting_for is None:
+            accumulator.flushes += 1
+            waiting_for = accumulator.incomplete
+            self._thread.wake()
+        waiting_for = [batch for batch in waiting_for if not batch.is_done]
+        if waiting_for:
+            self._scheduler.after(_RETRY_S, self._flush, waiting_for)
+        else:
+            accumulator.flushes -= 1
+
+    def _moment(self) -> float:
+        """Give the time that work outside the lock takes: next to nothing, or a while."""
+        return self._random.choice([0.0, 0.0001, 0.001, 0.02])

@@ -1,0 +1,190 @@
+"""What the producer promises, checked against what the simulated cluster has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from simulation.cluster import Cluster
+from simulation.network import SimulatedSelector
+from simulation.scenario import Scenario
+from simulation.scheduler import Scheduler, SimulationError
+from spark_kafka_sink.errors import KafkaException, RecordTooLargeException
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.deliveries import Deliveries
+from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
+
+# What passes between a batch's deadline and the poll that sees it.
+_LATE_S = 0.1
+
+
+class Ledger:
+    """Which records are in which batch, by their numbers.
+
+    Records of a partition go into its batches in order, so that counting is enough; a batch that was
+    split counts as its parts.
+    """
+
+    def __init__(self) -> None:
+        self.appended: dict[TopicPartition, list[int]] = {}
+        self.created: dict[TopicPartition, list[ProducerBatch]] = {}
+
+    def append(self, tp: TopicPartition, numbers: list[int]) -> None:
+        """Note records in the order they were appended to a partition."""
+        self.appended.setdefault(tp, []).extend(numbers)
+
+    def see(self, batches: list[ProducerBatch]) -> None:
+        """Note the batches that there are now, oldest first."""
+        known = {leaf for created in self.created.values() for leaf in _leaves(created)}
+        for batch in batches:
+            if batch not in known:
+                self.created.setdefault(batch.topic_partition, []).append(batch)
+
+    def numbers(self, batch: ProducerBatch) -> list[int]:
+        """Give the records of a batch that takes no more."""
+        before = 0
+        for other in _leaves(self.created[batch.topic_partition]):
+            if other is batch:
+                break
+            before += other.record_count
+        return self.appended[batch.topic_partition][before : before + batch.record_count]
+
+
+def _leaves(batches: Iterable[ProducerBatch]) -> Iterator[ProducerBatch]:
+    """Give the batches, one that was split as its parts."""
+    for batch in batches:
+        if batch.parts:
+            yield from _leaves(batch.parts)
+        else:
+            yield batch
+
+
+class Checker(Deliveries):
+    """Takes the batches that are done, in place of the plain `Deliveries`."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        cluster: Cluster,
+        network: SimulatedSelector,
+        scheduler: Scheduler,
+        ledger: Ledger,
+    ) -> None:
+        super().__init__()
+        self._scenario = scenario
+        self._cluster = cluster
+        self._network = network
+        self._scheduler = scheduler
+        self._ledger = ledger
+        self._offsets: dict[TopicPartition, dict[int, int]] = {}
+        self._done: set[ProducerBatch] = set()
+        self._delivery_s = scenario.configs["delivery.timeout.ms"] / 1000
+        self._request_s = scenario.configs["request.timeout.ms"] / 1000
+        self.poisoned: set[int] = set()
+
+    # -- while it runs ----------------------------------------------------------------------------
+
+    def add(self, batch: ProducerBatch) -> None:
+        """Take a batch that is done."""
+        super().add(batch)
+        self._require(batch not in self._done, f"{batch!r} is done twice")
+        self._done.add(batch)
+        now = self._scheduler.now
+        numbers = self._ledger.numbers(batch)
+        self._scheduler.trace(
+            "producer", "{} done: records {}..{} {}", batch.topic_partition, numbers[0],
+            numbers[-1], batch.error or f"at {batch.base_offset}",
+        )  # fmt: skip
+        due = batch.created_at + self._delivery_s + self._network.producer_paused_s + _LATE_S
+        self._require(now <= due, f"{batch!r} ended at {now:.3f}, after its deadline {due:.3f}")
+        if batch.state is BatchState.SUCCEEDED:
+            self._acknowledged(batch, numbers)
+        else:
+            self._failed(batch, numbers, now)
+
+    def _acknowledged(self, batch: ProducerBatch, numbers: list[int]) -> None:
+        offsets = self._offsets.setdefault(batch.topic_partition, {})
+        written = self._cluster.written[batch.topic_partition]
+        known = batch.base_offset >= 0
+        for index, number in enumerate(numbers):
+            offset = batch.base_offset + index if known else -1
+            offsets[number] = offset
+            self._require(
+                not known or (number, offset) in written,
+                f"{batch!r} was acknowledged, but no broker has record {number} at {offset}",
+            )
+        is_told = known or self._scenario.acks == "0" or self._scenario.shape.rules.old
+        self._require(is_told, f"{batch!r} was acknowledged without an offset")
+
+    def _failed(self, batch: ProducerBatch, numbers: list[int], now: float) -> None:
+        if self.poisoned.intersection(numbers):
+            return
+        error = batch.error
+        if isinstance(error, RecordTooLargeException) and self._scenario.shape.topic_bytes:
+            return
+        name = type(error).__name__
+        self._require(isinstance(error, KafkaException), f"{batch!r} failed with {name}")
+        if self._scenario.gives_up_early:
+            return
+        expiry = batch.created_at + self._delivery_s
+        self._require(now >= expiry, f"{batch!r} failed before its time: {name}: {error}")
+        # Once all is well, this is enough for requests to time out and connections to come back.
+        enough = (
+            self._scenario.heal_at + 3 * self._request_s + 4.0 + self._network.producer_paused_s
+        )
+        self._require(
+            expiry < enough,
+            f"{batch!r} failed though all was well for {expiry - self._scenario.heal_at:.1f} s: "
+            f"{error}",
+        )
+
+    # -- at the end -------------------------------------------------------------------------------
+
+    def check_end(self) -> None:
+        """Check what the cluster has against what was acknowledged."""
+        for tp, numbers in self._ledger.appended.items():
+            batches = list(_leaves(self._ledger.created[tp]))
+            count = sum(batch.record_count for batch in batches)
+            self._require(count == len(numbers), f"{tp}: {count} of {len(numbers)} are in batches")
+            for batch in batches:
+                self._require(batch in self._done, f"{batch!r} never ended")
+            self._check_log(tp)
+
+    def _check_log(self, tp: TopicPartition) -> None:
+        log = self._cluster.final_log(tp)
+        found: dict[int, list[int]] = {}
+        for entry in log.entries:
+            for index, number in enumerate(entry.batch.numbers):
+                found.setdefault(number, []).append(entry.base_offset + index)
+        acknowledged = self._offsets.get(tp, {})
+        if self._scenario.acks == "all":
+            for number, offset in acknowledged.items():
+                at = found.get(number, [])
+                self._require(bool(at), f"{tp}: record {number} was acknowledged and is lost")
+                self._require(
+                    offset < 0 or offset in at,
+                    f"{tp}: record {number} was acknowledged at {offset} and is at {at}",
+                )
+        if self._scenario.is_idempotent:
+            self._check_exactly_once(tp, found, log.log_start_offset)
+        elif self._scenario.in_flight == 1 and self._scenario.acks != "0":
+            firsts = [at[0] for number, at in sorted(found.items()) if number in acknowledged]
+            self._require(firsts == sorted(firsts), f"{tp}: records are out of order")
+
+    def _check_exactly_once(
+        self, tp: TopicPartition, found: dict[int, list[int]], log_start_offset: int
+    ) -> None:
+        """Check that what is in the log is there once, and in the order it was appended.
+
+        What retention has deleted may be there again: a broker could not know it any more.
+        """
+        before = -1
+        for number, offsets in sorted(found.items()):
+            at = [offset for offset in offsets if offset >= log_start_offset]
+            self._require(len(at) <= 1, f"{tp}: record {number} is there twice, at {at}")
+            if at:
+                self._require(at[0] > before, f"{tp}: record {number} is out of order, at {at[0]}")
+                before = at[0]
+
+    def _require(self, holds: bool, sentence: str) -> None:  # noqa: FBT001 - an assertion with a sentence
+        if not holds:
+            raise SimulationError(sentence)

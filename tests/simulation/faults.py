@@ -1,0 +1,179 @@
+"""Makes what a scenario lists go wrong, and everything well again at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from simulation.cluster import Broker, Cluster
+from simulation.network import SimulatedSelector
+from simulation.scenario import TRANSIENT_ERRORS, Fault, Scenario
+from simulation.scheduler import Scheduler
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.model import TopicPartition
+
+# A producer that is stopped for longer finds every request timed out; nothing new is learnt.
+_LONGEST_PAUSE_S = 3.0
+
+
+class Faults:
+    """One row per kind of fault; each begins it and plans its end."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        cluster: Cluster,
+        network: SimulatedSelector,
+        scheduler: Scheduler,
+        random: Random,
+        has_in_flight: Callable[[TopicPartition], bool],
+    ) -> None:
+        self._scenario = scenario
+        self._cluster = cluster
+        self._network = network
+        self._scheduler = scheduler
+        self._random = random
+        self._has_in_flight = has_in_flight
+        self._delay_s = network.delay_s
+        self._kinds: dict[str, Callable[[Fault, Broker], None]] = {
+            "break": self._break,
+            "silence": self._silence,
+            "stall": self._stall,
+            "mute": self._mute,
+            "kill": self._kill,
+            "power off": self._power_off,
+            "unreachable": self._unreachable,
+            "move": self._move,
+            "pause broker": self._pause_broker,
+            "slow broker": self._slow_broker,
+            "slow follower": self._slow_follower,
+            "shrink": self._shrink,
+            "pause producer": self._pause_producer,
+            "throttle": self._throttle,
+            "lag": self._lag,
+            "transient error": self._transient_error,
+            "forget": self._forget,
+        }
+
+    def plan(self) -> None:
+        """Plan every fault of the scenario, and the end of all."""
+        for fault in self._scenario.faults:
+            self._scheduler.after(fault.at, self._begin, fault)
+        self._scheduler.after(self._scenario.heal_at, self._heal)
+
+    def _begin(self, fault: Fault) -> None:
+        broker = self._cluster.brokers[1 + fault.number % self._scenario.shape.brokers]
+        self._scheduler.trace(
+            "fault", "{} for {:.3f} s, broker {}", fault.kind, fault.lasts, broker.id
+        )
+        self._kinds[fault.kind](fault, broker)
+
+    def _heal(self) -> None:
+        self._scheduler.trace("fault", "all is well again")
+        self._network.unreachable.clear()
+        self._network.delay_s = min(self._delay_s, 0.005)
+        for channel in self._network.channels.values():
+            channel.stalled_until = channel.mute_until = 0.0
+        self._cluster.heal()
+
+    def _partition(self, fault: Fault) -> TopicPartition:
+        partitions = self._scenario.shape.partitions
+        return partitions[fault.number % len(partitions)]
+
+    def _until(self, fault: Fault) -> float:
+        """Give when a fault ends: with the healing at the latest."""
+        return min(self._scheduler.now + fault.lasts, self._scenario.heal_at)
+
+    def _later(self, fault: Fault, call: Callable[..., None], *args: object) -> None:
+        self._scheduler.after(self._until(fault) - self._scheduler.now, call, *args)
+
+    # -- connections ------------------------------------------------------------------------------
+
+    def _break(self, fault: Fault, broker: Broker) -> None:
+        for channel in list(self._network.channels.values()):
+            if channel.session.broker is broker or fault.number % 4 == 0:
+                self._network.break_channel(channel, tell_client=True)
+
+    def _silence(self, fault: Fault, broker: Broker) -> None:
+        for channel in list(self._network.channels.values()):
+            if channel.session.broker is broker:
+                self._network.break_channel(channel, tell_client=False)
+
+    def _stall(self, fault: Fault, broker: Broker) -> None:
+        for channel in self._network.channels.values():
+            if channel.session.broker is broker:
+                channel.stalled_until = self._until(fault)
+
+    def _mute(self, fault: Fault, broker: Broker) -> None:
+        for channel in self._network.channels.values():
+            if channel.session.broker is broker:
+                channel.mute_until = self._until(fault)
+
+    def _unreachable(self, fault: Fault, broker: Broker) -> None:
+        self._network.unreachable.add(broker.id)
+        self._silence(fault, broker)
+        self._later(fault, self._network.unreachable.discard, broker.id)
+
+    # -- brokers ----------------------------------------------------------------------------------
+
+    def _kill(self, fault: Fault, broker: Broker) -> None:
+        self._end(fault, broker, tell_client=True)
+
+    def _power_off(self, fault: Fault, broker: Broker) -> None:
+        self._end(fault, broker, tell_client=False)
+
+    def _end(self, fault: Fault, broker: Broker, *, tell_client: bool) -> None:
+        if broker.is_alive:
+            self._cluster.kill(broker)
+            self._network.broker_died(broker.id, tell_client=tell_client)
+            self._later(fault, self._cluster.start, broker)
+
+    def _pause_broker(self, fault: Fault, broker: Broker) -> None:
+        broker.paused_until = self._until(fault)
+
+    def _slow_broker(self, fault: Fault, broker: Broker) -> None:
+        broker.slow_s = fault.lasts / 10
+        self._later(fault, setattr, broker, "slow_s", 0.0)
+
+    def _slow_follower(self, fault: Fault, broker: Broker) -> None:
+        broker.fetches_slowly_s = fault.lasts / 4
+        self._later(fault, setattr, broker, "fetches_slowly_s", 0.0)
+
+    def _throttle(self, fault: Fault, broker: Broker) -> None:
+        broker.throttle_ms = 1 + int(fault.lasts * 100)
+        self._later(fault, setattr, broker, "throttle_ms", 0)
+
+    def _lag(self, fault: Fault, broker: Broker) -> None:
+        broker.lags_until = self._until(fault)
+        self._later(fault, self._cluster.tell_all)
+
+    def _transient_error(self, fault: Fault, broker: Broker) -> None:
+        broker.transient_error = TRANSIENT_ERRORS[fault.number % len(TRANSIENT_ERRORS)]
+        self._later(fault, setattr, broker, "transient_error", codes.NONE)
+
+    # -- partitions -------------------------------------------------------------------------------
+
+    def _move(self, fault: Fault, broker: Broker) -> None:
+        for tp in self._scenario.shape.partitions if fault.number % 2 else [self._partition(fault)]:
+            self._cluster.elect(tp, broker.id)
+
+    def _shrink(self, fault: Fault, broker: Broker) -> None:
+        for tp in self._scenario.shape.partitions:
+            self._cluster.shrink(tp)
+
+    def _forget(self, fault: Fault, broker: Broker) -> None:
+        """Let retention take a producer's state.
+
+        A broker since 2.5 takes any sequence from a producer it does not know. If it refuses the
+        first of several batches in flight then, it takes the second, and nothing that a client does
+        keeps the order: so this does not happen here.
+        """
+        tp = self._partition(fault)
+        in_order = self._scenario.in_flight == 1 and not self._has_in_flight(tp)
+        if self._scenario.shape.rules.old or in_order:
+            self._cluster.forget(tp)
+
+    # -- the producer's process -------------------------------------------------------------------
+
+    def _pause_producer(self, fault: Fault, broker: Broker) -> None:
+        self._network.pause_producer(min(fault.lasts, _LONGEST_PAUSE_S))

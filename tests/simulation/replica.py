@@ -1,0 +1,139 @@
+"""A partition's log on one broker, and the producer state that guards it (ProducerStateManager)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from simulation.batches import Batch
+from spark_kafka_sink import error_codes as codes
+
+INVALID_PRODUCER_EPOCH: Final = 47
+INVALID_RECORD: Final = 87
+_REMEMBERED_BATCHES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What brokers differ in, and what a test may switch off to see that it is noticed.
+
+    old: of before Kafka 2.5, when a producer that is not known had to begin with sequence 0
+    (UNKNOWN_PRODUCER_ID), and a batch behind the last five was DUPLICATE_SEQUENCE_NUMBER.
+    """
+
+    old: bool = False
+    check_sequences: bool = True
+
+
+class LogBatch(NamedTuple):
+    """A batch where it stands in a log."""
+
+    base_offset: int
+    batch: Batch
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after its last record."""
+        return self.base_offset + len(self.batch.numbers)
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """What a broker remembers of a producer: its epoch and its last five batches."""
+
+    epoch: int
+    recent: deque[LogBatch] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_BATCHES))
+
+
+class Appended(NamedTuple):
+    """What came of an append: an error, or where the batch is."""
+
+    code: int
+    base_offset: int = -1
+
+
+class Replica:
+    """One log. Kafka's process may die, its log stays."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self.entries: list[LogBatch] = []
+        self.log_start_offset = 0
+        self._producers: dict[int, ProducerState] = {}
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self.entries[-1].next_offset if self.entries else 0
+
+    def append(self, batch: Batch) -> Appended:
+        """Append as leader, unless the batch is there already or its sequence is wrong."""
+        if batch.poisoned is not None:
+            return Appended(INVALID_RECORD)
+        if batch.producer_id >= 0 and self._rules.check_sequences:
+            known = self._producers.get(batch.producer_id)
+            if known is not None and known.epoch == batch.epoch:
+                for entry in known.recent:
+                    if _range(entry.batch) == _range(batch):
+                        return Appended(codes.NONE, entry.base_offset)
+            code = self._refusal(batch, known)
+            if code != codes.NONE:
+                return Appended(code)
+        entry = LogBatch(self.end_offset, batch)
+        self._add(entry)
+        return Appended(codes.NONE, entry.base_offset)
+
+    def _refusal(self, batch: Batch, known: ProducerState | None) -> int:
+        """Give why a batch cannot follow what its producer wrote (ProducerAppendInfo)."""
+        if known is None:
+            is_new = batch.base_sequence == 0 or not self._rules.old
+            return codes.NONE if is_new else codes.UNKNOWN_PRODUCER_ID
+        if batch.epoch < known.epoch:
+            return INVALID_PRODUCER_EPOCH
+        if batch.epoch > known.epoch:
+            is_first = batch.base_sequence == 0
+            return codes.NONE if is_first else codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+        last = known.recent[-1].batch.last_sequence
+        if batch.base_sequence == (last + 1) % 2**31:
+            return codes.NONE
+        is_before = (last - batch.base_sequence) % 2**31 < 2**30
+        if self._rules.old and is_before:
+            return codes.DUPLICATE_SEQUENCE_NUMBER
+        return codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def copy_from(self, leader: Replica) -> None:
+        """Fetch as follower: cut off what the leader does not have, take what it has."""
+        common = min(len(self.entries), len(leader.entries))
+        while common and self.entries[common - 1] is not leader.entries[common - 1]:
+            common -= 1
+        if common < len(self.entries):
+            del self.entries[common:]
+        self.entries += leader.entries[common:]
+        self.log_start_offset = leader.log_start_offset
+
+    def take_over(self) -> None:
+        """Become leader: know the producers from the log."""
+        entries, self.entries = self.entries, []
+        self._producers.clear()
+        for entry in entries:
+            self._add(entry)
+
+    def forget(self) -> None:
+        """Let retention delete every record, and with it what is known of producers."""
+        self.log_start_offset = self.end_offset
+        self._producers.clear()
+
+    def _add(self, entry: LogBatch) -> None:
+        self.entries.append(entry)
+        batch = entry.batch
+        if batch.producer_id < 0 or entry.base_offset < self.log_start_offset:
+            return
+        known = self._producers.get(batch.producer_id)
+        if known is None or known.epoch != batch.epoch:
+            known = self._producers[batch.producer_id] = ProducerState(batch.epoch)
+        known.recent.append(entry)
+
+
+def _range(batch: Batch) -> tuple[int, int]:
+    return batch.base_sequence, batch.last_sequence

@@ -1,0 +1,218 @@
+"""What one seed stands for: a cluster, a configuration, a load, and when what goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from simulation.cluster import ClusterShape
+from simulation.replica import Rules
+from spark_kafka_sink.model import TopicPartition
+
+MAX_EPOCH: Final = 2**15 - 1
+
+
+class Fault(NamedTuple):
+    """Something that goes wrong at a time, for a while; `number` chooses the broker or partition."""
+
+    at: float
+    kind: str
+    lasts: float
+    number: int
+
+
+FAULTS: Final = (
+    "break", "break", "break", "silence", "silence", "stall", "mute", "mute", "kill", "power off", "unreachable", "move",
+    "move", "move", "pause broker", "slow broker", "slow follower", "shrink", "pause producer",
+    "throttle", "lag", "transient error", "transient error", "transient error", "forget",
+)  # fmt: skip
+
+# Errors that a broker may answer with for a while without having appended anything.
+TRANSIENT_ERRORS: Final = (2, 3, 5, 14, 19, 56)
+
+
+class Append(NamedTuple):
+    """One call of append: when it is made at the earliest, and the rows' partitions."""
+
+    at: float
+    partitions: list[int]
+    value_bytes: int
+    poison: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Everything a run is made of; `seed` also drives the delays."""
+
+    seed: int
+    shape: ClusterShape
+    configs: dict[str, Any]
+    delay_s: float
+    first_sequence: int
+    appends: list[Append]
+    flushes: list[float]
+    faults: list[Fault]
+    heal_at: float
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether the producer promises no duplicate and the order of input."""
+        return bool(self.configs["enable.idempotence"])
+
+    @property
+    def acks(self) -> str:
+        """The acks of the producer."""
+        return str(self.configs["acks"])
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests a connection may have in flight."""
+        return int(self.configs["max.in.flight.requests.per.connection"])
+
+    @property
+    def gives_up_early(self) -> bool:
+        """Whether a batch may fail before delivery.timeout.ms, for want of retries."""
+        return "retries" in self.configs
+
+
+def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
+    """Draw a scenario. topic_bytes: switch on a limit for the batches of every topic."""
+    random = Random(seed)
+    shape = _shape(random)
+    if topic_bytes is not None:
+        shape = replace(shape, topic_bytes=topic_bytes)
+    heal_at = random.choice([0.5, 2.0, 5.0, 12.0])
+    configs = _configs(random, shape)
+    storms = [random.uniform(0, heal_at) for _ in range(random.randint(1, 3))]
+    appends = _appends(random, shape, storms, heal_at)
+    faults = _faults(random, storms, heal_at)
+    near_wrap = configs["enable.idempotence"] and not shape.rules.old and random.random() < 0.1
+    drawn = Scenario(
+        seed=seed,
+        shape=shape,
+        configs=configs,
+        delay_s=random.choice([0.002, 0.02, 0.05, 0.1]),
+        first_sequence=2**31 - random.randint(1, 20) if near_wrap else 0,
+        appends=appends,
+        flushes=[random.uniform(0, heal_at) for _ in range(random.choice([0, 0, 1, 3]))],
+        faults=sorted(faults),
+        heal_at=heal_at,
+    )
+    return _expiring(random, drawn) if random.random() < 0.25 else drawn
+
+
+def _expiring(random: Random, drawn: Scenario) -> Scenario:
+    """Let batches expire one by one while the answers to them, and to later ones, are lost."""
+    configs = drawn.configs | {
+        "enable.idempotence": True,
+        "acks": "all",
+        "max.in.flight.requests.per.connection": 5,
+        "delivery.timeout.ms": drawn.configs["request.timeout.ms"] + drawn.configs["linger.ms"],
+        "retry.backoff.ms": 10,
+    }
+    first = random.uniform(0, drawn.heal_at)
+    times = [first + number * random.uniform(0.02, 0.1) for number in range(10)]
+    appends = [
+        append._replace(at=at)
+        for at, append in zip(sorted(times), drawn.appends[:-1], strict=False)
+    ]
+    lost = [
+        Fault(at, random.choice(["mute", "silence"]), 3.0, random.randrange(60))
+        for at in random.sample(times, 3)
+    ]
+    return replace(
+        drawn,
+        configs=configs,
+        delay_s=random.choice([0.002, 0.01]),
+        appends=[*appends, drawn.appends[-1]],
+        faults=sorted([*drawn.faults[:3], *lost]),
+    )
+
+
+def _shape(random: Random) -> ClusterShape:
+    brokers = random.choice([1, 2, 3, 3, 4])
+    topics = ["t", "u"][: random.choice([1, 1, 2])]
+    partitions = [
+        TopicPartition(topic, number) for topic in topics for number in range(random.randint(1, 3))
+    ]
+    replication = random.randint(1, min(3, brokers))
+    modern = random.random() < 0.7
+    ids = {t: UUID(int=n + 1) for n, t in enumerate(topics)} if modern else {}
+    return ClusterShape(
+        brokers=brokers,
+        partitions=partitions,
+        topic_ids=ids,
+        replication=replication,
+        min_in_sync=random.randint(1, max(1, replication - 1)),
+        first_epoch=random.choice([0, 0, 0, MAX_EPOCH - 1, MAX_EPOCH]),
+        rules=Rules(old=not modern),
+        hints=modern,
+    )
+
+
+def _configs(random: Random, shape: ClusterShape) -> dict[str, Any]:
+    idempotent = random.random() < 0.75
+    request_ms = random.choice([300, 1000, 2000])
+    linger_ms = random.choice([0, 0, 5, 50])
+    delivery_ms = random.choice([request_ms + linger_ms] * 2 + [2000 + linger_ms, 10_000, 30_000])
+    configs = {
+        "bootstrap.servers": ",".join(f"b{n}:{9000 + n}" for n in range(1, shape.brokers + 1)),
+        "enable.idempotence": idempotent,
+        "acks": "all" if idempotent else random.choice(["all", "1", "0"]),
+        "max.in.flight.requests.per.connection": random.choice([1, 2, 5, 5, 5]),
+        "batch.size": random.choice([130, 200, 1000]),
+        "linger.ms": linger_ms,
+        "buffer.memory": random.choice([3000, 20_000, 1_000_000]),
+        "max.request.size": random.choice([600, 1_000_000]),
+        "compression.type": random.choice(["none", "none", "none", "lz4", "gzip", "zstd"]),
+        "request.timeout.ms": request_ms,
+        "delivery.timeout.ms": delivery_ms,
+        "retry.backoff.ms": random.choice([0, 10, 100]),
+        "retry.backoff.max.ms": random.choice([100, 500]),
+        "reconnect.backoff.max.ms": random.choice([50, 500]),
+        "socket.connection.setup.timeout.ms": 500,
+        "socket.connection.setup.timeout.max.ms": 1000,
+        "metadata.max.age.ms": random.choice([300, 5000, 300_000]),
+    }
+    if random.random() < 0.08:
+        configs["retries"] = random.randint(1, 3)
+    return configs
+
+
+def _appends(
+    random: Random, shape: ClusterShape, storms: list[float], heal_at: float
+) -> list[Append]:
+    """Draw the load: in storms, and some of it after everything is well again."""
+    count = random.randint(3, 9)
+    times = sorted(random.choice(storms) + random.uniform(0, 0.5) for _ in range(count))
+    times.append(heal_at + random.uniform(1, 4))
+    poisonous = random.random() < 0.15
+    appends = []
+    for at in times:
+        some = random.sample(range(len(shape.partitions)), random.randint(1, len(shape.partitions)))
+        rows = random.choice([1, 5, 20, 40])
+        appends.append(
+            Append(
+                at=at,
+                partitions=[random.choice(some) for _ in range(rows)],
+                value_bytes=random.choice([8, 12, 40, 90]),
+                poison=random.randrange(rows) if poisonous and random.random() < 0.3 else None,
+            )
+        )
+    return appends
+
+
+def _faults(random: Random, storms: list[float], heal_at: float) -> list[Fault]:
+    """Draw what goes wrong, mostly in storms, when there is something under way to go wrong with."""
+    faults = []
+    for _ in range(random.choice([0, 4, 8, 16, 24])):
+        longest = random.choice([0.05, 0.5, 3.0, 10.0])
+        at = random.uniform(0, heal_at)
+        if random.random() < 0.8:
+            at = min(heal_at, random.choice(storms) + random.uniform(-0.1, 0.8))
+            at = max(0.0, at)
+        kind = random.choice(FAULTS)
+        faults.append(Fault(at, kind, random.uniform(0, longest), random.randrange(60)))
+    return faults

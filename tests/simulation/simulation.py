@@ -1,0 +1,145 @@
+"""One run: the real producer thread's loop, accumulator, sender and network client, simulated time.
+
+`ProducerThread` is used as it is; only its clock, its chance, its thread and its sockets are
+exchanged for simulated ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from simulation import network
+from simulation.application import Application
+from simulation.checker import Checker, Ledger
+from simulation.cluster import Cluster
+from simulation.faults import Faults
+from simulation.network import MessageConnection, SimulatedSelector
+from simulation.scenario import Scenario
+from simulation.scheduler import Scheduler, SimulationError
+from spark_kafka_sink import producer_thread
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.network import client
+from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.selector import HostResolver
+from spark_kafka_sink.producer.sequences import PartitionSequences, Sequences
+from spark_kafka_sink.producer_thread import ProducerThread
+
+_WATCH_S = 0.25
+
+
+class _NoThread:
+    """Stands for the I/O thread, whose loop the simulation runs itself."""
+
+    def __init__(self, **_: object) -> None: ...
+
+    def start(self) -> None: ...
+
+
+class Simulation:
+    """A scenario being run; `run` raises SimulationError where a promise is broken."""
+
+    def __init__(
+        self, scenario: Scenario, *, as_bytes: bool = False, tracing: bool = False
+    ) -> None:
+        self._scenario = scenario
+        self._as_bytes = as_bytes
+        self._random = Random(scenario.seed + 1)
+        self.scheduler = Scheduler(tracing=tracing)
+        self.cluster = Cluster(scenario.shape, self.scheduler, self._random)
+        self.network = SimulatedSelector(
+            self.cluster, self.scheduler, self._random, as_bytes=as_bytes, delay_s=scenario.delay_s
+        )
+        ledger = Ledger()
+        self.checker = Checker(scenario, self.cluster, self.network, self.scheduler, ledger)
+        with self._simulated():
+            self.thread = ProducerThread(producer_config(scenario.configs), "simulated")
+        self.thread.deliveries = self.checker
+        self.sequences: Sequences | None = self.thread._sender._sequences
+        if self.sequences is not None and scenario.first_sequence:
+            self._begin_at(self.sequences, scenario.first_sequence)
+        self.faults = Faults(
+            scenario, self.cluster, self.network, self.scheduler, self._random, self._has_in_flight
+        )
+        self.application = Application(
+            scenario, self.thread, self.scheduler, self._random, ledger, self.checker
+        )
+
+    def run(self) -> None:
+        """Run until everything appended has ended, then check what became of it."""
+        self.faults.plan()
+        self.application.start()
+        self.scheduler.after(_WATCH_S, self._watch)
+        with self._simulated():
+            self.thread._loop()
+        self.checker.check_end()
+
+    @contextmanager
+    def _simulated(self) -> Iterator[None]:
+        clock = SimpleNamespace(monotonic=lambda: self.scheduler.now)
+        no_threads = SimpleNamespace(
+            Lock=threading.Lock, Condition=threading.Condition, Thread=_NoThread
+        )
+        with (
+            mock.patch.multiple(
+                producer_thread,
+                Selector=lambda **_: self.network,
+                Random=lambda: self._random,
+                time=clock,
+                threading=no_threads,
+            ),
+            mock.patch.multiple(
+                client,
+                Connection=Connection if self._as_bytes else MessageConnection,
+                HostResolver=partial(HostResolver, resolve=network.resolve),
+            ),
+        ):
+            yield
+
+    def _watch(self) -> None:
+        """End the run when all is done; find it hanging when nothing ends in due time."""
+        accumulator, application = self.thread.accumulator, self.application
+        is_free = accumulator.available_bytes == accumulator.buffer_memory_bytes
+        healed = self.scheduler.now > self._scenario.heal_at + 1.0
+        if application.is_done and not accumulator.has_incomplete and is_free and healed:
+            self.thread._stopping = True
+            self.thread._client.wakeup()
+            return
+        configs = self._scenario.configs
+        patience = 5.0 + (configs["delivery.timeout.ms"] + configs["request.timeout.ms"]) / 1000
+        since = max(application.last_step_at, self._scenario.heal_at)
+        if self.scheduler.now > since + patience + self.network.producer_paused_s:
+            taken = accumulator.buffer_memory_bytes - accumulator.available_bytes
+            message = (
+                f"at {self.scheduler.now:.1f} s the producer has not ended: {taken} bytes of "
+                f"memory are taken, incomplete are {accumulator.incomplete}"
+            )
+            raise SimulationError(message)
+        self.scheduler.after(_WATCH_S, self._watch)
+
+    def _has_in_flight(self, tp: TopicPartition) -> bool:
+        if self.sequences is None:
+            return False
+        known = self.sequences._partitions.get(tp)
+        return known is not None and bool(known.in_flight)
+
+    def _begin_at(self, sequences: Sequences, first_sequence: int) -> None:
+        """Let the first producer id begin with a sequence other than 0, near the wrap."""
+        adopt = sequences.adopt
+
+        def adopt_first(producer: ProducerIdAndEpoch) -> None:
+            adopt(producer)
+            for tp in self._scenario.shape.partitions:
+                known = sequences._partitions.setdefault(tp, PartitionSequences(producer))
+                if known.producer == producer:
+                    known.next_sequence = first_sequence
+
+        patched: Any = sequences
+        patched.adopt = adopt_first
