@@ -198,13 +198,47 @@ def test_many_topics_share_little_memory_though_their_rows_would_linger(
     assert all(future.result(0).offset >= 0 for future in futures)
 
 
+def test_full_batches_do_not_wait_for_linger(kafka: KafkaCluster, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    config = {
+        "bootstrap.servers": kafka.bootstrap,
+        "batch.size": 1000,
+        "linger.ms": A_LONG_TIME_MS,
+        "delivery.timeout.ms": 2 * A_LONG_TIME_MS,
+    }
+    with KafkaProducer(config) as producer:
+        futures = [producer.send(topic, bytes(500)) for _ in range(200)]
+        assert futures[0].result(60).offset == 0
+        assert not futures[-1].done()
+
+
+def test_a_chunk_that_is_due_before_its_first_row_came_is_nothing(
+    kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
+        producer.send(topic, b"a").result(60)
+        rows = producer._rows
+        rows._make_room(rows._queues[topic], 100, time.monotonic() + 60)
+        assert rows._pending
+        producer.flush()
+        assert not rows._pending
+        assert producer._thread.accumulator.available_bytes == 33_554_432
+        assert producer.send(topic, b"b").result(60).offset == 1
+
+
 def test_without_acks_offsets_are_unknown(kafka: KafkaCluster, new_topic: NewTopic) -> None:
     topic = new_topic(1)
+    with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
+        producer.send(topic, b"the leader is there")
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap, "acks": 0}) as producer:
         future = producer.send(topic, b"a")
     metadata = future.result(0)
     assert (metadata.partition, metadata.offset) == (0, -1)
-    assert values_in_order(read_with_confluent(kafka.bootstrap, topic)) == [b"a"]
+    # The broker does not say when it has it.
+    while len(found := values_in_order(read_with_confluent(kafka.bootstrap, topic))) < 2:
+        pass
+    assert found == [b"the leader is there", b"a"]
 
 
 def test_the_brokers_time_is_told_where_the_topic_has_it(
