@@ -79,6 +79,7 @@ class ProducerBatch:
         "packed",
         "producer",
         "record_count",
+        "record_errors",
         "records_bytes",
         "retained",
         "retry_at",
@@ -113,6 +114,8 @@ class ProducerBatch:
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.error: KafkaException | None = None
+        # Why the broker refused single records, by their number (KIP-467).
+        self.record_errors: dict[int, KafkaException] = {}
         self._state = BatchState.OPEN
         self._pieces: list[Buffer] = []
         self._header: bytes | None = None

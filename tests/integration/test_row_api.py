@@ -23,6 +23,7 @@ from spark_kafka_sink.errors import (
     BufferExhaustedException,
     DataException,
     IllegalStateException,
+    InvalidRecordException,
     InvalidTopicException,
     KafkaException,
     RecordTooLargeException,
@@ -346,6 +347,32 @@ def test_what_brokers_and_limits_refuse_becomes_a_failed_future_and_is_told_once
         ("no/topic", -1, -1),
         (topic, 7, -1),
     ]
+
+
+@pytest.mark.parametrize("keyless", [[2], [0, 3]])
+def test_the_records_that_a_broker_refuses_have_errors_of_their_own(
+    kafka: KafkaCluster, new_topic: NewTopic, keyless: list[int]
+) -> None:
+    topic, told = new_topic(1, {"cleanup.policy": "compact"}), Told()
+    config = {"bootstrap.servers": kafka.bootstrap, "linger.ms": A_LONG_TIME_MS}
+    with KafkaProducer(config) as producer:
+        futures = [
+            producer.send(
+                topic, b"%d" % n, None if n in keyless else b"k", on_delivery=note_in(told)
+            )
+            for n in range(4)
+        ]
+        producer.flush()
+    for number, future in enumerate(futures):
+        error = future.exception(0)
+        assert told[number][1] is error
+        if number in keyless:
+            assert isinstance(error, InvalidRecordException)
+            assert "Compacted topic cannot accept message without key" in str(error)
+        else:
+            assert type(error) is KafkaException
+            assert f"the broker refused {len(keyless)} record(s)" in str(error)
+    assert read_with_confluent(kafka.bootstrap, topic) == []
 
 
 def test_the_size_limit_is_javas_to_the_byte(kafka: KafkaCluster, new_topic: NewTopic) -> None:
