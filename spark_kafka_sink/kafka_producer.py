@@ -39,11 +39,11 @@ from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import check_partitions
 from spark_kafka_sink.producer.producer_batch import unfinished
 from spark_kafka_sink.producer.slices import Rows, check_record_sizes, record_sizes, slice_ends
-from spark_kafka_sink.producer_record import Headers, ProducerRecord
+from spark_kafka_sink.producer_record import Headers
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.row_future import OnDelivery
-from spark_kafka_sink.row_producer import RowProducer, RowWaits
+from spark_kafka_sink.row_producer import RowProducer, RowWaits, weakly
 from spark_kafka_sink.serde.columns import read_rows
 from spark_kafka_sink.serializers import load_serializer
 from spark_kafka_sink.slice_appender import SliceAppender
@@ -102,6 +102,12 @@ class KafkaProducer:
         self._rows = RowProducer(
             self._thread,
             self._appender,
+            RowWaits(
+                weakly(self._check_open),
+                weakly(self._block_deadline),
+                weakly(self._wait_for_partitions),
+                weakly(self._reserve_for_rows),
+            ),
             linger_s=config.linger_ms / 1000,
             max_request_size_bytes=config.max_request_size,
             buffer_memory_bytes=config.buffer_memory,
@@ -197,22 +203,10 @@ class KafkaProducer:
         is wrong with the call is raised: DataException for a topic, partition, timestamp or header
         that no record can have, SerializationException, IllegalStateException after close.
         """
-        future = self._rows.try_send(
-            topic, value, key, partition, timestamp_ms, headers, on_delivery
-        )
-        if future is not None:
-            return future
-        record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
-        return self._rows.send(record, on_delivery, self._row_waits())
+        return self._rows.send(topic, value, key, partition, timestamp_ms, headers, on_delivery)
 
-    def _row_waits(self) -> RowWaits:
-        def topic(name: str, partitions: int, deadline: float) -> TopicMetadata:
-            return self._wait_for_partitions(name, partitions, deadline)
-
-        def reserve(size_bytes: int, deadline: float) -> None:
-            self._reserve(size_bytes, deadline, self._raise_if_closed)
-
-        return RowWaits(self._check_open, self._block_deadline, topic, reserve)
+    def _reserve_for_rows(self, size_bytes: int, deadline: float) -> None:
+        self._reserve(size_bytes, deadline, self._raise_if_closed)
 
     # -- memory -----------------------------------------------------------------------------------
 

@@ -56,14 +56,16 @@ def _check_number(name: str, number: int | None, largest: int) -> None:
 
 def checked_headers(headers: Iterable[object]) -> tuple[tuple[str, bytes | None], ...]:
     """Give headers as they are now, immutable; raises DataException for what is no header."""
-    checked = []
-    for header in headers:
-        match header:
-            case (str() as name, None | bytes() as value):
-                checked.append((name, value))
-            case (str() as name, bytearray() | memoryview() as value):
-                checked.append((name, bytes(value)))
-            case _:
-                message = f"{header!r} is not a header: expected a pair of str and bytes (or None)"
-                raise DataException(message)
-    return tuple(checked)
+    return tuple([_checked_header(header) for header in headers])
+
+
+def _checked_header(header: object) -> tuple[str, bytes | None]:
+    if isinstance(header, tuple | list) and len(header) == 2:
+        name, value = header
+        if isinstance(name, str):
+            if value is None or isinstance(value, bytes):
+                return name, value
+            if isinstance(value, bytearray | memoryview):
+                return name, bytes(value)
+    message = f"{header!r} is not a header: expected a pair of str and bytes (or None)"
+    raise DataException(message)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.interceptors import ProducerInterceptors, unsent_metadata
 from spark_kafka_sink.model import RecordMetadata
 from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan
@@ -55,6 +56,7 @@ class SentRows:
         "_interceptors",
         "_offsets",
         "_order",
+        "_refused",
         "_watches",
         "callbacks",
         "topic",
@@ -73,6 +75,7 @@ class SentRows:
         self._changed = threading.Condition(threading.Lock())
         self._watches: dict[int, _Watch] = {}
         self._ends: list[_End | None] = [None]
+        self._refused: dict[int, BaseException] = {}
         # Views of arrays of rows, since indexing them gives Python's own integers: the row's
         # number in _ends, and its offset.
         self._end_of: memoryview | None = None
@@ -103,8 +106,23 @@ class SentRows:
         if batch.error is None and batch.base_offset >= 0:
             first = batch.base_offset + span.first_record
             np.asarray(self._offsets)[rows] = np.arange(first, first + span.records)
+        error = batch.error
+        if batch.record_errors:
+            error = KafkaException(
+                "the record was not written because it was part of a batch in which the broker "
+                f"refused {len(batch.record_errors)} record(s)"
+            )
+            self._refuse(rows, span.first_record, batch.record_errors)
         partition = batch.topic_partition.partition
-        self._finish(rows, _End(partition, batch.log_append_time_ms, batch.error))
+        self._finish(rows, _End(partition, batch.log_append_time_ms, error))
+
+    def _refuse(
+        self, rows: Int64s, first_record: int, errors: Mapping[int, KafkaException]
+    ) -> None:
+        """Note why the broker refused single records of a span."""
+        for number, error in errors.items():
+            if 0 <= number - first_record < len(rows):
+                self._refused[int(rows[number - first_record])] = error
 
     def fail(self, rows: int, error: BaseException) -> None:
         """End all rows that have not ended, as the I/O thread; rows: how many there are."""
@@ -129,11 +147,11 @@ class SentRows:
             watch.tell()
 
     def _call_back(self, row: int, end: _End) -> None:
-        metadata = self._metadata(row, end)
-        self._interceptors.on_acknowledgement(metadata, end.error)
+        metadata, error = self._metadata(row, end), self._refused.get(row, end.error)
+        self._interceptors.on_acknowledgement(metadata, error)
         callback = self.callbacks.pop(row, None)
         if callback is not None:
-            call_back(callback, metadata, end.error)
+            call_back(callback, metadata, error)
 
     def _metadata(self, row: int, end: _End) -> RecordMetadata:
         partition, log_append_time_ms, error = end
@@ -182,8 +200,13 @@ class SentRows:
         end = (None if ends is None else self._ends[ends[row]]) or self.wait(row, timeout)
         if end.error is not None:
             # Many rows share the error: its traceback must not grow with each that raises it.
-            raise end.error.with_traceback(None)
+            raise self._refused.get(row, end.error).with_traceback(None)
         return self._metadata(row, end)
+
+    def exception(self, row: int, timeout: float | None) -> BaseException | None:
+        """Wait for a row; gives why it is not there, None if it is."""
+        end = self.wait(row, timeout)
+        return None if end.error is None else self._refused.get(row, end.error)
 
     def watch(self, row: int, watch: _Watch) -> bool:
         """Have `watch` told when the row ends; False if it has ended."""
@@ -269,7 +292,7 @@ class RowFuture(Future[RecordMetadata]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait at most `timeout` seconds; give why the record failed, None if it did not."""
-        return self._rows.wait(self._row, timeout).error
+        return self._rows.exception(self._row, timeout)
 
     def add_done_callback(self, fn: Callable[[Future[RecordMetadata]], object]) -> None:
         """Call `fn` with this future when it is done: in the I/O thread, or now if it is done."""

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from spark_kafka_sink.batch_partitioner import BatchPartitioner, sent_batch, with_partitions
 from spark_kafka_sink.errors import (
@@ -33,7 +33,7 @@ from spark_kafka_sink.model import RecordMetadata
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.slices import record_sizes
-from spark_kafka_sink.producer_record import ProducerRecord
+from spark_kafka_sink.producer_record import Headers, ProducerRecord, checked_headers
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.varint import varint_size
@@ -44,28 +44,52 @@ from spark_kafka_sink.slice_appender import SliceAppender
 
 logger = logging.getLogger(__name__)
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 # What a record takes besides key, value and headers, at most: its length (5 bytes), attributes (1)
 # and deltas (10 and 5), and the lengths of key and value and the count of headers (5 each).
 ROW_OVERHEAD_BYTES: Final = 36
-# A chunk reserves twice what the last one of its topic needed, between these: few bytes for a
-# topic with few rows, and for one with many enough rows that a chunk's fixed cost (0.3 ms) is
-# little per row.
+# A chunk reserves what comes in 10 ms, going by the last one of its topic, within these limits: so
+# many rows that its fixed cost (0.3 ms) is little per row, but none that wait for long while they
+# would fill a batch, whatever linger.ms is.
+FILL_TIME_S: Final = 0.01
 SMALLEST_CHUNK_BYTES: Final = 16 * 1024
 LARGEST_CHUNK_BYTES: Final = 1024 * 1024
+_KEY_SERIALIZER: Final = "key.serializer"
+_VALUE_SERIALIZER: Final = "value.serializer"
 _CLOSED_MESSAGE: Final = "Cannot perform operation after producer has been closed"
 
 
 class RowWaits(NamedTuple):
     """What `send` may have to wait for; all of it within one deadline (max.block.ms).
 
-    check_usable raises where the producer takes no more; topic gives a topic's metadata that has
-    at least so many partitions; reserve takes bytes of buffer.memory.
+    check_usable raises where the producer takes no more; deadline gives until when a call that
+    begins now may wait; topic gives a topic's metadata that has at least so many partitions;
+    reserve takes bytes of buffer.memory.
     """
 
     check_usable: Callable[[], None]
     deadline: Callable[[], float]
     topic: Callable[[str, int, float], TopicMetadata]
     reserve: Callable[[int, float], None]
+
+
+def weakly(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Give a bound method that does not keep its object alive.
+
+    The I/O thread holds the rows, and a producer that nobody holds any more has to be noticed.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        alive = reference()
+        if alive is None:
+            message = "the producer is gone"
+            raise IllegalStateException(message)
+        return alive(*args, **kwargs)
+
+    return call
 
 
 class _Row(NamedTuple):
@@ -79,10 +103,21 @@ class _Row(NamedTuple):
     on_delivery: OnDelivery | None
 
 
+def next_chunk_bytes(used_bytes: int, age_s: float) -> int:
+    """Give what a topic's next chunk is to reserve, when the last one had so much after so long."""
+    change = min(2.0, max(0.5, FILL_TIME_S / max(age_s, 1e-6)))
+    return min(max(int(used_bytes * change), SMALLEST_CHUNK_BYTES), LARGEST_CHUNK_BYTES)
+
+
+def header_bytes(headers: Headers) -> int:
+    """Give what headers take at most; up to 10 bytes are the lengths of each (3 bytes a letter)."""
+    return sum(3 * len(name) + len(value or b"") + 10 for name, value in headers)
+
+
 class _RowQueue:
     """One topic's chunk. `room`: bytes that its chunk still takes, -1 without one."""
 
-    __slots__ = ("chunk", "chunk_bytes", "lock", "metadata", "partitions", "room", "topic")
+    __slots__ = ("chunk", "chunk_bytes", "lock", "partitions", "room", "topic")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -90,7 +125,6 @@ class _RowQueue:
         self.chunk: RowChunk | None = None
         self.room = -1
         self.chunk_bytes = SMALLEST_CHUNK_BYTES
-        self.metadata: TopicMetadata | None = None
         self.partitions = 0
 
     def put(self, row: _Row, size_bytes: int) -> RowFuture | None:
@@ -117,7 +151,6 @@ class _RowQueue:
         if self.chunk is not None:
             return False
         self.chunk, self.room = chunk, chunk.reserved
-        self.metadata = chunk.metadata
         self.partitions = len(chunk.metadata.leaders)
         return True
 
@@ -127,7 +160,7 @@ class _RowQueue:
             if self.chunk is not chunk:
                 return False
             used = chunk.reserved - self.room
-            self.chunk_bytes = min(max(2 * used, SMALLEST_CHUNK_BYTES), LARGEST_CHUNK_BYTES)
+            self.chunk_bytes = next_chunk_bytes(used, time.monotonic() - chunk.created_at)
             self.chunk, self.room = None, -1
             return True
 
@@ -139,6 +172,7 @@ class RowProducer:
         self,
         thread: ProducerThread,
         appender: SliceAppender,
+        waits: RowWaits,
         *,
         linger_s: float,
         max_request_size_bytes: int,
@@ -150,170 +184,191 @@ class RowProducer:
         self._thread = thread
         self._partitioner = partitioner
         self._appender = appender
+        self._waits = waits
         self._linger_s = linger_s
         self._limits = (
             ("max.request.size", max_request_size_bytes),
             ("buffer.memory", buffer_memory_bytes),
         )
-        self._always_fits_bytes = min(max_request_size_bytes, buffer_memory_bytes)
-        self._largest_chunk_bytes = max(1, buffer_memory_bytes // 8)
+        # What fits a request and memory for certain. No chunk has more room, so that a row for
+        # which there is room needs no further check.
+        fits = min(max_request_size_bytes, buffer_memory_bytes) - RECORD_BATCH_OVERHEAD
+        self._always_fits_bytes = fits
+        self._largest_chunk_bytes = min(fits, buffer_memory_bytes // 8)
         self._key_serializer, self._value_serializer = serializers
+        self._serializes = any(serializers)
         self._interceptors = interceptors
         self._lock = threading.Lock()
         self._closed = False
         self._queues: dict[str, _RowQueue] = {}
-        # The queues that `try_send` may use: none where user code has to see every row.
-        plain = not interceptors and not any(serializers)
-        self._plain_queues: dict[str, _RowQueue] = self._queues if plain else {}
+        # The queues that rows may go to straight away: none where interceptors see them first.
+        self._open_queues: dict[str, _RowQueue] = {} if interceptors else self._queues
         # The chunks that have rows coming, oldest first.
         self._pending: dict[RowChunk, _RowQueue] = {}
         _OF_THIS_PROCESS.add(self)
 
     # -- sending: the caller's thread -------------------------------------------------------------
 
-    def try_send(  # noqa: C901, PLR0911, PLR0912 - written out, see below
+    def send(  # noqa: C901, PLR0912 - written out, see below
         self,
         topic: str,
         value: Any,  # noqa: ANN401 - what it is, is looked at
         key: Any,  # noqa: ANN401
         partition: int | None,
         timestamp_ms: int | None,
-        headers: object,
+        headers: Headers | None,
         on_delivery: OnDelivery | None,
-    ) -> RowFuture | None:
-        """Append a row of plain bytes or text to a chunk with room; None: `send` must see to it.
+    ) -> Future[RecordMetadata]:
+        """Append a row; see `KafkaProducer.send`.
 
-        The path of nearly every row, at 0.7 us: a call or an object more would each be a tenth of
-        that, so there is none that is not needed.
+        The path of nearly every row, at 0.7 us where nothing but a value is given: a call or an
+        object more would each be a tenth of that, so there is none that is not needed.
         """
-        queue = self._plain_queues.get(topic)
-        if queue is None or headers is not None:
-            return None
+        queue = self._open_queues.get(topic)
+        if (
+            queue is None
+            or (
+                partition is not None
+                and (partition.__class__ is not int or not 0 <= partition < queue.partitions)
+            )
+            or (
+                timestamp_ms is not None
+                and (timestamp_ms.__class__ is not int or not 0 <= timestamp_ms < 1 << 63)
+            )
+        ):
+            record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+            return self._send_record(record, on_delivery)
+        if self._serializes:
+            key, value = self._serialize(topic, key, value)
         size = ROW_OVERHEAD_BYTES
         if value is not None:
-            if value.__class__ is str:
-                value = value.encode()
-            elif value.__class__ is not bytes:
-                return None
+            if value.__class__ is not bytes:
+                value = as_bytes(_VALUE_SERIALIZER, value)
             size += len(value)
         if key is not None:
-            if key.__class__ is str:
-                key = key.encode()
-            elif key.__class__ is not bytes:
-                return None
+            if key.__class__ is not bytes:
+                key = as_bytes(_KEY_SERIALIZER, key)
             size += len(key)
-        if partition is not None and (
-            partition.__class__ is not int or not 0 <= partition < queue.partitions
-        ):
-            return None
-        if timestamp_ms is not None and (
-            timestamp_ms.__class__ is not int or not 0 <= timestamp_ms < 1 << 63
-        ):
-            return None
+        entries = checked_headers(headers) if headers else ()
+        if entries:
+            size += header_bytes(entries)
         with queue.lock:
             chunk, room = queue.chunk, queue.room - size
-            if room < 0 or chunk is None:
-                return None
-            queue.room = room
-            cells = chunk.cells
-            number = len(cells) // CELLS
-            if partition is not None:
-                chunk.partitions[number] = partition
-            if timestamp_ms is not None:
-                chunk.timestamps[number] = timestamp_ms
-            if on_delivery is not None:
-                chunk.sent.callbacks[number] = on_delivery
-            cells.extend((value, key, _wall_clock()))
-            return RowFuture(chunk.sent, number)
+            if room >= 0 and chunk is not None:
+                queue.room = room
+                cells = chunk.cells
+                number = len(cells) // CELLS
+                if partition is not None:
+                    chunk.partitions[number] = partition
+                if timestamp_ms is not None:
+                    chunk.timestamps[number] = timestamp_ms
+                if entries:
+                    chunk.headers[number] = entries
+                if on_delivery is not None:
+                    chunk.sent.callbacks[number] = on_delivery
+                cells.extend((value, key, _wall_clock()))
+                return RowFuture(chunk.sent, number)
+        row = _Row(value, key, partition, timestamp_ms, entries, on_delivery)
+        try:
+            return self._append_row(queue, row, size)
+        except ApiException as error:
+            return self._refuse(error, topic, partition, on_delivery)
 
-    def send(
-        self, record: ProducerRecord, on_delivery: OnDelivery | None, waits: RowWaits
+    def _send_record(
+        self, record: ProducerRecord, on_delivery: OnDelivery | None
     ) -> Future[RecordMetadata]:
-        """Append a row, waiting for metadata and memory where needed.
-
-        What brokers and limits have against the record (ApiException) becomes a failed future; the
-        rest is raised. Interceptors are told of both.
-        """
+        """Append a row that interceptors see, or for which the topic is to be asked for."""
         record = self._interceptors.on_send(record)
         try:
-            return self._send(record, on_delivery, waits)
+            return self._append_record(record, on_delivery)
         except ApiException as error:
-            if on_delivery is not None:
-                metadata = unsent_metadata(record.topic, record.partition)
-                call_back(on_delivery, metadata, error)
             self._interceptors.on_send_error(record, error)
-            failed: Future[RecordMetadata] = Future()
-            failed.set_exception(error)
-            return failed
+            return self._refuse(error, record.topic, record.partition, on_delivery)
         except BaseException as error:
             self._interceptors.on_send_error(record, error)
             raise
 
-    def _send(
-        self, record: ProducerRecord, on_delivery: OnDelivery | None, waits: RowWaits
-    ) -> RowFuture:
-        waits.check_usable()
-        deadline = waits.deadline()
+    def _append_record(self, record: ProducerRecord, on_delivery: OnDelivery | None) -> RowFuture:
+        self._waits.check_usable()
         topic, partition = record.topic, record.partition
         queue = self._queues.get(topic) or self._queues.setdefault(topic, _RowQueue(topic))
-        if queue.metadata is None or (partition is not None and partition >= queue.partitions):
+        if not queue.partitions or (partition is not None and partition >= queue.partitions):
             least = 0 if partition is None else partition + 1
-            queue.metadata = waits.topic(topic, least, deadline)
-            queue.partitions = len(queue.metadata.leaders)
-        row = _Row(
-            key=self._serialize("key.serializer", self._key_serializer, topic, record.key),
-            value=self._serialize("value.serializer", self._value_serializer, topic, record.value),
-            partition=partition,
-            timestamp_ms=record.timestamp_ms,
-            headers=tuple(record.headers or ()),
-            on_delivery=on_delivery,
-        )
-        size = self._check_size(topic, row)
-        while True:
-            future = queue.put(row, size)
-            if future is not None:
-                return future
-            self._make_room(queue, size, deadline, waits)
+            metadata = self._waits.topic(topic, least, self._waits.deadline())
+            queue.partitions = len(metadata.leaders)
+        key, value = self._serialize(topic, record.key, record.value)
+        headers = tuple(record.headers or ())
+        row = _Row(value, key, partition, record.timestamp_ms, headers, on_delivery)
+        size = ROW_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + header_bytes(headers)
+        return self._append_row(queue, row, size)
 
-    @staticmethod
+    def _refuse(
+        self,
+        error: ApiException,
+        topic: str,
+        partition: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Future[RecordMetadata]:
+        """Give a failed future: what brokers and limits have against a record is not raised."""
+        if on_delivery is not None:
+            call_back(on_delivery, unsent_metadata(topic, partition), error)
+        failed: Future[RecordMetadata] = Future()
+        failed.set_exception(error)
+        return failed
+
     def _serialize(
-        option: str, serializer: Serializer | None, topic: str, data: object
-    ) -> bytes | None:
-        return as_bytes(option, data) if serializer is None else serializer(topic, data)
+        self, topic: str, key: object, value: object
+    ) -> tuple[bytes | None, bytes | None]:
+        """Give key and value as bytes; the key goes first, as in the Java client."""
+        by_key, by_value = self._key_serializer, self._value_serializer
+        return (
+            as_bytes(_KEY_SERIALIZER, key) if by_key is None else by_key(topic, key),
+            as_bytes(_VALUE_SERIALIZER, value) if by_value is None else by_value(topic, value),
+        )
 
-    def _check_size(self, topic: str, row: _Row) -> int:
-        """Give at least what a row takes; raises RecordTooLargeException."""
+    def _append_row(self, queue: _RowQueue, row: _Row, size_bytes: int) -> RowFuture:
+        """Append a row when there is room for it, which may be after a wait."""
+        if size_bytes > self._always_fits_bytes:
+            self._check_size(queue.topic, row)
+        future = queue.put(row, size_bytes)
+        if future is None:
+            self._waits.check_usable()
+            deadline = self._waits.deadline()
+            while future is None:
+                self._make_room(queue, size_bytes, deadline)
+                future = queue.put(row, size_bytes)
+        return future
+
+    def _check_size(self, topic: str, row: _Row) -> None:
+        """Raise RecordTooLargeException for what a request or memory cannot hold.
+
+        To the byte as AbstractRecords.estimateSizeInBytesUpperBound of the Java client: 21 bytes
+        for length, attributes and deltas.
+        """
         fields = [row.key, row.value]
         for name, value in row.headers:
             fields += [name.encode(), value]
-        size = sum(len(field) for field in fields if field is not None)
-        bound = size + ROW_OVERHEAD_BYTES + 10 * len(row.headers)
-        if bound + RECORD_BATCH_OVERHEAD <= self._always_fits_bytes:
-            return bound
-        # AbstractRecords.estimateSizeInBytesUpperBound, to the byte: 21 for length and deltas.
-        lengths = sum(varint_size(-1 if field is None else len(field)) for field in fields)
-        exact = RECORD_BATCH_OVERHEAD + 21 + size + lengths + varint_size(len(row.headers))
+        lengths = [-1 if field is None else len(field) for field in fields]
+        size = RECORD_BATCH_OVERHEAD + 21 + varint_size(len(row.headers))
+        size += sum(max(length, 0) + varint_size(length) for length in lengths)
         for name, limit in self._limits:
-            if exact > limit:
+            if size > limit:
                 message = (
-                    f"The message is {exact} bytes when serialized, more than {name}={limit}; "
+                    f"The message is {size} bytes when serialized, more than {name}={limit}; "
                     "raise it (and the topic's max.message.bytes where needed), or make the record "
                     "smaller"
                 )
                 raise RecordTooLargeException(message, topic=topic, partition=row.partition)
-        return bound
 
-    def _make_room(
-        self, queue: _RowQueue, size_bytes: int, deadline: float, waits: RowWaits
-    ) -> None:
+    def _make_room(self, queue: _RowQueue, size_bytes: int, deadline: float) -> None:
         """Turn the full chunk into batches, or begin a chunk."""
         full = queue.chunk
         if full is not None:
             self._convert(full, queue)
             return
-        metadata = waits.topic(queue.topic, 0, deadline)
+        metadata = self._waits.topic(queue.topic, 0, deadline)
         wanted = max(size_bytes, min(queue.chunk_bytes, self._largest_chunk_bytes))
-        waits.reserve(wanted, deadline)
+        self._waits.reserve(wanted, deadline)
         sent = SentRows(queue.topic, self._interceptors, self._check_may_wait)
         chunk = RowChunk(queue.topic, metadata, wanted, time.monotonic(), sent)
         with queue.lock, self._lock:
@@ -354,6 +409,9 @@ class RowProducer:
 
     def _append(self, chunk: RowChunk) -> list[ProducerBatch]:
         """Append a chunk's rows; where that fails, their futures say why."""
+        if not len(chunk):  # taken before its first row came
+            self._give_back(chunk.reserved)
+            return []
         try:
             rows = chunk.rows()
             if self._partitioner is not None:
@@ -434,7 +492,7 @@ class RowProducer:
         for queue in list(self._queues.values()):
             with queue.lock:
                 queue.room = -1
-        self._plain_queues = {}
+        self._open_queues = {}
 
     def give_up(self, error: KafkaException) -> None:
         """Fail the rows that are not in batches yet."""
@@ -452,7 +510,7 @@ class RowProducer:
 
     def forget(self) -> None:
         """Take no more rows in a forked child, where nobody would send them."""
-        self._plain_queues = {}
+        self._open_queues = {}
 
 
 _wall_clock = time.time

@@ -15,6 +15,7 @@ from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     ADVICE,
     ApiException,
+    InvalidRecordException,
     KafkaException,
     TimeoutException,
     api_exception,
@@ -101,7 +102,10 @@ class BatchCompletion:
             batch.retry(now if moved else now + wait)
             self._accumulator.reenqueue(batch)
             return
-        self._give_up(batch, _exception(batch, code, reason, node_id))
+        error = _exception(batch, code, reason, node_id)
+        if answer is not None:
+            batch.record_errors = _record_errors(answer, error)
+        self._give_up(batch, error)
 
     def _split(self, batch: ProducerBatch) -> None:
         """Send a batch again as smaller ones; that is no attempt of theirs."""
@@ -201,6 +205,29 @@ def _reason(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:
     if answer.error_code == codes.INVALID_TIMESTAMP:
         said.append(f"its timestamps are {batch.base_timestamp_ms} to {batch.max_timestamp_ms} ms")
     return "; ".join(said)
+
+
+def _record_errors(
+    answer: PartitionProduceResponse, error: ApiException
+) -> dict[int, KafkaException]:
+    """Give the errors of the records that the broker refused, by their number in the batch.
+
+    As the Java client: the batch's error where one record is to blame, else InvalidRecordException.
+    """
+    refused = answer.record_errors
+    kind = type(error) if len(refused) == 1 else InvalidRecordException
+    found: dict[int, KafkaException] = {}
+    for record in refused:
+        said = record.batch_index_error_message or answer.error_message
+        found[record.batch_index] = kind(
+            f"the broker refused the record: {said}" if said else str(error),
+            topic=error.topic,
+            partition=error.partition,
+            node_id=error.node_id,
+            api=error.api,
+            attempts=error.attempts,
+        )
+    return found
 
 
 def _exception(batch: ProducerBatch, code: int, reason: str, node_id: int | None) -> ApiException:

@@ -86,6 +86,7 @@ class ProducerBatch:
         "parts",
         "producer",
         "record_count",
+        "record_errors",
         "records_bytes",
         "retained",
         "retry_at",
@@ -126,6 +127,8 @@ class ProducerBatch:
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.error: KafkaException | None = None
+        # Why the broker refused single records, by their number (KIP-467).
+        self.record_errors: dict[int, KafkaException] = {}
         self._state = BatchState.OPEN
         self._pieces: list[Buffer] = []
         self._header: bytes | None = None

@@ -7,7 +7,7 @@ path) have no span.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from spark_kafka_sink.errors import KafkaException
@@ -32,6 +32,10 @@ class DoneBatch(Protocol):
     @property
     def error(self) -> KafkaException | None:
         """Why it was given up."""
+
+    @property
+    def record_errors(self) -> Mapping[int, KafkaException]:
+        """Where the broker refused single records: why, by their number in the batch."""
 
 
 class SpanOwner(Protocol):

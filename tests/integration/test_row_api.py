@@ -23,6 +23,7 @@ from spark_kafka_sink.errors import (
     BufferExhaustedException,
     DataException,
     IllegalStateException,
+    InvalidRecordException,
     InvalidTopicException,
     KafkaException,
     RecordTooLargeException,
@@ -198,13 +199,47 @@ def test_many_topics_share_little_memory_though_their_rows_would_linger(
     assert all(future.result(0).offset >= 0 for future in futures)
 
 
+def test_full_batches_do_not_wait_for_linger(kafka: KafkaCluster, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    config = {
+        "bootstrap.servers": kafka.bootstrap,
+        "batch.size": 1000,
+        "linger.ms": A_LONG_TIME_MS,
+        "delivery.timeout.ms": 2 * A_LONG_TIME_MS,
+    }
+    with KafkaProducer(config) as producer:
+        futures = [producer.send(topic, bytes(500)) for _ in range(200)]
+        assert futures[0].result(60).offset == 0
+        assert not futures[-1].done()
+
+
+def test_a_chunk_that_is_due_before_its_first_row_came_is_nothing(
+    kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
+        producer.send(topic, b"a").result(60)
+        rows = producer._rows
+        rows._make_room(rows._queues[topic], 100, time.monotonic() + 60)
+        assert rows._pending
+        producer.flush()
+        assert not rows._pending
+        assert producer._thread.accumulator.available_bytes == 33_554_432
+        assert producer.send(topic, b"b").result(60).offset == 1
+
+
 def test_without_acks_offsets_are_unknown(kafka: KafkaCluster, new_topic: NewTopic) -> None:
     topic = new_topic(1)
+    with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
+        producer.send(topic, b"the leader is there")
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap, "acks": 0}) as producer:
         future = producer.send(topic, b"a")
     metadata = future.result(0)
     assert (metadata.partition, metadata.offset) == (0, -1)
-    assert values_in_order(read_with_confluent(kafka.bootstrap, topic)) == [b"a"]
+    # The broker does not say when it has it.
+    while len(found := values_in_order(read_with_confluent(kafka.bootstrap, topic))) < 2:
+        pass
+    assert found == [b"the leader is there", b"a"]
 
 
 def test_the_brokers_time_is_told_where_the_topic_has_it(
@@ -312,6 +347,32 @@ def test_what_brokers_and_limits_refuse_becomes_a_failed_future_and_is_told_once
         ("no/topic", -1, -1),
         (topic, 7, -1),
     ]
+
+
+@pytest.mark.parametrize("keyless", [[2], [0, 3]])
+def test_the_records_that_a_broker_refuses_have_errors_of_their_own(
+    kafka: KafkaCluster, new_topic: NewTopic, keyless: list[int]
+) -> None:
+    topic, told = new_topic(1, {"cleanup.policy": "compact"}), Told()
+    config = {"bootstrap.servers": kafka.bootstrap, "linger.ms": A_LONG_TIME_MS}
+    with KafkaProducer(config) as producer:
+        futures = [
+            producer.send(
+                topic, b"%d" % n, None if n in keyless else b"k", on_delivery=note_in(told)
+            )
+            for n in range(4)
+        ]
+        producer.flush()
+    for number, future in enumerate(futures):
+        error = future.exception(0)
+        assert told[number][1] is error
+        if number in keyless:
+            assert isinstance(error, InvalidRecordException)
+            assert "Compacted topic cannot accept message without key" in str(error)
+        else:
+            assert type(error) is KafkaException
+            assert f"the broker refused {len(keyless)} record(s)" in str(error)
+    assert read_with_confluent(kafka.bootstrap, topic) == []
 
 
 def test_the_size_limit_is_javas_to_the_byte(kafka: KafkaCluster, new_topic: NewTopic) -> None:

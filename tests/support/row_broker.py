@@ -5,13 +5,14 @@ The broker decodes what it is sent with kafka-python, so a future's offset can b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
 from kafka.record.default_records import DefaultRecordBatch
 
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.interceptors import ProducerInterceptors
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.metadata import TopicMetadata
@@ -76,6 +77,7 @@ class _HalfBatch(NamedTuple):
     base_offset: int
     log_append_time_ms: int = -1
     error: None = None
+    record_errors: Mapping[int, KafkaException] = {}
 
 
 @dataclass

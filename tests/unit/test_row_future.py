@@ -7,6 +7,7 @@ import logging
 import threading
 from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
 from random import Random
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,8 @@ from support.row_broker import RowBroker, SentRow, StoredRecord, sent_rows
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import KafkaException, RecordTooLargeException
 from spark_kafka_sink.interceptors import ProducerInterceptors
-from spark_kafka_sink.model import RecordMetadata
+from spark_kafka_sink.model import RecordMetadata, TopicPartition
+from spark_kafka_sink.producer.record_spans import RecordSpan
 from spark_kafka_sink.row_future import RowFuture, SentRows
 
 ONE_BATCH_A_REQUEST = 1  # bytes of max.request.size
@@ -281,3 +283,30 @@ def test_asyncio_awaits_a_row() -> None:
             delivering.join()
 
     assert asyncio.run(send()).offset == 0
+
+
+class RefusedBatch(NamedTuple):
+    """A batch of which the broker refused some records."""
+
+    record_errors: dict[int, KafkaException]
+    topic_partition: TopicPartition = TopicPartition(TOPIC, 2)
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    error: KafkaException = KafkaException("refused")
+
+
+def test_refused_records_fail_with_what_was_said_of_them_and_the_others_with_that() -> None:
+    kafka, told = broker(partitions=1), dict[int, BaseException | None]()
+    errors = {number: KafkaException(f"record {number}") for number in (1, 5, 6, 9)}
+    kafka.send([SentRow(b"another's")] * 5)
+    sent = kafka.send(
+        [SentRow(b"%d" % number) for number in range(4)],
+        {number: lambda _, error, n=number: told.update({n: error}) for number in range(4)},  # type: ignore[misc]
+    )
+    sent[0]._rows.completed(RecordSpan(sent[0]._rows, 0, 5, 4), RefusedBatch(errors))
+    found = [future.exception(0) for future in sent]
+    assert found[:2] == [errors[5], errors[6]]
+    assert ["refused 4 record(s)" in str(error) for error in found] == [False, False, True, True]
+    assert told == dict(enumerate(found))
+    with pytest.raises(KafkaException, match="record 6"):
+        sent[1].result(0)
