@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.consumer.network_client import RequestFuture
+from spark_kafka_sink.consumer.refusals import refusal
 from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ADVICE, api_exception
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.wire.fetch_messages import (
@@ -123,26 +123,17 @@ class OffsetsLookup:
         if code == codes.NONE:
             self.found[answer.partition_index] = answer.offset
             return
-        row = error_code(code)
         partition = TopicPartition(self._asked.topic, answer.partition_index)
-        text = f"{partition} gives no offsets: {row.name} ({code}) from node {node_id}"
-        if row.retriable:
-            self._wait(text, now)
-            return
-        if code in ADVICE:
-            text += f"; {ADVICE[code]}"
-        raise api_exception(
-            code,
-            text,
-            topic=partition.topic,
-            partition=partition.partition,
-            node_id=node_id,
-            api="ListOffsets",
-        )
+        error = refusal(partition, code, node_id, "ListOffsets")
+        if not error_code(code).retriable:
+            raise error
+        self._wait(str(error), now)
 
     def _wait(self, reason: str, now: float) -> None:
         self._metadata.request_update()
         self._last_error = reason
+        if self._not_before > now:  # many partitions of one answer are one attempt
+            return
         self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)
         self._attempts += 1
 

@@ -19,8 +19,9 @@ import pyarrow as pa
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.consumer.fetched_records import fetched_records
+from spark_kafka_sink.consumer.refusals import refusal
 from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ADVICE, ApiException, api_exception
+from spark_kafka_sink.errors import ApiException, api_exception
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.wire.fetch_messages import (
@@ -35,7 +36,6 @@ from spark_kafka_sink.wire.fetch_messages import (
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN_LEADER_EPOCH: Final = 75
 _NEVER: Final = float("inf")
 
 
@@ -229,22 +229,14 @@ class Reading:
             outcome.batches.append(found.batch)
 
     def _refused(self, partition: PartitionReading, node_id: int, code: int, now: float) -> None:
-        row = error_code(code)
-        name, number = partition.topic_partition
-        text = (
-            f"{partition.topic_partition} cannot be read: {row.name} ({code}) from node {node_id}"
-        )
+        error = refusal(partition.topic_partition, code, node_id, "Fetch")
         if code == codes.OFFSET_OUT_OF_RANGE:
             partition.needs_offset = True
-            partition.last_error = text
-        elif row.retriable or code == UNKNOWN_LEADER_EPOCH:
-            self._wait(partition, text, now)
+            partition.last_error = str(error)
+        elif error_code(code).retriable:
+            self._wait(partition, str(error), now)
         else:
-            if code in ADVICE:
-                text += f"; {ADVICE[code]}"
-            raise api_exception(
-                code, text, topic=name, partition=number, node_id=node_id, api="Fetch"
-            )
+            raise error
 
     def _wait(self, partition: PartitionReading, reason: str, now: float) -> None:
         self._metadata.request_update()

@@ -156,7 +156,9 @@ class TopicReader:
                 return
             if self._clock() >= deadline:
                 self._give_up(f"{wanted.topic} could not be read on: {reading.stuck_at()}")
-            self._poll(min(deadline, reading.next_due_at(self._clock())))
+            # Another reading, or a look-up, may have brought answers for this one.
+            if not any(future.is_done for _, future in under_way):
+                self._poll(min(deadline, reading.next_due_at(self._clock())))
             outcome = self._collect(reading, under_way)
             batches = outcome.batches
             if outcome.progress:

@@ -32,7 +32,7 @@ def down_convert(batch: Buffer, magic: int, codec: Codec) -> tuple[Buffer, ...]:
         message = f"{old} no producer ids; set kafka.enable.idempotence to false"
         raise api_exception(codes.UNSUPPORTED_VERSION, message)
     if codec.id > LZ4:
-        message = f"{old} no {codec.name}; choose another kafka.compression.type"
+        message = f"{old} no {codec.name}"
         raise api_exception(codes.UNSUPPORTED_COMPRESSION_TYPE, message)
     records = read.records(limit_bytes=2**31 - 1)
     if pc.any(pc.greater(pc.list_value_length(records.headers), 0)).as_py():

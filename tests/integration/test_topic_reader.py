@@ -258,7 +258,10 @@ def test_what_our_producer_wrote_in_the_old_formats_is_read_back(
 
 
 def _numbered(cluster: KafkaCluster, topic: str, count: int, partition: int = 0) -> None:
-    producer = confluent_producer(cluster, batch_num_messages=10, linger_ms=1000)
+    # Idempotent, so that retries do not change the order.
+    producer = confluent_producer(
+        cluster, batch_num_messages=10, linger_ms=1000, enable_idempotence="true"
+    )
     for n in range(count):
         producer.produce(topic, b"%d" % n, partition=partition)
     producer.flush()

@@ -1,0 +1,64 @@
+"""A records section that breaks a rule of the format is refused, and the rule is named."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from support.log_records import expected, found
+from support.record_batches import BATCHES, Row, columns_of, records_of
+
+from spark_kafka_sink.errors import CorruptRecordException
+from spark_kafka_sink.records.decoder import decode
+
+# length 8 | attributes | timestamp delta 0 | offset delta 0 | no key | value "ab" | 0 headers
+RECORD = bytes.fromhex("10 00 00 00 01 04 6162 00")
+
+
+def test_the_record_that_the_others_are_made_of_is_right() -> None:
+    (row,) = found(decode(memoryview(RECORD), 1, 7, 1000))
+    assert row == (7, 1000, None, b"ab", ())
+
+
+@given(rows=BATCHES)
+def test_what_the_encoder_writes_is_read_again(rows: list[Row]) -> None:
+    section = bytes(records_of(columns_of(rows)))
+    read = decode(memoryview(section), len(rows), 0, rows[0].timestamp_ms)
+    assert found(read) == expected(rows)
+
+
+@pytest.mark.parametrize(
+    ("section", "count", "message"),
+    [
+        (RECORD, 2, "has 1 records where its header says 2"),
+        (RECORD * 2, 1, "has 2 records where its header says 1"),
+        (b"", 1, "has 0 records where its header says 1"),
+        (RECORD, -1, "where its header says -1"),
+        (RECORD[:-1], 1, "a record of 8 bytes does not fit"),
+        (b"\x00" + RECORD, 2, "a record of 0 bytes does not fit"),
+        (b"\x01" + RECORD, 2, "a record of -1 bytes does not fit"),
+        (b"\x80\x80\x80\x80\x10" + RECORD, 2, "longer than its type"),
+        (b"\xff", 1, "longer than its type or its record"),
+        (bytes.fromhex("12 00 00 00 01 04 6162 00 00"), 1, "shorter than its length says"),
+        (bytes.fromhex("0e 00 00 00 01 04 6162") + RECORD, 2, "where a number should be"),
+        (bytes.fromhex("10 00 00 01 01 04 6162 00"), 1, "offset is below its batch's"),
+        (bytes.fromhex("10 00 00 00 01 08 6162 00"), 1, "key or a value does not fit"),
+        (bytes.fromhex("10 00 00 00 03 04 6162 00"), 1, "key or a value does not fit"),
+        (bytes.fromhex("10 00 00 00 01 04 6162 01"), 1, "more headers than bytes"),
+        (bytes.fromhex("10 00 00 00 01 04 6162 02"), 1, "more headers than bytes"),
+        (bytes.fromhex("14 00 00 00 01 04 6162 02 01 00"), 1, "header's key does not fit"),
+        (bytes.fromhex("14 00 00 00 01 04 6162 02 08 00"), 1, "header's key does not fit"),
+        (bytes.fromhex("14 00 00 00 01 04 6162 02 00 08"), 1, "header's value does not fit"),
+        (bytes.fromhex("14 00 00 00 01 04 6162 02 00 03"), 1, "header's value does not fit"),
+        (bytes.fromhex("16 00 00 00 01 04 6162 02 00 00 00"), 1, "shorter than its length"),
+    ],
+)
+def test_a_rule_that_is_broken_is_named(section: bytes, count: int, message: str) -> None:
+    with pytest.raises(CorruptRecordException, match=message):
+        decode(memoryview(section), count, 0, 0)
+
+
+@pytest.mark.parametrize("size", [62, 63, 64, 8185, 8186, 8191, 8192, 1_048_576, 2_000_000])
+def test_records_whose_length_takes_another_byte(size: int) -> None:
+    rows = [Row(None, bytes(size), (), 1), Row(b"k", b"v", (("h", bytes(size)),), 2)]
+    section = bytes(records_of(columns_of(rows)))
+    assert found(decode(memoryview(section), 2, 0, 1)) == expected(rows)
