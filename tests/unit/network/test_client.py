@@ -602,6 +602,14 @@ def test_a_connection_in_use_is_not_idle_and_does_not_keep_the_client_busy() -> 
     assert world.selector.waits[-1] == pytest.approx(10.0), "until request.timeout.ms"
 
 
+def test_a_connection_that_is_being_made_is_not_idle() -> None:
+    world = World(config=replace(CONFIG, connections_max_idle_s=0.0))
+    world.client.send(metadata())
+    for _ in range(5):
+        world.poll()
+    assert any(isinstance(e, Answered) for e in world.events)
+
+
 def test_connections_may_be_kept_for_ever() -> None:
     world = World(config=replace(CONFIG, connections_max_idle_s=float("inf")))
     world.bring_up(1)
