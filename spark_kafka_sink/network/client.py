@@ -192,7 +192,7 @@ class NetworkClient:
             if self._for_any and state.throttled_until > now:
                 due.append(state.throttled_until)
             due += [state.setup_until, connection.in_flight.expires_at()]
-            if not state.load:
+            if state.is_ready and not state.load:
                 due.append(state.last_used + self._config.connections_max_idle_s)
         return min(due, default=_NEVER)
 
@@ -378,7 +378,7 @@ class NetworkClient:
 
     def _close_idle(self, now: float) -> None:
         """Close the connection that was longest unused, if that is too long; one a poll."""
-        unused = [s for s in self._states.values() if s.connection is not None and not s.load]
+        unused = [s for s in self._states.values() if s.is_ready and not s.load]
         oldest = min(unused, key=lambda state: state.last_used, default=None)
         if oldest is None or oldest.connection is None:
             return

@@ -331,6 +331,19 @@ def test_when_all_brokers_known_are_gone_the_bootstrap_addresses_are_asked() -> 
     assert any(isinstance(e, Answered) for e in world.events)
 
 
+def test_a_bootstrap_connection_that_is_up_is_used_rather_than_another_made() -> None:
+    world = World()
+    world.client.send(metadata())
+    for _ in range(4):
+        world.poll()
+    world.client.set_nodes(NODES)
+    world.client.send(metadata())
+    for _ in range(4):
+        world.poll()
+    assert sum(isinstance(e, Answered) for e in world.events) == 2
+    assert len(world.selector.connects) == 1
+
+
 def test_without_rebootstrap_only_the_brokers_known_are_asked() -> None:
     world = World(config=replace(CONFIG, rebootstraps=False))
     world.bring_up(1, 2)
@@ -600,6 +613,14 @@ def test_a_connection_in_use_is_not_idle_and_does_not_keep_the_client_busy() -> 
     world.now = 20.0
     assert world.client.poll(60.0) == []
     assert world.selector.waits[-1] == pytest.approx(10.0), "until request.timeout.ms"
+
+
+def test_a_connection_that_is_being_made_is_not_idle() -> None:
+    world = World(config=replace(CONFIG, connections_max_idle_s=0.0))
+    world.client.send(metadata())
+    for _ in range(5):
+        world.poll()
+    assert any(isinstance(e, Answered) for e in world.events)
 
 
 def test_connections_may_be_kept_for_ever() -> None:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import pytest
 from support.pure_producer import TOPIC, PureProducer, Settings, batches
 
-from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
+from spark_kafka_sink.errors import UnsupportedVersionException
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, RequestFailed
 from spark_kafka_sink.wire.messages import (
     LeaderIdAndEpoch,
     MetadataResponse,
@@ -19,7 +21,7 @@ from spark_kafka_sink.wire.messages import (
 )
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
-NOT_LEADER, FENCED, CORRUPT = 6, 74, 2
+NOT_LEADER, FENCED, CORRUPT, UNSUPPORTED_VERSION = 6, 74, 2, 35
 FULL = [b"x" * 400, b"y" * 400]
 
 
@@ -159,3 +161,32 @@ def test_a_topic_that_was_idle_is_asked_for_again_while_batches_wait_for_its_lea
     producer.now = 10.0
     assert producer.poll() == []
     assert producer.sender.poll(producer.now).requests, "nothing was asked for"
+
+
+@pytest.mark.parametrize(("version", "leader"), [(8, 1), (9, 9), (13, 9)])
+def test_epochs_are_relied_on_from_the_version_on_that_makes_them_reliable(
+    version: int, leader: int
+) -> None:
+    producer = Cluster([9])
+    producer.ready(1)
+    producer.leaders, producer.epoch = [1], 4
+    producer.now = 400.0
+    (asked,) = producer.sender.poll(producer.now).requests
+    producer.sender.handle(Answered(asked, 1, producer.metadata_response(), version), producer.now)
+    found = producer.metadata.leader(TopicPartition(TOPIC, 0))
+    assert found is not None
+    assert found.id == leader
+
+
+def test_brokers_that_speak_no_metadata_of_this_client_end_a_wait_with_that() -> None:
+    producer = Cluster([1])
+    (asked,) = producer.sender.poll(producer.now).requests
+    failed = RequestFailed(asked, 1, UNSUPPORTED_VERSION, "it accepts 0 to 1")
+    producer.sender.handle(failed, producer.now)
+    error = producer.metadata.take_error(TOPIC)
+    assert isinstance(error, UnsupportedVersionException)
+    assert "it accepts 0 to 1" in str(error)
+    producer.now = 10.0
+    (asked,) = producer.sender.poll(producer.now).requests
+    producer.sender.handle(RequestFailed(asked, None, 7, "no broker"), producer.now)
+    assert producer.metadata.take_error(TOPIC) is None

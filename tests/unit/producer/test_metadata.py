@@ -272,6 +272,15 @@ def test_a_topic_that_nobody_uses_is_forgotten_and_asked_for_when_it_is_used_aga
     assert ask(known, 1201.0) == ["idle"]
 
 
+def test_a_topic_that_was_never_asked_for_is_not_forgotten_before_it_is() -> None:
+    known = metadata(max_idle=5.0)
+    known.track("a", 0.0)
+    assert ask(known, 0.0) == ["a"]
+    known.track("b", 0.0)
+    known.update(answer(topic("a", 1)), 10.0)
+    assert ask(known, 10.0) == ["b"]
+
+
 # -- errors of topics --------------------------------------------------------------------------
 
 
@@ -314,7 +323,8 @@ def test_a_topic_that_is_gone_is_no_longer_known() -> None:
     known = metadata()
     known.track("t", 0.0)
     tell(known, 0.0, topic("t", 1))
-    tell(known, 300.0, topic("t", code=3))
+    known.request_update()
+    tell(known, 1.0, topic("t", code=3))
     assert known.topic("t") is None
 
 
@@ -416,6 +426,19 @@ def test_answers_that_bring_nothing_new_are_asked_for_ever_more_slowly_until_one
     known.request_update()
     now = known.next_update_at()
     tell(known, now, topic("t", 2, epoch=2))
+    known.request_update()
+    assert known.next_update_at() - now < 0.13
+
+
+def test_an_update_by_age_begins_the_back_off_anew() -> None:
+    known = metadata(max_idle=1e9)
+    known.track("t", 0.0)
+    for _ in range(6):
+        known.request_update()
+        tell(known, known.next_update_at(), topic("t", 1, epoch=1))
+    now = known.next_update_at()
+    assert now > 300.0
+    tell(known, now, topic("t", 1, epoch=1))
     known.request_update()
     assert known.next_update_at() - now < 0.13
 

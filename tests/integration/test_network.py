@@ -1,0 +1,244 @@
+"""What a user sees of the network: bad peers, moved brokers, names with several addresses."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import ElectionType
+from confluent_kafka import TopicPartition as ConfluentTopicPartition
+from confluent_kafka.admin import AdminClient
+from conftest import NewTopic
+from kafka import TopicPartition as PythonTopicPartition
+from kafka.admin import KafkaAdminClient
+from support.kafka_cluster import KafkaCluster
+from support.readers import read_with_confluent
+from support.scripted_broker import ScriptedBroker, describe
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import TimeoutException, TopicAuthorizationException
+
+REBOOTSTRAP_REQUIRED = 129
+
+
+@pytest.fixture
+def broker() -> Iterator[ScriptedBroker]:
+    """A broker that says of metadata what a test wants."""
+    with ScriptedBroker() as made:
+        yield made
+
+
+def config(address: str, max_block_ms: int = 60_000, **more: object) -> dict[str, object]:
+    """Configure a producer for scripted brokers, with short pauses."""
+    return {
+        "bootstrap.servers": address,
+        "max.block.ms": max_block_ms,
+        "retry.backoff.ms": 10,
+        "retry.backoff.max.ms": 50,
+        "reconnect.backoff.max.ms": 50,
+    } | {name.replace("_", "."): value for name, value in more.items()}
+
+
+# -- peers that are no brokers -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("noise", "told"),
+    [
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "does not speak Kafka's protocol, or listens for TLS",
+        ),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "does not speak Kafka's protocol"),
+        (struct.pack(">i", -5), r"invalid receive \(size = -5\)"),
+        (struct.pack(">i", 2**31 - 1), r"size = 2147483647 larger than"),
+        (struct.pack(">ii", 500, 0) + b"half", "in the middle of an answer"),
+        (struct.pack(">ii", 4, 77), "answered correlation id 77 where 0 was asked"),
+        (struct.pack(">iihi", 10, 0, 0, 10**6), "ApiVersions v4 response of 10 bytes cannot be"),
+        (b"", "it may expect TLS or SASL"),
+    ],
+)
+def test_a_peer_that_is_no_broker_is_named_with_what_it_said(noise: bytes, told: str) -> None:
+    with ScriptedBroker(noise) as peer, KafkaProducer(config(peer.address, 300)) as producer:
+        with pytest.raises(TimeoutException, match=told) as error:
+            producer.partitions_for("t")
+        assert "Topic t not present in metadata after kafka.max.block.ms=300" in str(error.value)
+        assert f"bootstrap ({peer.address})" in str(error.value)
+
+
+def test_a_bootstrap_server_that_works_is_enough() -> None:
+    with (
+        ScriptedBroker(b"noise that is no frame") as noisy,
+        ScriptedBroker(b"") as mute,
+        ScriptedBroker() as good,
+    ):
+        good.metadata = describe(good.port, "t")
+        addresses = f"{noisy.address},127.0.0.1:1,{mute.address},{good.address}"
+        with KafkaProducer(config(addresses)) as producer:
+            assert producer.partitions_for("t") == 1
+
+
+# -- metadata ------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_starting_up_and_knows_no_brokers_is_asked_again(
+    broker: ScriptedBroker,
+) -> None:
+    broker.metadata = describe(broker.port)
+    broker.metadata.brokers = []
+    with KafkaProducer(config(broker.address, 300)) as producer:
+        with pytest.raises(TimeoutException, match="not present in metadata"):
+            producer.partitions_for("t")
+        assert broker.asked.count(3) > 1
+        broker.metadata = describe(broker.port, "t")
+        assert producer.partitions_for("t") == 1
+
+
+def test_a_permission_that_was_given_meanwhile_is_seen_by_the_next_call(
+    broker: ScriptedBroker,
+) -> None:
+    denied = describe(broker.port, "t")
+    denied.topics[0].error_code = 29
+    denied.topics[0].partitions = []
+    broker.metadata = denied
+    with KafkaProducer(config(broker.address)) as producer:
+        for _ in range(2):
+            with pytest.raises(TopicAuthorizationException):
+                producer.partitions_for("t")
+        broker.metadata = describe(broker.port, "t")
+        assert producer.partitions_for("t") == 1
+
+
+def test_when_the_brokers_known_are_gone_the_bootstrap_servers_lead_to_the_new_ones(
+    broker: ScriptedBroker,
+) -> None:
+    with ScriptedBroker() as old, ScriptedBroker() as new:
+        broker.metadata = describe(old.port, "t")
+        old.metadata = describe(old.port, "t")
+        with KafkaProducer(config(broker.address)) as producer:
+            assert producer.partitions_for("t") == 1
+            broker.metadata = new.metadata = describe(new.port, "t", "u", node_id=2)
+            old.stop()
+            assert producer.partitions_for("u") == 1
+
+
+def test_without_rebootstrap_brokers_that_are_gone_are_gone(broker: ScriptedBroker) -> None:
+    old = ScriptedBroker()
+    broker.metadata = describe(old.port, "t")
+    settings = config(
+        broker.address, 1000, metadata_recovery_strategy="none", connections_max_idle_ms=0
+    )
+    with KafkaProducer(settings) as producer:
+        assert producer.partitions_for("t") == 1
+        broker.metadata = describe(broker.port, "t", "u")
+        old.stop()
+        with pytest.raises(TimeoutException, match=rf"node 1 \(127.0.0.1:{old.port}\)"):
+            producer.partitions_for("u")
+
+
+def test_a_broker_that_asks_for_it_has_the_client_begin_anew(broker: ScriptedBroker) -> None:
+    with ScriptedBroker() as old:
+        broker.metadata = describe(old.port, "t")
+        old.metadata = describe(old.port, "t")
+        old.metadata.error_code = REBOOTSTRAP_REQUIRED
+        with KafkaProducer(config(broker.address, connections_max_idle_ms=0)) as producer:
+            assert producer.partitions_for("t") == 1
+            broker.metadata = describe(broker.port, "t", "u", node_id=2)
+            assert producer.partitions_for("u") == 1
+
+
+def test_a_broker_that_gives_no_metadata_is_left_for_the_bootstrap_servers(
+    broker: ScriptedBroker,
+) -> None:
+    with ScriptedBroker() as stuck:
+        broker.metadata = describe(stuck.port, "t")
+        settings = config(
+            broker.address,
+            connections_max_idle_ms=0,
+            request_timeout_ms=200,
+            metadata_recovery_rebootstrap_trigger_ms=100,
+        )
+        with KafkaProducer(settings) as producer:
+            assert producer.partitions_for("t") == 1
+            broker.metadata = describe(broker.port, "t", "u", node_id=2)
+            assert producer.partitions_for("u") == 1
+        assert 3 in stuck.asked, "the broker known was not asked first"
+
+
+def test_only_the_new_topic_is_asked_for(broker: ScriptedBroker) -> None:
+    broker.metadata = describe(broker.port, "t", "u")
+    with KafkaProducer(config(broker.address)) as producer:
+        for _ in range(3):
+            assert producer.partitions_for("t") == 1
+        assert producer.partitions_for("u") == 1
+    assert broker.asked.count(3) == 2
+
+
+# -- names with several addresses ----------------------------------------------------------------
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("lookup", ["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"])
+def test_a_name_is_followed_to_the_address_where_kafka_listens(
+    kafka: KafkaCluster, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch, lookup: str
+) -> None:
+    topic = new_topic(1)
+    resolve = socket.getaddrinfo
+
+    def two_addresses(host: str, port: int | None, **more: int) -> list[object]:
+        if host == "kafka.test":
+            # Nobody listens at the first one.
+            return [*resolve("127.0.0.9", port, **more), *resolve("127.0.0.1", port, **more)]
+        return list(resolve(host, port, **more))
+
+    monkeypatch.setattr(socket, "getaddrinfo", two_addresses)
+    address = f"kafka.test:{kafka.ports[1]}"
+    with KafkaProducer({"bootstrap.servers": address, "client.dns.lookup": lookup}) as producer:
+        producer.append(topic, pa.record_batch({"value": ["a"]}))
+    assert [r.value for r in read_with_confluent(kafka.bootstrap, topic)] == [b"a"]
+
+
+# -- leaders that move ---------------------------------------------------------------------------
+
+
+def move_leader(kafka: KafkaCluster, topic: str) -> int:
+    """Have another node lead the only partition of a topic, and give the node."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    before = admin.list_topics(topic).topics[topic].partitions[0]
+    order = [*(r for r in before.replicas if r != before.leader), before.leader]
+    python_admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    python_admin.alter_partition_reassignments({PythonTopicPartition(topic, 0): order})
+    python_admin.close()
+    partition = ConfluentTopicPartition(topic, 0)
+    while admin.list_topics(topic).topics[topic].partitions[0].leader != order[0]:
+        admin.elect_leaders(ElectionType.PREFERRED, [partition]).result()
+    return int(order[0])
+
+
+@pytest.mark.kafka
+def test_a_leader_that_the_old_one_names_is_written_to_without_a_pause(
+    kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as first:
+        first.append(topic, pa.record_batch({"value": ["first"]}))
+    # A retry, or metadata, after the pause would come after the record has expired. Not idempotent:
+    # brokers that have just come up may have to be asked for a producer id more than once.
+    settings = {
+        "bootstrap.servers": kafka.bootstrap,
+        "enable.idempotence": False,
+        "retry.backoff.ms": 100_000,
+        "retry.backoff.max.ms": 100_000,
+        "delivery.timeout.ms": 40_000,
+    }
+    with KafkaProducer(settings) as producer:
+        producer.append(topic, pa.record_batch({"value": ["before"]}))
+        producer.flush()
+        move_leader(kafka, topic)
+        producer.append(topic, pa.record_batch({"value": ["after"]}))
+        producer.flush()
+    found = [r.value for r in read_with_confluent(kafka.bootstrap, topic)]
+    assert found == [b"first", b"before", b"after"]
