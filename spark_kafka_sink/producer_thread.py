@@ -184,7 +184,7 @@ class ProducerThread:
                         self.accumulator.packed(batch)
                 for event in events:
                     if isinstance(event, Answered):
-                        self.metrics.answered(event, now)
+                        self.metrics.answered(event)
                     self._sender.handle(event, now)
                 work = self._sender.poll(now)
                 if self._collect() or events:

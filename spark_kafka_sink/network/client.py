@@ -174,7 +174,9 @@ class NetworkClient:
         self._connect_wanted(now)
         self._close_idle(now)
         wait = 0.0 if self._events else min(timeout_s, self._next_deadline() - now)
-        for event in self._selector.poll(wait):
+        happened = self._selector.poll(wait)
+        self._metrics.fold(self._clock())
+        for event in happened:
             self._on(event, self._clock())
         now = self._clock()
         self._expire(now)
@@ -203,13 +205,13 @@ class NetworkClient:
             return
         state.last_used = now
         if isinstance(event, Connected):
-            self._metrics.connected(now)
+            self._metrics.connected()
             state.connection.connected(now)
             self._flush(state)
         elif isinstance(event, Received):
             self._received(state, state.connection, event.data, now)
         elif isinstance(event, Sent):
-            self._metrics.sent(state.node.id, state.sending.popleft(), now)
+            self._metrics.sent(state.node.id, state.sending.popleft())
             done = state.connection.sent()
             if done is not None:
                 self._events.append(done)
@@ -224,7 +226,7 @@ class NetworkClient:
             self._lost(state, str(error), now)
             return
         finally:
-            self._metrics.received(state.node.id, len(data), len(events), now)
+            self._metrics.received(state.node.id, len(data), len(events))
         for event in events:
             self._events.append(event)
             if isinstance(event, NodeReady):
@@ -337,7 +339,7 @@ class NetworkClient:
         connection, state.connection = state.connection, None
         state.sending.clear()
         if self._channels.pop(state.channel, None) is not None:
-            self._metrics.closed(self._clock())
+            self._metrics.closed()
             self._selector.close(state.channel)
         return connection
 
