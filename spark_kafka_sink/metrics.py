@@ -5,13 +5,13 @@ maximum, rate and total. All but totals look at windows of time: metrics.num.sam
 metrics.sample.window.ms each, a window beginning with the first value after the one before it was
 over. Windows without a value for num.samples times sample.window.ms no longer count (SampledStat).
 
-In two things this differs from the Java classes. The statistics of a sensor share its windows, so
-that recording costs one tuple, however many statistics there are. And measuring changes nothing;
-there, a window found obsolete is begun anew by whoever looks.
+In two things this differs from the Java classes. The statistics of a sensor share its windows, and
+values may be added to them by the second, so that a value costs no more than an append to a list.
+And measuring changes nothing; there, a window found obsolete is begun anew by whoever looks.
 
 No clock and no lock: the time is an argument, and a sensor has one writer at a time, while any
-thread may measure; what it sees of a sensor's windows is always whole, because they are replaced by
-one assignment.
+thread may measure; what it sees of a sensor is always whole, because a sensor's state is replaced
+by one assignment.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _NAN: Final = float("nan")
 _MINUS_INFINITY: Final = float("-inf")
 # A rate over no time at all is not defined; Java takes the least that its clock can tell.
 _SHORTEST_S: Final = 0.001
+_FOLD_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ class _Past(NamedTuple):
     sum: float
 
 
-# What is past, then the fields of the present window. A plain tuple, because one is made per value
-# and a NamedTuple takes three times as long.
+# What is past, then the fields of the present window. A plain tuple, because a NamedTuple takes
+# three times as long to make.
 _Windows: TypeAlias = tuple[_Past, float, float, int, float, float]
 _NONE_YET: Final[_Windows] = (
     _Past((), 0, 0.0), _MINUS_INFINITY, _MINUS_INFINITY, 0, 0.0, _MINUS_INFINITY
@@ -73,48 +74,62 @@ _NONE_YET: Final[_Windows] = (
 class Sensor:
     """The values of one kind, in windows and in total. Times are seconds of the producer's clock.
 
-    num_samples, window_s: how many windows of which length the statistics look back over.
+    `add` takes a value: it appends to a list, since that is all that a request can afford; the
+    registry puts what was added into the windows once a second. `record` puts it there at once.
     """
 
-    __slots__ = ("_num_samples", "_window_s", "_windows")
+    __slots__ = ("_metrics", "_state", "add")
 
-    def __init__(self, num_samples: int, window_s: float) -> None:
-        self._num_samples = num_samples
-        self._window_s = window_s
-        self._windows = _NONE_YET
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        added: list[float] = []
+        self._state: tuple[_Windows, list[float]] = (_NONE_YET, added)
+        self.add: Callable[[float], None] = added.append
 
     def record(
         self, value: float, now: float, count: int = 1, largest: float | None = None
     ) -> None:
-        """Take a value, or `count` values at once by their sum and the largest of them.
+        """Take a value, or `count` values at once by their sum and the largest of them."""
+        windows, added = self._state
+        most = value if largest is None else largest
+        self._state = (self._recorded(windows, value, now, count, most), added)
 
-        Two quantities that come together need one sensor, where `count` is the second of them.
-        """
-        if largest is None:
-            largest = value
-        past, start, _, values, summed, most = self._windows
-        if now - start >= self._window_s:
-            past, start = self._close_window(), now
-            values, summed, most = 0, 0.0, _MINUS_INFINITY
-        if largest > most:  # noqa: PLR1730 - max() takes as long as all the rest of this
-            most = largest
-        self._windows = (past, start, now, values + count, summed + value, most)
+    def fold(self) -> None:
+        """Put what was added into the windows; only who adds may do this."""
+        if self._state[1]:
+            added: list[float] = []
+            self._state = (self._read(), added)
+            self.add = added.append
 
-    def _close_window(self) -> _Past:
-        past, start, last, values, summed, most = self._windows
-        if start == _MINUS_INFINITY:
-            return past
-        windows = (*past.windows, _Window(start, last, values, summed, most))
-        return _Past(windows[-self._num_samples :], past.values + values, past.sum + summed)
+    def _read(self) -> _Windows:
+        """Give the windows with what was added."""
+        windows, added = self._state
+        values = tuple(added)
+        if not values:
+            return windows
+        at = self._metrics.added_since
+        return self._recorded(windows, sum(values), at, len(values), max(values))
+
+    def _recorded(
+        self, windows: _Windows, value: float, now: float, count: int, largest: float
+    ) -> _Windows:
+        past, start, last, values, summed, most = windows
+        if now - start < self._metrics.window_s:
+            return past, start, now, values + count, summed + value, max(most, largest)
+        if start != _MINUS_INFINITY:
+            closed = (*past.windows, _Window(start, last, values, summed, most))
+            kept = closed[-self._metrics.num_samples :]
+            past = _Past(kept, past.values + values, past.sum + summed)
+        return past, now, now, count, value, largest
 
     def total(self, _now: float) -> float:
         """Give the sum of all values ever (CumulativeSum)."""
-        past, _, _, _, summed, _ = self._windows
+        past, _, _, _, summed, _ = self._read()
         return past.sum + summed
 
     def count(self, _now: float) -> float:
         """Give how many values there ever were (CumulativeCount)."""
-        past, _, _, values, _, _ = self._windows
+        past, _, _, values, _, _ = self._read()
         return float(past.values + values)
 
     def average(self, now: float) -> float:
@@ -143,8 +158,8 @@ class Sensor:
 
     def _live(self, now: float) -> list[_Window]:
         """Give the windows that count: also ones that began earlier, if their last value counts."""
-        past, start, last, values, summed, most = self._windows
-        expire_age = self._num_samples * self._window_s
+        past, start, last, values, summed, most = self._read()
+        expire_age = self._metrics.num_samples * self._metrics.window_s
         windows = (*past.windows, _Window(start, last, values, summed, most))
         return [w for w in windows if now - w.last < expire_age]
 
@@ -154,8 +169,9 @@ class Sensor:
         Never less than all windows but one: a rate shall not be high only because it is young.
         """
         elapsed = now - min((window.start for window in windows), default=now)
-        missing = self._num_samples - 1 - int(elapsed / self._window_s)
-        return max(elapsed + max(0, missing) * self._window_s, _SHORTEST_S)
+        window_s = self._metrics.window_s
+        missing = self._metrics.num_samples - 1 - int(elapsed / window_s)
+        return max(elapsed + max(0, missing) * window_s, _SHORTEST_S)
 
 
 # What a metric says of its sensor: one of the methods above, with the time.
@@ -208,8 +224,10 @@ class Metrics:
         window_s: float = 30.0,
         tags: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._num_samples = num_samples
-        self._window_s = window_s
+        self.num_samples = num_samples
+        self.window_s = window_s
+        self.added_since = 0.0
+        self._sensors: list[Sensor] = []
         self._tags = MappingProxyType(dict(tags))
         self._measures: dict[MetricName, Callable[[float], float]] = {}
 
@@ -217,7 +235,8 @@ class Metrics:
         self, group: str, templates: Iterable[MetricTemplate], tags: Mapping[str, str] | None = None
     ) -> Sensor:
         """Make a sensor and the metrics that follow from it."""
-        sensor = Sensor(self._num_samples, self._window_s)
+        sensor = Sensor(self)
+        self._sensors.append(sensor)
         # A client may write to thousands of topics: one mapping for all metrics of the sensor.
         all_tags = MappingProxyType({**self._tags, **(tags or {})})
         for template in templates:
@@ -232,6 +251,17 @@ class Metrics:
         """Have a metric asked of `measure`, with the time, whenever metrics are measured."""
         name = MetricName(template.name, group, template.description, self._tags)
         self._measures[name] = measure
+
+    def fold(self, now: float) -> None:
+        """Put what was added to sensors since the last time into their windows, once a second.
+
+        To be called by the thread that adds, after every wait and before it adds anything: what
+        was added belongs to the second in which the wait began, however long it was.
+        """
+        if now - self.added_since >= _FOLD_EVERY_S:
+            for sensor in self._sensors:
+                sensor.fold()
+            self.added_since = now
 
     def measure(self, now: float) -> dict[MetricName, float]:
         """Give every metric's value; NaN where there is none."""

@@ -20,7 +20,6 @@ from spark_kafka_sink.metrics import (
     Metrics,
     MetricTemplate,
     Sensor,
-    count_meter,
     mean_and_maximum,
     meter,
 )
@@ -81,11 +80,8 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
 }  # fmt: skip
 
 TOPIC_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
-    # The value is the size of batches, and counted are their records.
-    "records": (
-        *count_meter("record-send", "records", "the topic's records sent"),
-        *meter("byte", "bytes", "bytes of the topic's batches sent"),
-    ),
+    "records": meter("record-send", "records", "the topic's records sent"),
+    "bytes": meter("byte", "bytes", "bytes of the topic's batches sent"),
     "compression_rate": (
         MetricTemplate(
             "compression-rate",
@@ -144,6 +140,7 @@ class _Sensors:
 @dataclass(frozen=True, slots=True)
 class _TopicSensors:
     records: Sensor
+    bytes: Sensor
     compression_rate: Sensor
     retries: Sensor
     errors: Sensor
@@ -186,55 +183,33 @@ class ProducerMetrics:
 
     def sent(self, batches: Sequence[ProducerBatch], drained_at: float) -> None:
         """Note a Produce request by its batches, packed and stamped."""
-        by_topic: dict[str, list[ProducerBatch]] = {}
+        sensors, records = self._all, 0
         for batch in batches:
-            by_topic.setdefault(batch.topic_partition.topic, []).append(batch)
-        records = 0
-        for topic, of_topic in by_topic.items():
-            records += self._sent(topic, of_topic, drained_at)
-        self._all.records_per_request.record(records, drained_at)
-
-    def _sent(self, name: str, batches: Sequence[ProducerBatch], now: float) -> int:
-        """Note the batches of one topic; give how many records they have.
-
-        Added up first: a request may have a thousand small batches.
-        """
-        records = retried = size_bytes = largest = 0
-        rates = waited_s = longest_s = 0.0
-        for batch in batches:
-            size, wait_s = batch.sent_bytes, now - batch.created_at
-            records += batch.record_count
-            size_bytes += size
-            rates += (size - RECORD_BATCH_OVERHEAD) / batch.records_bytes
-            waited_s += wait_s
+            count, size = batch.record_count, batch.sent_bytes
+            rate = (size - RECORD_BATCH_OVERHEAD) / batch.records_bytes
+            topic = self._topic(batch.topic_partition.topic)
+            topic.records.add(count)
+            topic.bytes.add(size)
+            topic.compression_rate.add(rate)
+            sensors.batch_size.add(size)
+            sensors.compression_rate.add(rate)
+            sensors.queue_time.add((drained_at - batch.created_at) * 1000)
             if batch.attempts:
-                retried += batch.record_count
-            if size > largest:  # noqa: PLR1730 - max() costs as much as the rest of the loop
-                largest = size
-            if wait_s > longest_s:  # noqa: PLR1730 - as above
-                longest_s = wait_s
-        sensors, topic, count = self._all, self._topic(name), len(batches)
-        topic.records.record(size_bytes, now, records)
-        topic.compression_rate.record(rates, now, count)
-        sensors.batch_size.record(size_bytes, now, count, largest)
-        sensors.compression_rate.record(rates, now, count)
-        sensors.queue_time.record(waited_s * 1000, now, count, longest_s * 1000)
-        if retried:
-            topic.retries.record(retried, now)
-            sensors.record_retries.record(retried, now)
-        return records
+                topic.retries.add(count)
+                sensors.record_retries.add(count)
+            records += count
+        sensors.records_per_request.add(records)
 
-    def answered(self, event: Answered, now: float) -> None:
+    def answered(self, event: Answered) -> None:
         """Note a response; requests without one are not answered."""
         response = event.response
         if response is None:
             return
-        throttle_ms = getattr(response, "throttle_time_ms", 0)
-        self._all.throttle_time.record(throttle_ms, now)
+        self._all.throttle_time.add(getattr(response, "throttle_time_ms", 0))
         if isinstance(response, ProduceResponse):
             latency_ms = event.latency_s * 1000
-            self._all.request_latency.record(latency_ms, now)
-            self._network.produced(event.node_id, latency_ms, now)
+            self._all.request_latency.add(latency_ms)
+            self._network.produced(event.node_id, latency_ms)
 
     # -- under the lock ---------------------------------------------------------------------------
 

@@ -267,10 +267,9 @@ class ProducerThread:
             self._observe(events)
 
     def _observe(self, events: list[Event]) -> None:
-        now = self._clock()
         for event in events:
             if isinstance(event, Answered):
-                self.metrics.answered(event, now)
+                self.metrics.answered(event)
             elif isinstance(event, NodeDown):
                 self.network_trouble = self._client.last_errors()
 

@@ -173,7 +173,9 @@ class NetworkClient:
         self._connect_wanted(now)
         self._close_idle(now)
         wait = 0.0 if self._events else min(timeout_s, self._next_deadline(now) - now)
-        for event in self._selector.poll(wait):
+        happened = self._selector.poll(wait)
+        self._metrics.fold(self._clock())
+        for event in happened:
             self._on(event, self._clock())
         now = self._clock()
         self._expire(now)
@@ -202,14 +204,14 @@ class NetworkClient:
             return
         state.last_used = now
         if isinstance(event, Connected):
-            self._metrics.connected(now)
+            self._metrics.connected()
             state.connected()
             state.connection.connected(now)
             self._flush(state)
         elif isinstance(event, Received):
             self._received(state, state.connection, event.data, now)
         elif isinstance(event, Sent):
-            self._metrics.sent(state.node.id, state.sending.popleft(), now)
+            self._metrics.sent(state.node.id, state.sending.popleft())
             done = state.connection.sent()
             if done is not None:
                 self._events.append(done)
@@ -225,7 +227,7 @@ class NetworkClient:
             return
         finally:
             answers = sum(not isinstance(event, NodeThrottled) for event in events)
-            self._metrics.received(state.node.id, len(data), answers, now)
+            self._metrics.received(state.node.id, len(data), answers)
         for event in events:
             if isinstance(event, NodeReady):
                 state.ready()
@@ -355,7 +357,7 @@ class NetworkClient:
     def _release(self, state: NodeState) -> None:
         state.sending.clear()
         if self._channels.pop(state.channel, None) is not None:
-            self._metrics.closed(self._clock())
+            self._metrics.closed()
             self._selector.close(state.channel)
 
     def _disconnect(self, state: NodeState, reason: str) -> None:

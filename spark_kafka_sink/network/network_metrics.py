@@ -1,7 +1,8 @@
 """NetworkMetrics: what goes over the connections, and how the I/O thread spends its time.
 
 Owns the sensors that the Java client's Selector has (SelectorMetrics), by its names. It is told:
-once per connection, per request written, per read and per select; the times are arguments.
+once per connection, per request written, per read and per select. What it is told between two
+polls belongs to the time of the first.
 """
 
 from __future__ import annotations
@@ -33,11 +34,8 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
         *count_meter("request", "requests", "requests written"),
         *mean_and_maximum("request-size", "bytes", "size of a request"),
     ),
-    # The value is bytes, and counted are the responses that they complete.
-    "responses": (
-        *meter("incoming-byte", "bytes", "bytes read"),
-        *count_meter("response", "responses", "responses received"),
-    ),
+    "bytes_received": meter("incoming-byte", "bytes", "bytes read"),
+    "responses": meter("response", "responses", "responses received"),
     "select_time": (
         *count_meter("select", "calls", "times that the I/O thread looked for something to do"),
         MetricTemplate(
@@ -70,10 +68,8 @@ NODE_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
         *count_meter("request", "requests", "requests written to the node"),
         *mean_and_maximum("request-size", "bytes", "size of a request to the node"),
     ),
-    "responses": (
-        *meter("incoming-byte", "bytes", "bytes read from the node"),
-        *count_meter("response", "responses", "responses of the node"),
-    ),
+    "bytes_received": meter("incoming-byte", "bytes", "bytes read from the node"),
+    "responses": meter("response", "responses", "responses of the node"),
     "latency": mean_and_maximum(
         "request-latency", "ms", "time from a Produce request to the node to its response"
     ),
@@ -85,6 +81,7 @@ class _Sensors:
     connections_closed: Sensor
     connections_created: Sensor
     requests: Sensor
+    bytes_received: Sensor
     responses: Sensor
     select_time: Sensor
     io_time: Sensor
@@ -93,6 +90,7 @@ class _Sensors:
 @dataclass(frozen=True, slots=True)
 class _NodeSensors:
     requests: Sensor
+    bytes_received: Sensor
     responses: Sensor
     latency: Sensor
 
@@ -109,38 +107,47 @@ class NetworkMetrics:
         metrics.gauge(GROUP, total, self._operation_total)
         self._nodes: dict[int, _NodeSensors] = {}
 
-    def connected(self, now: float) -> None:
+    def fold(self, now: float) -> None:
+        """Note that a wait is over, as `Metrics.fold` wants it."""
+        self._metrics.fold(now)
+
+    def connected(self) -> None:
         """Note a connection that came up."""
-        self._all.connections_created.record(1, now)
+        self._all.connections_created.add(1)
 
-    def closed(self, now: float) -> None:
+    def closed(self) -> None:
         """Note a connection that is gone, or never came up."""
-        self._all.connections_closed.record(1, now)
+        self._all.connections_closed.add(1)
 
-    def sent(self, node_id: int, size_bytes: int, now: float) -> None:
+    def sent(self, node_id: int, size_bytes: int) -> None:
         """Note a request that was written whole."""
-        self._all.requests.record(size_bytes, now)
-        self._node(node_id).requests.record(size_bytes, now)
+        self._all.requests.add(size_bytes)
+        self._node(node_id).requests.add(size_bytes)
 
-    def received(self, node_id: int, size_bytes: int, responses: int, now: float) -> None:
+    def received(self, node_id: int, size_bytes: int, responses: int) -> None:
         """Note a read and how many responses are complete with it."""
-        self._all.responses.record(size_bytes, now, responses)
-        self._node(node_id).responses.record(size_bytes, now, responses)
+        node = self._node(node_id)
+        self._all.bytes_received.add(size_bytes)
+        node.bytes_received.add(size_bytes)
+        if responses:
+            self._all.responses.add(responses)
+            node.responses.add(responses)
 
-    def produced(self, node_id: int, latency_ms: float, now: float) -> None:
+    def produced(self, node_id: int, latency_ms: float) -> None:
         """Note how long a node took to answer a Produce request."""
-        self._node(node_id).latency.record(latency_ms, now)
+        self._node(node_id).latency.add(latency_ms)
 
     def polled(self, started: float, selected: float, ended: float) -> None:
         """Note a poll: when it began to wait, began to read and write, and was done."""
-        self._all.select_time.record((selected - started) * 1e9, ended)
-        self._all.io_time.record((ended - selected) * 1e9, ended)
+        self.fold(selected)
+        self._all.select_time.add((selected - started) * 1e9)
+        self._all.io_time.add((ended - selected) * 1e9)
 
     def _operation_rate(self, now: float) -> float:
-        return self._all.requests.count_rate(now) + self._all.responses.count_rate(now)
+        return self._all.requests.count_rate(now) + self._all.responses.rate(now)
 
     def _operation_total(self, now: float) -> float:
-        return self._all.requests.count(now) + self._all.responses.count(now)
+        return self._all.requests.count(now) + self._all.responses.total(now)
 
     def _node(self, node_id: int) -> _NodeSensors:
         node = self._nodes.get(node_id)

@@ -95,6 +95,7 @@ for name, value in producer.metrics().items():
         print(name.tags["topic"], name.name, value)
 ```
 
+A value is in the totals at once, and in its window to the second.
 Averages, maxima, rates and ratios look back over `metrics.num.samples` windows of
 `metrics.sample.window.ms` (2 of 30 s); a rate is taken over all windows but one at least, so that a
 young producer's is not too high. What has no value is NaN. Totals are since the producer was made.

@@ -22,7 +22,7 @@ BACKOFF = ExponentialBackoff(0.1, 1.0)
 def metadata_of(leaders: list[int]) -> ClusterMetadata:
     """Give the metadata of a client that knows these leaders, -1 for none."""
     metadata = ClusterMetadata(300.0, BACKOFF, Random(1))
-    metadata.track(TOPIC)
+    metadata.track(TOPIC, 0.0)
     lead(metadata, leaders, 0.0)
     return metadata
 

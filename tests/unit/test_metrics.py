@@ -24,7 +24,7 @@ Recorded = list[tuple[float, float]]
 
 def sensor(recorded: Recorded, num_samples: int = 2, window_s: float = 30.0) -> Sensor:
     """Make a sensor that has recorded values."""
-    made = Sensor(num_samples, window_s)
+    made = Sensor(Metrics(num_samples=num_samples, window_s=window_s))
     for at, value in recorded:
         made.record(value, at)
     return made
@@ -72,7 +72,7 @@ def test_counts_averages_and_maxima_forget_with_their_windows_and_totals_never()
 
 
 def test_a_sensor_without_values_has_no_average_and_no_maximum_but_rates_of_zero() -> None:
-    found = statistics(Sensor(2, 30.0), 1000)
+    found = statistics(sensor([]), 1000)
     assert [math.isnan(value) for value in found[:2]] == [True, True]
     assert found[2:] == [0, 0, 0, 0, 0]
 
@@ -131,13 +131,42 @@ def test_looking_changes_nothing() -> None:
     rng = random.Random(seed)
     for _ in range(300):
         num_samples, window_ms, now, recorded = _script(rng)
-        alone, looked_at = (Sensor(num_samples, window_ms / 1000) for _ in range(2))
+        alone, looked_at = (sensor([], num_samples, window_ms / 1000) for _ in range(2))
         for at, value in recorded:
             statistics(looked_at, at / 1000)
             alone.record(value, at / 1000)
             looked_at.record(value, at / 1000)
         found, expected = (statistics(each, now / 1000) for each in (looked_at, alone))
         assert found == pytest.approx(expected, rel=0, nan_ok=True), seed
+
+
+def test_values_added_are_seen_at_once_and_count_from_the_second_they_were_added_in() -> None:
+    seed = random.randrange(2**32)
+    rng = random.Random(seed)
+    for _ in range(300):
+        num_samples, window_ms, end, script = _script(rng)
+        metrics = Metrics(num_samples=num_samples, window_s=window_ms / 1000)
+        added, recorded = metrics.sensor("g", []), Sensor(metrics)
+        for at, value in script:
+            metrics.fold(at / 1000)
+            assert 0 <= at / 1000 - metrics.added_since < 1
+            added.add(value)
+            recorded.record(value, metrics.added_since)
+            found, expected = (statistics(each, at / 1000) for each in (added, recorded))
+            assert found == pytest.approx(expected, rel=1e-12, nan_ok=True), seed
+        found, expected = (statistics(each, end / 1000) for each in (added, recorded))
+        assert found == pytest.approx(expected, rel=1e-12, nan_ok=True), seed
+
+
+def test_what_was_added_does_not_pile_up() -> None:
+    metrics = Metrics()
+    sensor = metrics.sensor("g", [])
+    for second in range(5):
+        metrics.fold(second)
+        for _ in range(1000):
+            sensor.add(1.0)
+        assert len(sensor._state[1]) == 1000
+    assert sensor.total(5) == 5000
 
 
 def test_names_are_equal_by_name_group_and_tags() -> None:

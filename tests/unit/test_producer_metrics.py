@@ -63,6 +63,7 @@ class Measured:
 
     def send(self) -> list[ClientRequest]:
         """Let the producer send what is due, and measure it as the I/O thread does."""
+        self.network.fold(self.now)
         self.producer.now = self.now
         requests = self.producer.poll()
         for request in requests:
@@ -75,7 +76,7 @@ def test_all_metrics_of_the_table_are_there_once_a_topic_and_a_node_are_known() 
     measured.producer.ready()
     measured.producer.append(0, [b"a"])
     measured.send()
-    measured.network.received(1, 1, 1, 0.0)
+    measured.network.received(1, 1, 1)
     found = {(n.group, n.name, tuple(n.tags)) for n in measured.metrics.measure(0.0)}
     assert found == {(g.name, t.name, g.tags) for g in groups() for t in g.templates}
 
@@ -154,11 +155,11 @@ def test_latency_is_that_of_produce_requests_and_throttling_that_of_all() -> Non
     request = ClientRequest(node_id=1, message=MetadataRequest(topics=[]))
     produced = ProduceResponse(responses=[], throttle_time_ms=30)
     metadata = MetadataResponse(brokers=[], topics=[], throttle_time_ms=10)
-    measured.metrics.answered(Answered(request, 1, produced, 13, 0.25), 1.0)
-    measured.metrics.answered(Answered(request, 2, produced, 13, 0.75), 1.0)
-    measured.metrics.answered(Answered(request, 1, metadata, 13, 9.0), 1.0)
+    measured.metrics.answered(Answered(request, 1, produced, 13, 0.25))
+    measured.metrics.answered(Answered(request, 2, produced, 13, 0.75))
+    measured.metrics.answered(Answered(request, 1, metadata, 13, 9.0))
     # With acks=0 there is no response.
-    measured.metrics.answered(Answered(request, 1, None), 1.0)
+    measured.metrics.answered(Answered(request, 1, None))
     assert measured.value("request-latency-avg") == 500
     assert measured.value("request-latency-max", node="node-1") == 250
     assert measured.value("request-latency-max", node="node-2") == 750

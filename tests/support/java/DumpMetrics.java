@@ -21,14 +21,13 @@ public class DumpMetrics {
                  Map.of("bootstrap.servers", "127.0.0.1:" + broker.getLocalPort()),
                  new ByteArraySerializer(), new ByteArraySerializer())) {
             broker.accept();
-            boolean node = false;
-            while (!node) {
-                for (MetricName n : producer.metrics().keySet()) {
-                    lines.add(String.join("|", n.group(), n.name(),
-                        String.join(",", new TreeSet<>(n.tags().keySet())), n.description()));
-                    node |= n.name().equals("request-latency-max") && n.tags().containsKey("node-id");
-                }
-            }
+            // The last metric that a connection registers.
+            while (producer.metrics().keySet().stream().noneMatch(
+                    n -> n.name().equals("request-latency-max") && n.tags().containsKey("node-id")))
+                Thread.onSpinWait();
+            for (MetricName n : producer.metrics().keySet())
+                lines.add(String.join("|", n.group(), n.name(),
+                    String.join(",", new TreeSet<>(n.tags().keySet())), n.description()));
             producer.close(java.time.Duration.ZERO);
         }
         lines.forEach(System.out::println);

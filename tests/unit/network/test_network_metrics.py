@@ -169,8 +169,9 @@ def test_an_answer_tells_how_long_it_took() -> None:
 def test_a_read_may_bring_no_response_or_several() -> None:
     registry = Metrics()
     metrics = NetworkMetrics(registry)
-    metrics.received(1, 10, 0, 0.0)
-    metrics.received(1, 30, 3, 40.0)
+    metrics.received(1, 10, 0)
+    metrics.fold(40.0)
+    metrics.received(1, 30, 3)
     found = {(n.name, *n.tags.values()): value for n, value in registry.measure(40.0).items()}
     for node in ((), ("node-1",)):
         assert found["incoming-byte-total", *node] == 40
@@ -197,5 +198,6 @@ def test_shares_of_time_are_of_the_time_since_the_first_poll() -> None:
     metrics = NetworkMetrics(registry)
     metrics.polled(0.0, 0.0, 0.0)
     metrics.polled(0.0, 6.0, 8.0)
+    metrics.fold(8.0)
     found = {name.name: value for name, value in registry.measure(8.0).items()}
     assert (found["io-wait-ratio"], found["io-ratio"]) == (0.75, 0.25)
