@@ -1,8 +1,8 @@
 """Connections between the producer and the simulated brokers, in place of sockets.
 
-`SimulatedSelector` has the calls of `network.selector.Selector`, so the real `NetworkClient` runs on
-it. What it carries are frames, encoded and decoded by the real `Connection`, or, for speed, the
-messages themselves (`MessageConnection`).
+`SimulatedSelector` has the calls of `network.selector.Selector`, so the real `NetworkClient`
+runs on it. What it carries are frames, encoded and decoded by the real `Connection`, or, for speed,
+the messages themselves (`MessageConnection`).
 
 What is sent on a connection arrives in order, each message after a delay of its own. A connection
 may break (one side, or both, learn of it), fall silent without anybody learning of it, or stall, in
@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, cast
 
-from simulation.cluster import FIRST_PORT, Cluster, Session
+from simulation.cluster import FIRST_PORT, Cluster
+from simulation.controller import Session
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink.network.connection import Connection, ConnectionState
 from spark_kafka_sink.network.inflight import InFlightRequest
@@ -38,6 +39,7 @@ from spark_kafka_sink.wire.messages import (
     APIS,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    Request,
 )
 from spark_kafka_sink.wire.primitives import Buffer, Writer
 from spark_kafka_sink.wire.versions import NodeApiVersions
@@ -86,10 +88,10 @@ class MessageConnection(Connection):
     def _post(
         self,
         request: ClientRequest | None,
-        message: Any,
+        message: Request,
         now: float,
         *,
-        expects_response: bool,  # noqa: ANN401 - any request type
+        expects_response: bool,
     ) -> None:
         api = API_OF[type(message)]
         number = self._correlation_id()
