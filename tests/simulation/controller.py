@@ -51,7 +51,7 @@ class ClusterShape:
     topic_bytes: int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Waiting:
     """A Produce request that waits for its batches to be replicated (DelayedProduce)."""
 

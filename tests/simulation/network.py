@@ -173,9 +173,8 @@ class SimulatedSelector:
         self._was_used = True
         now = self._scheduler.now
         channel.last_arrival = max(channel.last_arrival, channel.stalled_until, now + self._delay())
-        self._scheduler.after(channel.last_arrival - now, self._arrived, channel)
-        written = max(0.0, channel.stalled_until - now)
-        self._scheduler.after(written, self._tell, channel, Sent(channel_id))
+        self._scheduler.at(channel.last_arrival, self._arrived, channel)
+        self._scheduler.at(channel.stalled_until, self._tell, channel, Sent(channel_id))
 
     def close(self, channel_id: int) -> None:
         """Close from the producer's side; what is under way may still arrive."""
@@ -282,7 +281,7 @@ class SimulatedSelector:
         channel.last_answer = max(channel.last_answer, held_until, now + self._delay())
         data = _frame(asked, response) if self._as_bytes else (asked, response)
         received = Received(channel.id, cast(bytes, data))
-        self._scheduler.after(channel.last_answer - now, self._tell, channel, received)
+        self._scheduler.at(channel.last_answer, self._tell, channel, received)
 
     def _tell(self, channel: Channel, event: SelectorEvent) -> None:
         if channel.id in self.channels and not channel.is_silent:
