@@ -67,6 +67,7 @@ class Cluster(Controller):
             InitProducerIdRequest: self._init_producer_id,
             ProduceRequest: self._produce,
         }
+        self._seen: dict[tuple[TopicPartition, int, int, int], tuple[int, ...]] = {}
         self._next_producer_id = 4000
         self._names = {topic_id: name for name, topic_id in shape.topic_ids.items()}
 
@@ -212,6 +213,7 @@ class Cluster(Controller):
             for data in topic.partition_data:
                 tp = TopicPartition(name, data.index)
                 batch = _batch_of(data)
+                self._check_identity(tp, batch)
                 answer = self._append(broker, tp, batch, request.acks)
                 self.scheduler.trace(
                     f"broker {broker.id}", "{} pid {} epoch {} seq {}: records {} -> {} at {}",
@@ -227,6 +229,19 @@ class Cluster(Controller):
             return
         broker.waiting.append(waiting)
         self.scheduler.after(request.timeout_ms / 1000, self._give_up_waiting, broker, waiting)
+
+    def _check_identity(self, tp: TopicPartition, batch: Batch) -> None:
+        """Check that one sequence always stands for the same records."""
+        if batch.producer_id < 0:
+            return
+        key = tp, batch.producer_id, batch.epoch, batch.base_sequence
+        before = self._seen.setdefault(key, batch.numbers)
+        if before != batch.numbers:
+            message = (
+                f"{tp}: epoch {batch.epoch}, sequence {batch.base_sequence} stood for records "
+                f"{_span(before)} and now for {_span(batch.numbers)}"
+            )
+            raise SimulationError(message)
 
     def _append(
         self, broker: Broker, tp: TopicPartition, batch: Batch, acks: int
