@@ -10,7 +10,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean java python
+.PHONY: help demo test check soak bench clean java python
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/'
@@ -27,6 +27,9 @@ check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+soak: $(VENV)/.test  ## the producer in a simulated cluster with faults, on every core; SEEDS=200000 FIRST=0
+	@PYTHONPATH=tests exec $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
 
 bench: java .venv-bench/.bench  ## this sink, Spark's own, and the broker's ceiling, in one run; ARGS="--cells 100B 1KB 10KB"
 	@PYTHONPATH=tests PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)

@@ -95,6 +95,7 @@ class BatchCompletion:
         if code == codes.MESSAGE_TOO_LARGE and batch.record_count > 1:
             self._split(batch)
             return
+        batch.maybe_written = not _is_not_written(code, answer)
         if self._can_retry(batch, code, answer, now):
             # A newer leader than the one that was asked need not be waited for (KIP-951).
             moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
@@ -157,18 +158,13 @@ class BatchCompletion:
             return False
         if self._sequences is not None:
             if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                # A broker that has the batch knows it: it is not written.
-                batch.maybe_written = False
                 if self._sequences.follows_last_acked(batch):
                     self._sequences.request_epoch_bump(batch)
                 return True
             if code == codes.UNKNOWN_PRODUCER_ID:
-                if answer is not None and answer.log_start_offset != -1:
-                    # If it was written, retention has deleted it since.
-                    batch.maybe_written = False
+                if _is_not_written(code, answer):
                     self._sequences.request_epoch_bump(batch)
                 return True
-        batch.maybe_written = True
         return error_code(code).retriable
 
     def _give_up(self, batch: ProducerBatch, error: KafkaException) -> None:
@@ -191,6 +187,16 @@ class BatchCompletion:
         self._accumulator.complete(batch)
         self._accumulator.deallocate(batch)
         self._done.append(batch)
+
+
+def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
+    """Whether the log has no batch of this sequence, whatever became of earlier attempts.
+
+    A broker recognises a batch that it has, unless retention has deleted it since.
+    """
+    if code == codes.UNKNOWN_PRODUCER_ID:
+        return answer is not None and answer.log_start_offset != -1
+    return code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def _reason(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:

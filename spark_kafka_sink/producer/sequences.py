@@ -154,7 +154,7 @@ class Sequences:
             self._to_restart.add(batch.topic_partition)
 
     def bump_epoch_if_needed(self) -> None:
-        """Renumber the partitions that need it and of which nothing is or may be at a broker.
+        """Give new numbers to partitions that need it and of which nothing may be at a broker.
 
         The epoch is raised unless it is a new one to each of them. An epoch past the last one means
         a new producer id: the sender then asks for one.

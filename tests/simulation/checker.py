@@ -148,6 +148,13 @@ class Checker(Deliveries):
             for batch in batches:
                 self._require(batch in self._done, f"{batch!r} never ended")
             self._check_log(tp)
+        reported = sum(delivery.records for delivery in self.partitions.values())
+        appended = sum(map(len, self._ledger.appended.values()))
+        self._require(
+            reported + self.failed_records == appended,
+            f"{reported} delivered and {self.failed_records} failed records were reported of "
+            f"{appended}",
+        )
 
     def _check_log(self, tp: TopicPartition) -> None:
         log = self._cluster.final_log(tp)

@@ -1,12 +1,8 @@
-"""Brokers, their controller and their logs: what a Kafka cluster promises a producer, and no more.
-
-The controller knows who leads; each broker knows it a little later, and until then acts on what it
-knew: an old leader goes on taking batches that its followers no longer fetch. acks=all is answered
-when every in-sync replica has the batch (the high watermark), so it survives every clean election.
+"""Brokers that answer: what a Kafka cluster promises a producer, and no more.
 
 A broker takes one request of a connection at a time (SocketServer mutes the channel). What had
 arrived on a connection that broke may still be processed, in order, and always before anything that
-comes on a later connection.
+comes on a later connection. acks=all is answered when the batch is committed.
 
 `handlers` has one row per request type: a transaction coordinator would add its own.
 """
@@ -15,13 +11,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final, NamedTuple
-from uuid import UUID
+from typing import Any, Final
 
 from simulation.batches import Batch, read_batch
-from simulation.replica import Replica, Rules
+from simulation.controller import (
+    NO_LEADER,
+    Broker,
+    ClusterShape,
+    Controller,
+    Reply,
+    Session,
+    Waiting,
+)
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.model import TopicPartition
@@ -49,118 +51,25 @@ from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
 
 FIRST_PORT: Final = 9000
 NOT_ENOUGH_REPLICAS: Final = 19
-_NO_LEADER: Final = -1
-
-Reply = Callable[[Any], None]
 
 
-class Leadership(NamedTuple):
-    """Who leads a partition since which epoch, and which replicas are in sync."""
-
-    leader: int
-    epoch: int
-    in_sync: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterShape:
-    """What does not change: brokers 1 to `brokers`, topics by name, and how brokers behave.
-
-    first_epoch: of the producer ids given out. topic_bytes: max.message.bytes, None for no limit.
-    """
-
-    brokers: int
-    partitions: list[TopicPartition]
-    topic_ids: dict[str, UUID]
-    replication: int
-    min_in_sync: int
-    first_epoch: int
-    rules: Rules
-    hints: bool
-    topic_bytes: int | None = None
-
-
-@dataclass(slots=True)
-class Waiting:
-    """A Produce request that waits for its batches to be replicated (DelayedProduce)."""
-
-    request: ProduceRequest
-    needs: dict[TopicPartition, int]
-    answers: dict[TopicPartition, PartitionProduceResponse]
-    reply: Reply
-
-
-@dataclass(slots=True, eq=False)
-class Session:
-    """A broker's end of a connection: requests wait here until the one before is answered."""
-
-    broker: Broker
-    reply: Callable[[Any, Any], None]
-    hang_up: Callable[[], None]
-    requests: deque[Any] = field(default_factory=deque)
-    is_busy: bool = False
-    is_open: bool = True
-
-
-class Broker:
-    """One broker: what it knows, its logs, and what waits at it."""
-
-    def __init__(self, number: int) -> None:
-        self.id = number
-        self.is_alive = True
-        self.paused_until = 0.0
-        self.known: dict[TopicPartition, Leadership] = {}
-        self.known_alive: frozenset[int] = frozenset()
-        self.lags_until = 0.0
-        self.logs: dict[TopicPartition, Replica] = {}
-        self.fetched: dict[TopicPartition, dict[int, int]] = {}
-        self.waiting: list[Waiting] = []
-        self.closed: list[Session] = []
-        self.slow_s = 0.0
-        self.throttle_ms = 0
-        self.transient_error = codes.NONE
-        self.fetches_slowly_s = 0.0
-
-    def leads(self, tp: TopicPartition) -> bool:
-        """Whether this broker believes to lead a partition."""
-        known = self.known.get(tp)
-        return known is not None and known.leader == self.id
-
-
-class Cluster:
-    """All brokers and the controller's truth."""
+class Cluster(Controller):
+    """All brokers, with their connections and requests."""
 
     def __init__(self, shape: ClusterShape, scheduler: Scheduler, random: Random) -> None:
-        self.shape = shape
-        self.scheduler = scheduler
-        self.random = random
-        self.brokers = {n: Broker(n) for n in range(1, shape.brokers + 1)}
-        self.truth: dict[TopicPartition, Leadership] = {}
-        self.replicas: dict[TopicPartition, list[int]] = {}
-        self.written: dict[TopicPartition, set[tuple[int, int]]] = {}
+        super().__init__(shape, scheduler, random)
+        self.written: dict[TopicPartition, set[tuple[int, int]]] = {
+            tp: set() for tp in shape.partitions
+        }
         self.handlers: dict[type, Callable[[Broker, Any, Reply], None]] = {
             ApiVersionsRequest: self._api_versions,
             MetadataRequest: self._metadata,
             InitProducerIdRequest: self._init_producer_id,
             ProduceRequest: self._produce,
         }
+        self._seen: dict[tuple[TopicPartition, int, int, int], tuple[int, ...]] = {}
         self._next_producer_id = 4000
-        for number, tp in enumerate(shape.partitions):
-            self._create(tp, number)
         self._names = {topic_id: name for name, topic_id in shape.topic_ids.items()}
-
-    def _create(self, tp: TopicPartition, number: int) -> None:
-        brokers = list(self.brokers)
-        replicas = [brokers[(number + i) % len(brokers)] for i in range(self.shape.replication)]
-        self.replicas[tp] = replicas
-        self.truth[tp] = Leadership(replicas[0], 0, frozenset(replicas))
-        self.written[tp] = set()
-        for broker in self.brokers.values():
-            if broker.id in replicas:
-                broker.logs[tp] = Replica(self.shape.rules)
-                broker.fetched[tp] = {}
-            broker.known[tp] = self.truth[tp]
-            broker.known_alive = frozenset(brokers)
 
     # -- connections ------------------------------------------------------------------------------
 
@@ -250,7 +159,7 @@ class Cluster:
                 ),
             )
             known = broker.known[tp]
-            has_leader = known.leader != _NO_LEADER
+            has_leader = known.leader != NO_LEADER
             topic.partitions.append(
                 MetadataResponsePartition(
                     error_code=codes.NONE if has_leader else codes.LEADER_NOT_AVAILABLE,
@@ -304,6 +213,7 @@ class Cluster:
             for data in topic.partition_data:
                 tp = TopicPartition(name, data.index)
                 batch = _batch_of(data)
+                self._check_identity(tp, batch)
                 answer = self._append(broker, tp, batch, request.acks)
                 self.scheduler.trace(
                     f"broker {broker.id}", "{} pid {} epoch {} seq {}: records {} -> {} at {}",
@@ -320,6 +230,19 @@ class Cluster:
         broker.waiting.append(waiting)
         self.scheduler.after(request.timeout_ms / 1000, self._give_up_waiting, broker, waiting)
 
+    def _check_identity(self, tp: TopicPartition, batch: Batch) -> None:
+        """Check that one sequence always stands for the same records."""
+        if batch.producer_id < 0:
+            return
+        key = tp, batch.producer_id, batch.epoch, batch.base_sequence
+        before = self._seen.setdefault(key, batch.numbers)
+        if before != batch.numbers:
+            message = (
+                f"{tp}: epoch {batch.epoch}, sequence {batch.base_sequence} stood for records "
+                f"{_span(before)} and now for {_span(batch.numbers)}"
+            )
+            raise SimulationError(message)
+
     def _append(
         self, broker: Broker, tp: TopicPartition, batch: Batch, acks: int
     ) -> PartitionProduceResponse:
@@ -327,7 +250,7 @@ class Cluster:
             return self._not_leader(broker, tp)
         if broker.transient_error != codes.NONE and self.random.random() < 0.5:
             return PartitionProduceResponse(index=tp.partition, error_code=broker.transient_error)
-        if acks == -1 and len(self._in_sync(broker, tp)) < self.shape.min_in_sync:
+        if acks == -1 and len(self.in_sync(broker, tp)) < self.shape.min_in_sync:
             return PartitionProduceResponse(index=tp.partition, error_code=NOT_ENOUGH_REPLICAS)
         if self.shape.topic_bytes is not None and batch.size_bytes > self.shape.topic_bytes:
             return PartitionProduceResponse(index=tp.partition, error_code=codes.MESSAGE_TOO_LARGE)
@@ -337,7 +260,7 @@ class Cluster:
             self.written[tp].update(
                 (number, appended.base_offset + i) for i, number in enumerate(batch.numbers)
             )
-            self._schedule_fetches(broker, tp)
+            self.schedule_fetches(broker, tp)
         return PartitionProduceResponse(
             index=tp.partition,
             error_code=appended.code,
@@ -370,22 +293,10 @@ class Cluster:
                 throttle_time_ms=broker.throttle_ms,
                 node_endpoints=[
                     NodeEndpoint(node_id=n, host=f"b{n}", port=FIRST_PORT + n)
-                    for n in sorted(hinted - {_NO_LEADER})
+                    for n in sorted(hinted - {NO_LEADER})
                 ],
             )
         )
-
-    # -- replication ------------------------------------------------------------------------------
-
-    def _in_sync(self, broker: Broker, tp: TopicPartition) -> frozenset[int]:
-        """Give the in-sync replicas a leader counts with: the controller's, if it still leads."""
-        truth, known = self.truth[tp], broker.known[tp]
-        return truth.in_sync if truth.epoch == known.epoch else known.in_sync
-
-    def _high_watermark(self, broker: Broker, tp: TopicPartition) -> int:
-        fetched = broker.fetched[tp]
-        ends = [fetched.get(n, 0) for n in self._in_sync(broker, tp) if n != broker.id]
-        return min([broker.logs[tp].end_offset, *ends])
 
     def _is_replicated(self, broker: Broker, waiting: Waiting) -> bool:
         """Tell whether a request can be answered; partitions that are lost get their error."""
@@ -395,7 +306,7 @@ class Cluster:
                 continue
             if not broker.leads(tp):
                 waiting.answers[tp] = self._not_leader(broker, tp)
-            elif self._high_watermark(broker, tp) < end:
+            elif self.high_watermark(broker, tp) < end:
                 done = False
         return done
 
@@ -404,176 +315,27 @@ class Cluster:
             return
         broker.waiting.remove(waiting)
         for tp, end in waiting.needs.items():
-            if self._high_watermark(broker, tp) < end:
+            if self.high_watermark(broker, tp) < end:
                 waiting.answers[tp] = PartitionProduceResponse(
                     index=tp.partition, error_code=codes.REQUEST_TIMED_OUT
                 )
         self._answer(broker, waiting)
 
-    def _complete_waiting(self, broker: Broker) -> None:
+    def complete_waiting(self, broker: Broker) -> None:
+        """Answer what waited for the replication that a broker has just seen."""
         for waiting in [w for w in broker.waiting if self._is_replicated(broker, w)]:
             broker.waiting.remove(waiting)
             self._answer(broker, waiting)
-
-    def _schedule_fetches(self, leader: Broker, tp: TopicPartition) -> None:
-        for number in self.replicas[tp]:
-            if number != leader.id:
-                delay = self.random.uniform(0.0002, 0.003)
-                delay += self.brokers[number].fetches_slowly_s
-                self.scheduler.after(delay, self._fetch, leader, number, tp)
-
-    def _fetch(self, leader: Broker, number: int, tp: TopicPartition) -> None:
-        """Let a follower fetch, where both sides agree on the leader's epoch."""
-        follower = self.brokers[number]
-        if not (leader.is_alive and follower.is_alive and leader.leads(tp)):
-            return
-        if leader.known[tp].epoch != follower.known[tp].epoch:
-            return
-        if max(leader.paused_until, follower.paused_until) > self.scheduler.now:
-            self.scheduler.after(0.05, self._fetch, leader, number, tp)
-            return
-        follower.logs[tp].copy_from(leader.logs[tp])
-        leader.fetched[tp][number] = leader.logs[tp].end_offset
-        truth = self.truth[tp]
-        if number not in truth.in_sync and truth.epoch == leader.known[tp].epoch:
-            self._alter(tp, truth.in_sync | {number})
-        self._complete_waiting(leader)
-
-    # -- the controller ---------------------------------------------------------------------------
-
-    def elect(self, tp: TopicPartition, wanted: int | None = None) -> None:
-        """Choose a leader among the replicas that are in sync and alive, `wanted` if it is."""
-        truth = self.truth[tp]
-        able = [n for n in self.replicas[tp] if n in truth.in_sync and self.brokers[n].is_alive]
-        leader = wanted if wanted in able else next(iter(able), _NO_LEADER)
-        in_sync = frozenset(able) or truth.in_sync
-        self.truth[tp] = Leadership(leader, truth.epoch + 1, in_sync)
-        self.scheduler.trace(
-            "controller", "{} led by {} in epoch {}, in sync {}",
-            tp, leader, truth.epoch + 1, sorted(in_sync),
-        )  # fmt: skip
-        self.tell_all()
-
-    def shrink(self, tp: TopicPartition) -> None:
-        """Take the followers that are behind out of sync, as their leader may ask."""
-        truth = self.truth[tp]
-        leader = self.brokers.get(truth.leader)
-        if leader is None or leader.known[tp].epoch != truth.epoch:
-            return
-        end = leader.logs[tp].end_offset
-        fetched = leader.fetched[tp]
-        in_sync = {n for n in truth.in_sync if n == leader.id or fetched.get(n, 0) >= end}
-        self._alter(tp, frozenset(in_sync))
-        self._complete_waiting(leader)
-
-    def _alter(self, tp: TopicPartition, in_sync: frozenset[int]) -> None:
-        """Change who is in sync; a leader of this epoch learns it at once (AlterPartition)."""
-        self.truth[tp] = truth = self.truth[tp]._replace(in_sync=in_sync)
-        self.scheduler.trace("controller", "{} in sync {}", tp, sorted(in_sync))
-        leader = self.brokers.get(truth.leader)
-        if leader is not None and leader.known[tp].epoch == truth.epoch:
-            leader.known[tp] = truth
-
-    def tell_all(self) -> None:
-        """Let every broker know the truth, each in its own time."""
-        for broker in self.brokers.values():
-            delay = self.random.uniform(0.0005, 0.03)
-            lag = max(0.0, broker.lags_until - self.scheduler.now)
-            self.scheduler.after(delay + lag, self._learn, broker)
-
-    def _learn(self, broker: Broker) -> None:
-        if not broker.is_alive or broker.lags_until > self.scheduler.now:
-            return
-        broker.known_alive = frozenset(n for n, b in self.brokers.items() if b.is_alive)
-        for tp, truth in self.truth.items():
-            before = broker.known[tp]
-            broker.known[tp] = truth
-            if truth.leader == broker.id:
-                if truth.epoch != before.epoch:
-                    broker.logs[tp].take_over()
-                    broker.fetched[tp] = {}
-                self._schedule_fetches(broker, tp)
-            elif broker.id in self.replicas[tp] and truth.leader != _NO_LEADER:
-                delay = self.random.uniform(0.0002, 0.003) + broker.fetches_slowly_s
-                leader = self.brokers[truth.leader]
-                self.scheduler.after(delay, self._fetch, leader, broker.id, tp)
-        self._complete_waiting(broker)
-
-    # -- life and death ---------------------------------------------------------------------------
-
-    def kill(self, broker: Broker) -> None:
-        """End a broker's process; the controller notices after a while."""
-        self.scheduler.trace(f"broker {broker.id}", "dies")
-        broker.is_alive = False
-        broker.waiting.clear()
-        broker.closed.clear()
-        self.scheduler.after(self.random.uniform(0.01, 0.5), self._noticed_dead, broker)
-
-    def _noticed_dead(self, broker: Broker) -> None:
-        if broker.is_alive:
-            return
-        for tp, truth in self.truth.items():
-            if truth.leader == broker.id:
-                self.elect(tp)
-            elif broker.id in truth.in_sync and len(truth.in_sync) > 1:
-                self._alter(tp, truth.in_sync - {broker.id})
-                leader = self.brokers.get(truth.leader)
-                if leader is not None and leader.is_alive:
-                    self._complete_waiting(leader)
-        self.tell_all()
-
-    def start(self, broker: Broker) -> None:
-        """Start a broker again, with the logs it had."""
-        if broker.is_alive:
-            return
-        self.scheduler.trace(f"broker {broker.id}", "starts")
-        broker.is_alive = True
-        for tp, truth in self.truth.items():
-            if truth.leader == broker.id:
-                # It was back before the controller noticed: a new epoch all the same.
-                self.elect(tp, broker.id)
-            elif truth.leader == _NO_LEADER and broker.id in truth.in_sync:
-                self.elect(tp, broker.id)
-        self.tell_all()
-
-    def forget(self, tp: TopicPartition) -> None:
-        """Let retention delete a partition's records and what is known of its producers."""
-        leader = self.brokers.get(self.truth[tp].leader)
-        if leader is None or not leader.leads(tp) or not leader.is_alive:
-            return
-        if self._high_watermark(leader, tp) < leader.logs[tp].end_offset:
-            return
-        self.scheduler.trace("controller", "{} loses its records to retention", tp)
-        for number in self.replicas[tp]:
-            if self.brokers[number].logs[tp].end_offset == leader.logs[tp].end_offset:
-                self.brokers[number].logs[tp].forget()
-
-    def heal(self) -> None:
-        """End every fault of brokers."""
-        for broker in self.brokers.values():
-            broker.paused_until = broker.lags_until = 0.0
-            broker.slow_s = broker.fetches_slowly_s = 0.0
-            broker.throttle_ms, broker.transient_error = 0, codes.NONE
-            self.start(broker)
-        self.tell_all()
-
-    def final_log(self, tp: TopicPartition) -> Replica:
-        """Give the leader's log of a healed cluster."""
-        leader = self.brokers.get(self.truth[tp].leader)
-        if leader is None:
-            message = f"the simulated cluster did not heal: {tp} has no leader"
-            raise SimulationError(message)
-        return leader.logs[tp]
 
 
 def _batch_of(data: PartitionProduceData) -> Batch:
     if data.records is None:
         message = f"partition {data.index} of a Produce request has no records"
         raise SimulationError(message)
-    records = data.records
-    if isinstance(records, Records):
-        return read_batch(b"".join(bytes(buffer) for buffer in records.buffers))
-    return read_batch(bytes(records))
+    # Read from a frame, records are one view; as a message, the buffers that would be sent.
+    records: Any = data.records
+    buffers = records.buffers if isinstance(records, Records) else [records]
+    return read_batch(b"".join(bytes(buffer) for buffer in buffers))
 
 
 def _span(numbers: tuple[int, ...]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from simulation.cluster import Broker, Cluster
+from simulation.cluster import Cluster
+from simulation.controller import Broker
 from simulation.network import SimulatedSelector
 from simulation.scenario import TRANSIENT_ERRORS, Fault, Scenario
 from simulation.scheduler import Scheduler

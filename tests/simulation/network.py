@@ -1,8 +1,8 @@
 """Connections between the producer and the simulated brokers, in place of sockets.
 
-`SimulatedSelector` has the calls of `network.selector.Selector`, so the real `NetworkClient` runs on
-it. What it carries are frames, encoded and decoded by the real `Connection`, or, for speed, the
-messages themselves (`MessageConnection`).
+`SimulatedSelector` has the calls of `network.selector.Selector`, so the real `NetworkClient`
+runs on it. What it carries are frames, encoded and decoded by the real `Connection`, or, for speed,
+the messages themselves (`MessageConnection`).
 
 What is sent on a connection arrives in order, each message after a delay of its own. A connection
 may break (one side, or both, learn of it), fall silent without anybody learning of it, or stall, in
@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, cast
 
-from simulation.cluster import FIRST_PORT, Cluster, Session
+from simulation.cluster import FIRST_PORT, Cluster
+from simulation.controller import Session
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink.network.connection import Connection, ConnectionState
 from spark_kafka_sink.network.inflight import InFlightRequest
@@ -38,6 +39,7 @@ from spark_kafka_sink.wire.messages import (
     APIS,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    Request,
 )
 from spark_kafka_sink.wire.primitives import Buffer, Writer
 from spark_kafka_sink.wire.versions import NodeApiVersions
@@ -87,7 +89,7 @@ class MessageConnection(Connection):
     def _post(
         self,
         request: ClientRequest | None,
-        message: Any,
+        message: Request,
         now: float,
         *,
         expects_response: bool,
@@ -172,9 +174,8 @@ class SimulatedSelector:
         self._was_used = True
         now = self._scheduler.now
         channel.last_arrival = max(channel.last_arrival, channel.stalled_until, now + self._delay())
-        self._scheduler.after(channel.last_arrival - now, self._arrived, channel)
-        written = max(0.0, channel.stalled_until - now)
-        self._scheduler.after(written, self._tell, channel, Sent(channel_id))
+        self._scheduler.at(channel.last_arrival, self._arrived, channel)
+        self._scheduler.at(channel.stalled_until, self._tell, channel, Sent(channel_id))
 
     def close(self, channel_id: int) -> None:
         """Close from the producer's side; what is under way may still arrive."""
@@ -281,7 +282,7 @@ class SimulatedSelector:
         channel.last_answer = max(channel.last_answer, held_until, now + self._delay())
         data = _frame(asked, response) if self._as_bytes else (asked, response)
         received = Received(channel.id, cast(bytes, data))
-        self._scheduler.after(channel.last_answer - now, self._tell, channel, received)
+        self._scheduler.at(channel.last_answer, self._tell, channel, received)
 
     def _tell(self, channel: Channel, event: SelectorEvent) -> None:
         if channel.id in self.channels and not channel.is_silent:

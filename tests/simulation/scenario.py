@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from simulation.cluster import ClusterShape
+from simulation.controller import ClusterShape
 from simulation.replica import Rules
 from spark_kafka_sink.model import TopicPartition
 
@@ -15,7 +15,7 @@ MAX_EPOCH: Final = 2**15 - 1
 
 
 class Fault(NamedTuple):
-    """Something that goes wrong at a time, for a while; `number` chooses the broker or partition."""
+    """Something that goes wrong for a while; `number` chooses the broker or partition."""
 
     at: float
     kind: str
@@ -24,9 +24,10 @@ class Fault(NamedTuple):
 
 
 FAULTS: Final = (
-    "break", "break", "break", "silence", "silence", "stall", "mute", "mute", "kill", "power off", "unreachable", "move",
-    "move", "move", "pause broker", "slow broker", "slow follower", "shrink", "pause producer",
-    "throttle", "lag", "transient error", "transient error", "transient error", "forget",
+    "break", "break", "break", "silence", "silence", "stall", "mute", "mute", "kill", "power off",
+    "unreachable", "move", "move", "move", "pause broker", "slow broker", "slow follower", "shrink",
+    "pause producer", "throttle", "lag", "transient error", "transient error", "transient error",
+    "forget",
 )  # fmt: skip
 
 # Errors that a broker may answer with for a while without having appended anything.
@@ -205,7 +206,7 @@ def _appends(
 
 
 def _faults(random: Random, storms: list[float], heal_at: float) -> list[Fault]:
-    """Draw what goes wrong, mostly in storms, when there is something under way to go wrong with."""
+    """Draw what goes wrong, mostly in storms, when there is something under way."""
     faults = []
     for _ in range(random.choice([0, 4, 8, 16, 24])):
         longest = random.choice([0.05, 0.5, 3.0, 10.0])

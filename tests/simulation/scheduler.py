@@ -26,8 +26,15 @@ class Scheduler:
 
     def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:  # noqa: ANN401 - whatever the call takes
         """Have `call` made in `delay_s` seconds."""
+        self.at(self.now + delay_s, call, *args)
+
+    def at(self, time: float, call: Callable[..., None], *args: Any) -> None:  # noqa: ANN401 - whatever the call takes
+        """Have `call` made at a time, now at the earliest.
+
+        What must stay in order is asked for by time: a delay added again may round otherwise.
+        """
         self._count += 1
-        heapq.heappush(self._events, (self.now + delay_s, self._count, call, args))
+        heapq.heappush(self._events, (max(self.now, time), self._count, call, args))
 
     def next_at(self) -> float:
         """Give when the next event happens, infinity if none is left."""

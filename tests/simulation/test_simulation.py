@@ -59,7 +59,7 @@ def test_a_seed_always_runs_alike(seed: int, capsys: pytest.CaptureFixture[str])
     assert "append records" in logs[0]
 
 
-# -- each way to break the producer, or a broker, is found -------------------------------------------
+# -- each way to break the producer, or a broker, is found ----------------------------------------
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def _no_sequence_checks() -> Iterator[None]:
 
 @contextmanager
 def _acknowledged_before_it_is_replicated() -> Iterator[None]:
-    with mock.patch.object(Cluster, "_is_replicated", lambda *_: True):
+    with mock.patch.object(Cluster, "_is_replicated", return_value=True):
         yield
 
 
@@ -115,10 +115,10 @@ def _another_sequence_on_every_attempt() -> Iterator[None]:
 
 @contextmanager
 def _a_lost_answer_taken_for_a_good_one() -> Iterator[None]:
-    failed = BatchCompletion.failed
+    failed: Any = BatchCompletion.failed
 
     def acknowledge(
-        completion: BatchCompletion, batch: ProducerBatch, code: int, *more: Any
+        completion: BatchCompletion, batch: ProducerBatch, code: int, *more: object
     ) -> None:
         if code == codes.NETWORK_EXCEPTION:
             completion.succeeded(batch, -1, -1)
@@ -152,7 +152,7 @@ def _memory_of_late_answers_lost() -> Iterator[None]:
 
 @contextmanager
 def _deadlines_forgotten() -> Iterator[None]:
-    with mock.patch.object(RecordAccumulator, "expired", lambda *_: []):
+    with mock.patch.object(RecordAccumulator, "expired", return_value=[]):
         yield
 
 

@@ -1,0 +1,292 @@
+"""The brokers' logs and the controller: who leads, what is replicated, who dies and comes back.
+
+The controller knows who leads; each broker knows it a little later, and until then acts on what it
+knew: an old leader goes on taking batches that its followers no longer fetch. What every in-sync
+replica has is committed (the high watermark), and survives every clean election.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from simulation.replica import Replica, Rules
+from simulation.scheduler import Scheduler, SimulationError
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.wire.messages import PartitionProduceResponse, ProduceRequest
+
+NO_LEADER: Final = -1
+
+Reply = Callable[[Any], None]
+
+
+class Leadership(NamedTuple):
+    """Who leads a partition since which epoch, and which replicas are in sync."""
+
+    leader: int
+    epoch: int
+    in_sync: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterShape:
+    """What does not change: brokers 1 to `brokers`, topics by name, and how brokers behave.
+
+    first_epoch: of the producer ids given out. topic_bytes: max.message.bytes, None for no limit.
+    """
+
+    brokers: int
+    partitions: list[TopicPartition]
+    topic_ids: dict[str, UUID]
+    replication: int
+    min_in_sync: int
+    first_epoch: int
+    rules: Rules
+    hints: bool
+    topic_bytes: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A Produce request that waits for its batches to be replicated (DelayedProduce)."""
+
+    request: ProduceRequest
+    needs: dict[TopicPartition, int]
+    answers: dict[TopicPartition, PartitionProduceResponse]
+    reply: Reply
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A broker's end of a connection: requests wait here until the one before is answered."""
+
+    broker: Broker
+    reply: Callable[[Any, Any], None]
+    hang_up: Callable[[], None]
+    requests: deque[Any] = field(default_factory=deque)
+    is_busy: bool = False
+    is_open: bool = True
+
+
+class Broker:
+    """One broker: what it knows, its logs, and what waits at it."""
+
+    def __init__(self, number: int) -> None:
+        self.id = number
+        self.is_alive = True
+        self.paused_until = 0.0
+        self.known: dict[TopicPartition, Leadership] = {}
+        self.known_alive: frozenset[int] = frozenset()
+        self.lags_until = 0.0
+        self.logs: dict[TopicPartition, Replica] = {}
+        self.fetched: dict[TopicPartition, dict[int, int]] = {}
+        self.waiting: list[Waiting] = []
+        self.closed: list[Session] = []
+        self.slow_s = 0.0
+        self.throttle_ms = 0
+        self.transient_error = codes.NONE
+        self.fetches_slowly_s = 0.0
+
+    def leads(self, tp: TopicPartition) -> bool:
+        """Whether this broker believes to lead a partition."""
+        known = self.known.get(tp)
+        return known is not None and known.leader == self.id
+
+
+class Controller:
+    """All brokers, and the truth about them."""
+
+    def __init__(self, shape: ClusterShape, scheduler: Scheduler, random: Random) -> None:
+        self.shape = shape
+        self.scheduler = scheduler
+        self.random = random
+        self.brokers = {n: Broker(n) for n in range(1, shape.brokers + 1)}
+        self.truth: dict[TopicPartition, Leadership] = {}
+        self.replicas: dict[TopicPartition, list[int]] = {}
+        for number, tp in enumerate(shape.partitions):
+            self._create(tp, number)
+
+    def _create(self, tp: TopicPartition, number: int) -> None:
+        brokers = list(self.brokers)
+        replicas = [brokers[(number + i) % len(brokers)] for i in range(self.shape.replication)]
+        self.replicas[tp] = replicas
+        self.truth[tp] = Leadership(replicas[0], 0, frozenset(replicas))
+        for broker in self.brokers.values():
+            if broker.id in replicas:
+                broker.logs[tp] = Replica(self.shape.rules)
+                broker.fetched[tp] = {}
+            broker.known[tp] = self.truth[tp]
+            broker.known_alive = frozenset(brokers)
+
+    def complete_waiting(self, broker: Broker) -> None:
+        """Answer what waited for the replication that a broker has just seen."""
+        raise NotImplementedError
+
+    # -- replication ------------------------------------------------------------------------------
+
+    def in_sync(self, broker: Broker, tp: TopicPartition) -> frozenset[int]:
+        """Give the in-sync replicas a leader counts with: the controller's, if it still leads."""
+        truth, known = self.truth[tp], broker.known[tp]
+        return truth.in_sync if truth.epoch == known.epoch else known.in_sync
+
+    def high_watermark(self, broker: Broker, tp: TopicPartition) -> int:
+        """Give the offset up to which every in-sync replica has a leader's log."""
+        fetched = broker.fetched[tp]
+        ends = [fetched.get(n, 0) for n in self.in_sync(broker, tp) if n != broker.id]
+        return min([broker.logs[tp].end_offset, *ends])
+
+    def schedule_fetches(self, leader: Broker, tp: TopicPartition) -> None:
+        """Let the followers fetch what a leader has, each in its own time."""
+        for number in self.replicas[tp]:
+            if number != leader.id:
+                delay = self.random.uniform(0.0002, 0.003)
+                delay += self.brokers[number].fetches_slowly_s
+                self.scheduler.after(delay, self._fetch, leader, number, tp)
+
+    def _fetch(self, leader: Broker, number: int, tp: TopicPartition) -> None:
+        """Let a follower fetch, where both sides agree on the leader's epoch."""
+        follower = self.brokers[number]
+        if not (leader.is_alive and follower.is_alive and leader.leads(tp)):
+            return
+        if leader.known[tp].epoch != follower.known[tp].epoch:
+            return
+        if max(leader.paused_until, follower.paused_until) > self.scheduler.now:
+            self.scheduler.after(0.05, self._fetch, leader, number, tp)
+            return
+        follower.logs[tp].copy_from(leader.logs[tp])
+        leader.fetched[tp][number] = leader.logs[tp].end_offset
+        truth = self.truth[tp]
+        if number not in truth.in_sync and truth.epoch == leader.known[tp].epoch:
+            self._alter(tp, truth.in_sync | {number})
+        self.complete_waiting(leader)
+
+    # -- the controller ---------------------------------------------------------------------------
+
+    def elect(self, tp: TopicPartition, wanted: int | None = None) -> None:
+        """Choose a leader among the replicas that are in sync and alive, `wanted` if it is."""
+        truth = self.truth[tp]
+        able = [n for n in self.replicas[tp] if n in truth.in_sync and self.brokers[n].is_alive]
+        leader = wanted if wanted in able else next(iter(able), NO_LEADER)
+        in_sync = frozenset(able) or truth.in_sync
+        self.truth[tp] = Leadership(leader, truth.epoch + 1, in_sync)
+        self.scheduler.trace(
+            "controller", "{} led by {} in epoch {}, in sync {}",
+            tp, leader, truth.epoch + 1, sorted(in_sync),
+        )  # fmt: skip
+        self.tell_all()
+
+    def shrink(self, tp: TopicPartition) -> None:
+        """Take the followers that are behind out of sync, as their leader may ask."""
+        truth = self.truth[tp]
+        leader = self.brokers.get(truth.leader)
+        if leader is None or leader.known[tp].epoch != truth.epoch:
+            return
+        end = leader.logs[tp].end_offset
+        fetched = leader.fetched[tp]
+        in_sync = {n for n in truth.in_sync if n == leader.id or fetched.get(n, 0) >= end}
+        self._alter(tp, frozenset(in_sync))
+        self.complete_waiting(leader)
+
+    def _alter(self, tp: TopicPartition, in_sync: frozenset[int]) -> None:
+        """Change who is in sync; a leader of this epoch learns it at once (AlterPartition)."""
+        self.truth[tp] = truth = self.truth[tp]._replace(in_sync=in_sync)
+        self.scheduler.trace("controller", "{} in sync {}", tp, sorted(in_sync))
+        leader = self.brokers.get(truth.leader)
+        if leader is not None and leader.known[tp].epoch == truth.epoch:
+            leader.known[tp] = truth
+
+    def tell_all(self) -> None:
+        """Let every broker know the truth, each in its own time."""
+        for broker in self.brokers.values():
+            delay = self.random.uniform(0.0005, 0.03)
+            lag = max(0.0, broker.lags_until - self.scheduler.now)
+            self.scheduler.after(delay + lag, self._learn, broker)
+
+    def _learn(self, broker: Broker) -> None:
+        if not broker.is_alive or broker.lags_until > self.scheduler.now:
+            return
+        broker.known_alive = frozenset(n for n, b in self.brokers.items() if b.is_alive)
+        for tp, truth in self.truth.items():
+            before = broker.known[tp]
+            broker.known[tp] = truth
+            if truth.leader == broker.id:
+                if truth.epoch != before.epoch:
+                    broker.logs[tp].take_over()
+                    broker.fetched[tp] = {}
+                self.schedule_fetches(broker, tp)
+            elif broker.id in self.replicas[tp] and truth.leader != NO_LEADER:
+                delay = self.random.uniform(0.0002, 0.003) + broker.fetches_slowly_s
+                leader = self.brokers[truth.leader]
+                self.scheduler.after(delay, self._fetch, leader, broker.id, tp)
+        self.complete_waiting(broker)
+
+    # -- life and death ---------------------------------------------------------------------------
+
+    def kill(self, broker: Broker) -> None:
+        """End a broker's process; the controller notices after a while."""
+        self.scheduler.trace(f"broker {broker.id}", "dies")
+        broker.is_alive = False
+        broker.waiting.clear()
+        broker.closed.clear()
+        self.scheduler.after(self.random.uniform(0.01, 0.5), self._noticed_dead, broker)
+
+    def _noticed_dead(self, broker: Broker) -> None:
+        if broker.is_alive:
+            return
+        for tp, truth in self.truth.items():
+            if truth.leader == broker.id:
+                self.elect(tp)
+            elif broker.id in truth.in_sync and len(truth.in_sync) > 1:
+                self._alter(tp, truth.in_sync - {broker.id})
+                leader = self.brokers.get(truth.leader)
+                if leader is not None and leader.is_alive:
+                    self.complete_waiting(leader)
+        self.tell_all()
+
+    def start(self, broker: Broker) -> None:
+        """Start a broker again, with the logs it had."""
+        if broker.is_alive:
+            return
+        self.scheduler.trace(f"broker {broker.id}", "starts")
+        broker.is_alive = True
+        for tp, truth in self.truth.items():
+            if truth.leader == broker.id:
+                # It was back before the controller noticed: a new epoch all the same.
+                self.elect(tp, broker.id)
+            elif truth.leader == NO_LEADER and broker.id in truth.in_sync:
+                self.elect(tp, broker.id)
+        self.tell_all()
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Let retention delete a partition's records and what is known of its producers."""
+        leader = self.brokers.get(self.truth[tp].leader)
+        if leader is None or not leader.leads(tp) or not leader.is_alive:
+            return
+        if self.high_watermark(leader, tp) < leader.logs[tp].end_offset:
+            return
+        self.scheduler.trace("controller", "{} loses its records to retention", tp)
+        for number in self.replicas[tp]:
+            if self.brokers[number].logs[tp].end_offset == leader.logs[tp].end_offset:
+                self.brokers[number].logs[tp].forget()
+
+    def heal(self) -> None:
+        """End every fault of brokers."""
+        for broker in self.brokers.values():
+            broker.paused_until = broker.lags_until = 0.0
+            broker.slow_s = broker.fetches_slowly_s = 0.0
+            broker.throttle_ms, broker.transient_error = 0, codes.NONE
+            self.start(broker)
+        self.tell_all()
+
+    def final_log(self, tp: TopicPartition) -> Replica:
+        """Give the leader's log of a healed cluster."""
+        leader = self.brokers.get(self.truth[tp].leader)
+        if leader is None:
+            message = f"the simulated cluster did not heal: {tp} has no leader"
+            raise SimulationError(message)
+        return leader.logs[tp]
