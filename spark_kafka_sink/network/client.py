@@ -199,18 +199,17 @@ class NetworkClient:
 
     def _received(self, state: _NodeState, connection: Connection, data: bytes, now: float) -> None:
         try:
-            events = connection.received(data, now)
+            for event in connection.received(data, now):
+                self._events.append(event)
+                if isinstance(event, NodeReady):
+                    state.failures = 0
+                    state.setup_until = float("inf")
+                    state.last_error = ""
+                elif isinstance(event, Answered):
+                    self._throttle(state, event, now)
         except ProtocolError as error:
             self._lost(state, str(error), now)
             return
-        for event in events:
-            self._events.append(event)
-            if isinstance(event, NodeReady):
-                state.failures = 0
-                state.setup_until = float("inf")
-                state.last_error = ""
-            elif isinstance(event, Answered):
-                self._throttle(state, event, now)
         self._flush(state)
 
     def _throttle(self, state: _NodeState, answered: Answered, now: float) -> None:

@@ -112,7 +112,7 @@ def test_a_broker_that_refuses_the_version_is_asked_in_one_it_speaks(
     broker.read()
     api = APIS[18]
     refusal = ApiVersionsResponse(error_code=35, api_keys=listed)
-    assert connection.received(broker.frame(api, 0, 0, refusal), 0.0) == []
+    assert list(connection.received(broker.frame(api, 0, 0, refusal), 0.0)) == []
     assert broker.read() == [(18, asked, 1)]
     (event,) = connection.received(broker.frame(api, asked, 1, all_versions()), 0.0)
     assert isinstance(event, NodeReady)
@@ -124,7 +124,7 @@ def test_any_other_refusal_of_versions_is_told() -> None:
     connection.connected(0.0)
     refusal = ApiVersionsResponse(error_code=42, api_keys=[])
     with pytest.raises(ProtocolError, match=r"refused ApiVersions: INVALID_REQUEST \(42\)"):
-        connection.received(broker.frame(APIS[18], 4, 0, refusal), 0.0)
+        list(connection.received(broker.frame(APIS[18], 4, 0, refusal), 0.0))
 
 
 def test_a_refusal_of_version_0_ends_instead_of_going_round() -> None:
@@ -132,9 +132,9 @@ def test_a_refusal_of_version_0_ends_instead_of_going_round() -> None:
     broker = Broker(connection)
     connection.connected(0.0)
     refusal = ApiVersionsResponse(error_code=35, api_keys=[])
-    connection.received(broker.frame(APIS[18], 0, 0, refusal), 0.0)
+    list(connection.received(broker.frame(APIS[18], 0, 0, refusal), 0.0))
     with pytest.raises(ProtocolError, match="refused ApiVersions: UNSUPPORTED_VERSION"):
-        connection.received(broker.frame(APIS[18], 0, 1, refusal), 0.0)
+        list(connection.received(broker.frame(APIS[18], 0, 1, refusal), 0.0))
 
 
 def test_answers_in_pieces_and_several_at_once_are_the_same() -> None:
@@ -144,7 +144,7 @@ def test_answers_in_pieces_and_several_at_once_are_the_same() -> None:
         connection.send(request, 0.0)
     api = API_OF[MetadataRequest]
     stream = b"".join(broker.frame(api, v, c, BROKERS) for _, v, c in broker.read())
-    got = []
+    got: list[Answered | NodeReady] = []
     for byte in stream[:-30]:
         got += connection.received(bytes([byte]), 0.0)
     got += connection.received(stream[-30:], 0.0)
@@ -155,10 +155,10 @@ def test_an_answer_to_something_else_is_refused() -> None:
     connection, broker = ready()
     connection.send(ClientRequest(node_id=1, message=METADATA), 0.0)
     with pytest.raises(ProtocolError, match="answered correlation id 77 where 1 was asked"):
-        connection.received(broker.frame(API_OF[MetadataRequest], 13, 77, BROKERS), 0.0)
+        list(connection.received(broker.frame(API_OF[MetadataRequest], 13, 77, BROKERS), 0.0))
     connection, broker = ready()
     with pytest.raises(ProtocolError, match="where nothing was asked"):
-        connection.received(broker.frame(API_OF[MetadataRequest], 13, 1, BROKERS), 0.0)
+        list(connection.received(broker.frame(API_OF[MetadataRequest], 13, 1, BROKERS), 0.0))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_an_answer_to_something_else_is_refused() -> None:
 def test_a_peer_that_does_not_speak_kafka_is_refused_before_memory_is_taken(data: bytes) -> None:
     connection, _ = ready()
     with pytest.raises(ProtocolError, match="does not speak Kafka's protocol"):
-        connection.received(data, 0.0)
+        list(connection.received(data, 0.0))
 
 
 def test_a_broker_without_a_usable_version_is_told_by_name() -> None:
@@ -177,7 +177,7 @@ def test_a_broker_without_a_usable_version_is_told_by_name() -> None:
     old = ApiVersionsResponse(
         error_code=0, api_keys=[ApiVersion(api_key=3, min_version=0, max_version=1)]
     )
-    connection.received(broker.frame(APIS[18], 4, 0, old), 0.0)
+    list(connection.received(broker.frame(APIS[18], 4, 0, old), 0.0))
     with pytest.raises(UnsupportedVersionException, match=r"Metadata: it accepts 0 to 1"):
         connection.send(ClientRequest(node_id=1, message=METADATA), 0.0)
     produce = ProduceRequest(acks=1, timeout_ms=1, topic_data=[])
