@@ -7,14 +7,15 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 from support import fetch_kafka
-from support.kafka_cluster import KafkaCluster
+from support.fault_proxy import FaultProxy
+from support.kafka_cluster import KafkaCluster, free_ports
 from support.readers import create_topic
 
 if TYPE_CHECKING:
@@ -58,12 +59,14 @@ def scratch() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cluster(version: str, folder: Path, nodes: int) -> Iterator[KafkaCluster]:
+def _cluster(
+    version: str, folder: Path, nodes: int, proxies: Mapping[int, int] | None = None
+) -> Iterator[KafkaCluster]:
     if NO_KAFKA is not None:
         if os.environ.get("REQUIRE_KAFKA") == "1":
             pytest.fail(NO_KAFKA)
         pytest.skip(NO_KAFKA)
-    cluster = KafkaCluster(fetch_kafka.libs(version), folder, nodes)
+    cluster = KafkaCluster(fetch_kafka.libs(version), folder, nodes, proxies=proxies)
     try:
         cluster.start()
         yield cluster
@@ -81,6 +84,15 @@ def kafka(scratch: Path) -> Iterator[KafkaCluster]:
 def old_kafka(scratch: Path) -> Iterator[KafkaCluster]:
     """One node of the last Kafka 3."""
     yield from _cluster(fetch_kafka.OLD, scratch / "old-kafka", nodes=1)
+
+
+@pytest.fixture(scope="session")
+def proxied_kafka(scratch: Path) -> Iterator[tuple[KafkaCluster, FaultProxy]]:
+    """One node of the newest Kafka and the proxy that it tells its clients to use."""
+    (port,) = free_ports(1)
+    for cluster in _cluster(fetch_kafka.NEWEST, scratch / "proxied", nodes=1, proxies={1: port}):
+        with FaultProxy(port, cluster.behind_proxies[1]) as proxy:
+            yield cluster, proxy
 
 
 NewTopic = Callable[..., str]
