@@ -27,7 +27,7 @@ from spark_kafka_sink.errors import (
     exception_class,
 )
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.network import connection
+from spark_kafka_sink.wire.messages import API_VERSIONS
 
 # RD_KAFKA_RESP_ERR__TRANSPORT: has the mock close the connection in place of an answer.
 DISCONNECT = -195
@@ -114,8 +114,8 @@ def topic(
     mock: MockCluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     """A topic of one partition; versions are asked for as the mock can tell them."""
-    spoken = connection.API_VERSIONS._replace(max_version=2)
-    monkeypatch.setattr(connection, "API_VERSIONS", spoken)
+    spoken = API_VERSIONS._replace(max_version=2)
+    monkeypatch.setattr("spark_kafka_sink.network.connection.API_VERSIONS", spoken)
     name = f"topic-{abs(hash(request.node.nodeid))}"
     mock.create_topic(name)
     yield name

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import (
     IllegalStateException,
@@ -149,6 +153,29 @@ def test_answers_in_pieces_and_several_at_once_are_the_same() -> None:
         got += connection.received(bytes([byte]), 0.0)
     got += connection.received(stream[-30:], 0.0)
     assert [e.request for e in got if isinstance(e, Answered)] == requests
+
+
+@given(
+    where=st.integers(0, 200), damage=st.binary(min_size=1, max_size=8), cuts=st.sets(st.integers())
+)
+def test_whatever_a_broker_sends_every_request_is_answered_or_given_back_once(
+    where: int, damage: bytes, cuts: set[int]
+) -> None:
+    connection, broker = ready()
+    requests = [ClientRequest(node_id=1, message=METADATA) for _ in range(3)]
+    for request in requests:
+        connection.send(request, 0.0)
+    api = API_OF[MetadataRequest]
+    stream = b"".join(broker.frame(api, v, c, BROKERS) for _, v, c in broker.read())
+    where %= len(stream)
+    stream = stream[:where] + damage + stream[where + len(damage) :]
+    edges = [0, *sorted({cut % len(stream) for cut in cuts}), len(stream)]
+    answered: list[Answered | NodeReady] = []
+    with suppress(ProtocolError):
+        for start, end in itertools.pairwise(edges):
+            answered += connection.received(stream[start:end], 0.0)
+    found = [event.request for event in answered if isinstance(event, Answered)]
+    assert found + connection.closed() == requests
 
 
 def test_an_answer_to_something_else_is_refused() -> None:
