@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -15,7 +16,7 @@ import hypothesis
 import pytest
 from support import fetch_kafka
 from support.fault_proxy import FaultProxy
-from support.kafka_cluster import KafkaCluster, free_ports
+from support.kafka_cluster import KafkaCluster
 from support.readers import create_topic
 
 if TYPE_CHECKING:
@@ -60,13 +61,16 @@ def scratch() -> Iterator[Path]:
 
 
 def _cluster(
-    version: str, folder: Path, nodes: int, proxies: Mapping[int, int] | None = None
+    version: str, folder: Path, nodes: int, proxies: Mapping[int, FaultProxy] | None = None
 ) -> Iterator[KafkaCluster]:
     if NO_KAFKA is not None:
         if os.environ.get("REQUIRE_KAFKA") == "1":
             pytest.fail(NO_KAFKA)
         pytest.skip(NO_KAFKA)
-    cluster = KafkaCluster(fetch_kafka.libs(version), folder, nodes, proxies=proxies)
+    ports = {node: proxy.port for node, proxy in (proxies or {}).items()}
+    cluster = KafkaCluster(fetch_kafka.libs(version), folder, nodes, proxies=ports)
+    for node, proxy in (proxies or {}).items():
+        proxy.broker_port = cluster.behind_proxies[node]
     try:
         cluster.start()
         yield cluster
@@ -75,9 +79,16 @@ def _cluster(
 
 
 @pytest.fixture(scope="session")
-def kafka(scratch: Path) -> Iterator[KafkaCluster]:
+def proxies() -> Iterator[dict[int, FaultProxy]]:
+    """By node of `kafka`, a proxy that clients may use: they then stay behind the proxies."""
+    with contextlib.ExitStack() as stack:
+        yield {node: stack.enter_context(FaultProxy()) for node in (1, 2, 3)}
+
+
+@pytest.fixture(scope="session")
+def kafka(scratch: Path, proxies: dict[int, FaultProxy]) -> Iterator[KafkaCluster]:
     """Three nodes of the newest Kafka."""
-    yield from _cluster(fetch_kafka.NEWEST, scratch / "kafka", nodes=3)
+    yield from _cluster(fetch_kafka.NEWEST, scratch / "kafka", nodes=3, proxies=proxies)
 
 
 @pytest.fixture(scope="session")
@@ -88,10 +99,9 @@ def old_kafka(scratch: Path) -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def proxied_kafka(scratch: Path) -> Iterator[tuple[KafkaCluster, FaultProxy]]:
-    """One node of the newest Kafka and the proxy that it tells its clients to use."""
-    (port,) = free_ports(1)
-    for cluster in _cluster(fetch_kafka.NEWEST, scratch / "proxied", nodes=1, proxies={1: port}):
-        with FaultProxy(port, cluster.behind_proxies[1]) as proxy:
+    """One node of the newest Kafka and its proxy."""
+    with FaultProxy() as proxy:
+        for cluster in _cluster(fetch_kafka.NEWEST, scratch / "proxied", 1, {1: proxy}):
             yield cluster, proxy
 
 

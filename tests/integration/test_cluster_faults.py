@@ -14,6 +14,7 @@ from random import Random, SystemRandom
 
 import pytest
 from conftest import NewTopic
+from support.fault_proxy import PRODUCE, Fault, FaultProxy, Kind
 from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent, read_with_kafka_python
 from support.steady_load import (
@@ -109,13 +110,29 @@ def test_leaders_move_again_and_again(kafka: KafkaCluster, new_topic: NewTopic) 
     load.rows.check(read_with_confluent(kafka.bootstrap, topic))
 
 
-def test_random_disasters_one_after_another(kafka: KafkaCluster, new_topic: NewTopic) -> None:
+def test_random_disasters_behind_a_network_with_random_faults(
+    kafka: KafkaCluster, proxies: dict[int, FaultProxy], new_topic: NewTopic
+) -> None:
     print(f"FAULT_SEED={_SEED}")
     random = Random(_SEED)
     topic = new_topic(_PARTITIONS)
-    with steady_load(kafka.bootstrap, topic, _PARTITIONS) as load:
+    bootstrap = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies.values())
+    with steady_load(bootstrap, topic, _PARTITIONS) as load:
         for _ in range(_ROUNDS):
-            disaster, victim = random.choice(DISASTERS), random.choice(list(kafka.ports))
+            for proxy in proxies.values():
+                proxy.clear()
+                proxy.inject(
+                    Fault(
+                        kind=random.choice(list(Kind)),
+                        nth=random.randint(1, 300),
+                        times=random.randint(1, 3),
+                        delay_s=random.random(),
+                    )
+                )
+            disaster, victim = random.choice(DISASTERS), random.choice(list(proxies))
             print(disaster.__name__, victim)
             disaster(kafka, topic, victim, load)
+        for proxy in proxies.values():
+            proxy.clear()
+    assert all(proxy.requests[PRODUCE] for proxy in proxies.values())
     load.rows.check(read_with_confluent(kafka.bootstrap, topic))

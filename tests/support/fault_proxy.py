@@ -122,12 +122,12 @@ class _Pair:
 
 
 class FaultProxy:
-    """Listens on `port` of 127.0.0.1 and forwards to `broker_port`."""
+    """Listens on `port` of 127.0.0.1, which it chooses, and forwards to `broker_port`."""
 
-    def __init__(self, port: int, broker_port: int) -> None:
-        self.port = port
+    def __init__(self) -> None:
+        self.port = 0
+        self.broker_port = 0
         self.requests: Counter[int] = Counter()
-        self._broker_port = broker_port
         self._selector = selectors.DefaultSelector()
         self._pairs: set[_Pair] = set()
         self._faults: list[Fault] = []
@@ -135,9 +135,12 @@ class FaultProxy:
         self._wake_out, self._wake_in = socket.socketpair()
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._run_calls)
         self._listener = self._bind()
+        self.port = self._listener.getsockname()[1]
         self._listen()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"fault proxy {port}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"fault proxy {self.port}", daemon=True
+        )
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -244,7 +247,7 @@ class FaultProxy:
         except OSError:  # the connection is gone again, or `refusing` came first
             return
         try:
-            broker = socket.create_connection(("127.0.0.1", self._broker_port))
+            broker = socket.create_connection(("127.0.0.1", self.broker_port))
         except OSError:
             client.close()
             return

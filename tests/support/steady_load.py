@@ -119,12 +119,12 @@ def wait_for_replicas(bootstrap: str, topic: str, count: int = 3) -> None:
 
 
 def move_leaders(bootstrap: str, topic: str) -> None:
-    """Make the next replica of every partition its preferred one, and elect it."""
+    """Make the replica after every partition's leader its preferred one, and elect it."""
     electing = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
     try:
         rotated = {
-            TopicPartition(topic, number): [*partition.replicas[1:], partition.replicas[0]]
+            TopicPartition(topic, number): _after(partition.leader, partition.replicas)
             for number, partition in partitions_of(bootstrap, topic).items()
         }
         failed = admin.alter_partition_reassignments(rotated)
@@ -137,3 +137,8 @@ def move_leaders(bootstrap: str, topic: str) -> None:
             assert error is None, (partition, error)
     finally:
         admin.close()
+
+
+def _after(leader: int, replicas: list[int]) -> list[int]:
+    next_one = replicas.index(leader) + 1
+    return replicas[next_one:] + replicas[:next_one]
