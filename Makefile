@@ -10,10 +10,10 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench clean java python
+.PHONY: help demo test test-faults check soak bench clean java python
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
 
 demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too
 	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(STREAM),--stream)
@@ -21,6 +21,10 @@ demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOO
 test: java check  ## lint and the whole suite, on real brokers
 	@PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
 	@exec $(BIN)/pytest $(ARGS)
+
+test-faults: java $(VENV)/.test  ## an hour of random faults of network and brokers; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
+	@PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
+	@FAULT_ROUNDS=$(or $(ROUNDS),150) exec $(BIN)/pytest -s --timeout 7200 tests/integration/test_faults.py tests/integration/test_cluster_faults.py $(ARGS)
 
 check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/ruff format --check .

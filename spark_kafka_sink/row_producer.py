@@ -168,7 +168,7 @@ class _RowQueue:
 class RowProducer:
     """The queues of all topics. Times are seconds of the producer's clock."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - made in one place, by keywords
         self,
         thread: ProducerThread,
         appender: SliceAppender,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 from support import fetch_kafka
+from support.fault_proxy import FaultProxy
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topic
 
@@ -58,12 +60,17 @@ def scratch() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cluster(version: str, folder: Path, nodes: int) -> Iterator[KafkaCluster]:
+def _cluster(
+    version: str, folder: Path, nodes: int, proxies: Mapping[int, FaultProxy] | None = None
+) -> Iterator[KafkaCluster]:
     if NO_KAFKA is not None:
         if os.environ.get("REQUIRE_KAFKA") == "1":
             pytest.fail(NO_KAFKA)
         pytest.skip(NO_KAFKA)
-    cluster = KafkaCluster(fetch_kafka.libs(version), folder, nodes)
+    ports = {node: proxy.port for node, proxy in (proxies or {}).items()}
+    cluster = KafkaCluster(fetch_kafka.libs(version), folder, nodes, proxies=ports)
+    for node, proxy in (proxies or {}).items():
+        proxy.broker_port = cluster.behind_proxies[node]
     try:
         cluster.start()
         yield cluster
@@ -72,15 +79,30 @@ def _cluster(version: str, folder: Path, nodes: int) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="session")
-def kafka(scratch: Path) -> Iterator[KafkaCluster]:
+def proxies() -> Iterator[dict[int, FaultProxy]]:
+    """By node of `kafka`, a proxy that clients may use: they then stay behind the proxies."""
+    with contextlib.ExitStack() as stack:
+        yield {node: stack.enter_context(FaultProxy()) for node in (1, 2, 3)}
+
+
+@pytest.fixture(scope="session")
+def kafka(scratch: Path, proxies: dict[int, FaultProxy]) -> Iterator[KafkaCluster]:
     """Three nodes of the newest Kafka."""
-    yield from _cluster(fetch_kafka.NEWEST, scratch / "kafka", nodes=3)
+    yield from _cluster(fetch_kafka.NEWEST, scratch / "kafka", nodes=3, proxies=proxies)
 
 
 @pytest.fixture(scope="session")
 def old_kafka(scratch: Path) -> Iterator[KafkaCluster]:
     """One node of the last Kafka 3."""
     yield from _cluster(fetch_kafka.OLD, scratch / "old-kafka", nodes=1)
+
+
+@pytest.fixture(scope="session")
+def proxied_kafka(scratch: Path) -> Iterator[tuple[KafkaCluster, FaultProxy]]:
+    """One node of the newest Kafka and its proxy."""
+    with FaultProxy() as proxy:
+        for cluster in _cluster(fetch_kafka.NEWEST, scratch / "proxied", 1, {1: proxy}):
+            yield cluster, proxy
 
 
 NewTopic = Callable[..., str]

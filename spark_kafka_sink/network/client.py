@@ -38,7 +38,6 @@ from spark_kafka_sink.network.selector import (
     Sent,
 )
 from spark_kafka_sink.wire.exchange import (
-    Answered,
     ClientRequest,
     Event,
     NodeDown,
@@ -219,24 +218,23 @@ class NetworkClient:
             self._lost(state, event.reason + _circumstances(state.connection), now)
 
     def _received(self, state: NodeState, connection: Connection, data: bytes, now: float) -> None:
-        events: list[Answered | NodeReady | NodeThrottled] = []
+        answers = 0
         try:
-            events = connection.received(data, now)
+            for event in connection.received(data, now):
+                if isinstance(event, NodeThrottled):
+                    # A shorter pause does not end a longer one that was asked for before.
+                    state.throttled_until = max(state.throttled_until, event.until)
+                    self._events.append(NodeThrottled(state.node.id, state.throttled_until))
+                    continue
+                answers += 1
+                if isinstance(event, NodeReady):
+                    state.ready()
+                self._events.append(event)
         except ProtocolError as error:
             self._lost(state, str(error), now)
             return
         finally:
-            answers = sum(not isinstance(event, NodeThrottled) for event in events)
             self._metrics.received(state.node.id, len(data), answers)
-        for event in events:
-            if isinstance(event, NodeReady):
-                state.ready()
-            elif isinstance(event, NodeThrottled):
-                # A shorter pause does not end a longer one that was asked for before.
-                state.throttled_until = max(state.throttled_until, event.until)
-                self._events.append(NodeThrottled(state.node.id, state.throttled_until))
-                continue
-            self._events.append(event)
         self._flush(state)
 
     def _send_to(self, state: NodeState, request: ClientRequest, now: float) -> None:

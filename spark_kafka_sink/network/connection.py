@@ -12,7 +12,7 @@ steps between CONNECTING and READY; there is room for them in the table and nowh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Final
 
@@ -128,9 +128,12 @@ class Connection:
         )
         self._outgoing.append(frame)
 
-    def received(self, data: Buffer, now: float) -> list[Answered | NodeReady | NodeThrottled]:
-        """Take bytes from the broker. Raises ProtocolError: the connection is then of no use."""
-        events: list[Answered | NodeReady | NodeThrottled] = []
+    def received(self, data: Buffer, now: float) -> Iterator[Answered | NodeReady | NodeThrottled]:
+        """Take bytes from the broker and give what they mean, frame by frame.
+
+        Raises ProtocolError at a frame that means nothing: the connection is then of no use. The
+        request it should have answered, and those after it, are still in flight (`closed`).
+        """
         for frame in self._splitter.feed(data):
             sent = self.in_flight.oldest()
             answered_id = response_correlation_id(frame)
@@ -141,15 +144,15 @@ class Connection:
                     f"where {asked} was asked"
                 )
                 raise ProtocolError(message, node_id=self.node_id)
-            self.in_flight.complete_oldest()
             if sent.request is None:
-                events += self._api_versions_answered(sent, frame, now)
+                self.in_flight.complete_oldest()
+                yield from self._api_versions_answered(sent, frame, now)
             else:
                 response = decode_response(sent.api, sent.version, frame)
+                self.in_flight.complete_oldest()
                 latency = now - sent.sent_at
-                events.append(Answered(sent.request, self.node_id, response, sent.version, latency))
-                events += self._throttled(sent, response, now)
-        return events
+                yield Answered(sent.request, self.node_id, response, sent.version, latency)
+                yield from self._throttled(sent, response, now)
 
     def _throttled(
         self, sent: InFlightRequest, response: Response, now: float

@@ -20,8 +20,8 @@ _LATE_S = 0.1
 class Ledger:
     """Which records are in which batch, by their numbers.
 
-    Records of a partition go into its batches in order, so that counting is enough; a batch that was
-    split counts as its parts.
+    Records of a partition go into its batches in order, so that counting is enough; a batch that
+    was split counts as its parts.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, cast
@@ -74,17 +74,17 @@ class MessageConnection(Connection):
         """Send a request as it is."""
         self._post(request, request.message, now, expects_response=request.expects_response)
 
-    def received(self, data: Any, now: float) -> list[Answered | NodeReady | NodeThrottled]:  # noqa: ANN401 - not bytes, here
+    def received(self, data: Any, now: float) -> Iterator[Answered | NodeReady | NodeThrottled]:  # noqa: ANN401 - not bytes, here
         """Take an answer as it is."""
         asked, response = data
         sent = self.in_flight.complete_oldest()
         assert sent.correlation_id == asked.correlation_id
         if sent.request is not None:
             answered = Answered(sent.request, self.node_id, response, sent.version)
-            return [answered, *self._throttled(sent, response, now)]
+            return iter([answered, *self._throttled(sent, response, now)])
         self._versions = NodeApiVersions.of(response)
         self._to(ConnectionState.READY)
-        return [NodeReady(self.node_id, self._versions)]
+        return iter([NodeReady(self.node_id, self._versions)])
 
     def _post(
         self,

@@ -64,7 +64,7 @@ class InMemorySelector:
         self._requests.setdefault(port, []).append(key)
         self._pending.append(Sent(channel_id))
         if not self.silent:
-            answer = self._answer(key, version, correlation_id)
+            answer = self.answer(key, version, correlation_id)
             self._pending.append(Received(channel_id, answer))
 
     def close(self, channel_id: int) -> None:
@@ -109,7 +109,8 @@ class InMemorySelector:
         """Give the API keys asked of a broker."""
         return self._requests.get(port, [])
 
-    def _answer(self, key: int, version: int, correlation_id: int) -> bytes:
+    def answer(self, key: int, version: int, correlation_id: int) -> bytes:
+        """Make the frame of an answer."""
         response: Response
         if key == 18:
             response = ApiVersionsResponse(

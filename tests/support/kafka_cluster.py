@@ -11,6 +11,7 @@ import secrets
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -40,7 +41,12 @@ def free_ports(count: int) -> list[int]:
 
 
 class KafkaCluster:
-    """Kafka nodes of one version, with the ids 1, 2 and so on."""
+    """Kafka nodes of one version, with the ids 1, 2 and so on.
+
+    proxies: by node id, the port of a proxy that clients are to use. Such a node has a listener of
+    its own for the proxy to forward to (`behind_proxies`), and tells whoever comes by it that it
+    listens on the proxy's port; `bootstrap` leads past the proxies.
+    """
 
     def __init__(
         self,
@@ -48,13 +54,16 @@ class KafkaCluster:
         folder: Path,
         nodes: int = 1,
         settings: dict[str, str] | None = None,
+        proxies: Mapping[int, int] | None = None,
     ) -> None:
         self._libs = libs
         self._folder = folder
         self._ids = list(range(1, nodes + 1))
-        ports = free_ports(2 * nodes)
+        self._proxies = dict(proxies or {})
+        ports = free_ports(2 * nodes + len(self._proxies))
         self.ports = dict(zip(self._ids, ports[:nodes], strict=True))
-        self._controllers = dict(zip(self._ids, ports[nodes:], strict=True))
+        self._controllers = dict(zip(self._ids, ports[nodes : 2 * nodes], strict=True))
+        self.behind_proxies = dict(zip(self._proxies, ports[2 * nodes :], strict=True))
         self._settings = settings or {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -84,6 +93,10 @@ class KafkaCluster:
     def kill(self, node: int) -> None:
         """SIGKILL a node, as a power failure would."""
         processes.kill(self._processes.pop(node))
+
+    def terminate(self, node: int) -> None:
+        """Have a node hand over what it leads and end, as for an upgrade."""
+        processes.stop(self._processes.pop(node))
 
     def pid(self, node: int) -> int:
         """Give the process id of a node."""
@@ -136,14 +149,20 @@ class KafkaCluster:
     def _properties(self, node: int) -> str:
         voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in self._controllers.items())
         replicas = min(3, len(self._ids))
+        listeners = advertised = f"PLAINTEXT://127.0.0.1:{self.ports[node]}"
+        if node in self._proxies:
+            listeners += f",PROXIED://127.0.0.1:{self.behind_proxies[node]}"
+            advertised += f",PROXIED://127.0.0.1:{self._proxies[node]}"
         settings = {
             "process.roles": "broker,controller",
             "node.id": node,
             "controller.quorum.voters": voters,
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.ports[node]},"
-            f"CONTROLLER://127.0.0.1:{self._controllers[node]}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.ports[node]}",
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self._controllers[node]}",
+            "advertised.listeners": advertised,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,"
+            "CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": self._folder / f"node-{node}" / "data",
             "default.replication.factor": replicas,
             "min.insync.replicas": max(1, replicas - 1),

@@ -44,6 +44,7 @@ def read_with_confluent(bootstrap: str, topic: str) -> list[Record]:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 20,  # for the end of a partition, which is told by an empty answer
             "check.crcs": True,
             "log_level": 0,
         }

@@ -237,6 +237,29 @@ def test_garbage_closes_the_connection_and_fails_its_requests() -> None:
     assert "does not speak Kafka's protocol" in failed.reason
 
 
+@pytest.mark.parametrize(
+    "garbage",
+    [struct.pack(">ii", 8, 2) + b"\xa5" * 4, struct.pack(">ii", 8, 77) + bytes(4), b"\xff" * 4],
+    ids=["body", "correlation_id", "size"],
+)
+def test_a_garbled_answer_loses_neither_the_answer_before_it_nor_any_request(
+    garbage: bytes,
+) -> None:
+    world = World()
+    world.bring_up(1)
+    world.selector.silent = True
+    requests = [metadata(1) for _ in range(3)]
+    for request in requests:
+        world.client.send(request)
+    world.poll()
+    world.selector.say(2001, world.selector.answer(3, 13, 1) + garbage)
+    events = world.poll()
+    assert [e.request for e in events if isinstance(e, Answered)] == requests[:1]
+    failed = [e for e in events if isinstance(e, RequestFailed)]
+    assert [(e.request, e.code) for e in failed] == [(r, NETWORK_EXCEPTION) for r in requests[1:]]
+    assert isinstance(events[-1], NodeDown)
+
+
 def test_an_idle_connection_is_closed() -> None:
     world = World()
     world.bring_up(1)

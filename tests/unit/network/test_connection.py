@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.jvm import run_java
 
 from spark_kafka_sink import __version__
@@ -119,7 +123,7 @@ def test_a_broker_that_refuses_the_version_is_asked_in_one_it_speaks(
     broker.read()
     api = APIS[18]
     refusal = ApiVersionsResponse(error_code=35, api_keys=listed)
-    assert connection.received(broker.frame(api, 0, 0, refusal), 0.0) == []
+    assert list(connection.received(broker.frame(api, 0, 0, refusal), 0.0)) == []
     assert broker.read() == [(18, asked, 1)]
     (event,) = connection.received(broker.frame(api, asked, 1, all_versions()), 0.0)
     assert isinstance(event, NodeReady)
@@ -131,7 +135,7 @@ def test_any_other_refusal_of_versions_is_told() -> None:
     connection.connected(0.0)
     refusal = ApiVersionsResponse(error_code=42, api_keys=[])
     with pytest.raises(ProtocolError, match=r"refused ApiVersions: INVALID_REQUEST \(42\)"):
-        connection.received(broker.frame(APIS[18], 4, 0, refusal), 0.0)
+        list(connection.received(broker.frame(APIS[18], 4, 0, refusal), 0.0))
 
 
 def test_a_refusal_of_version_0_ends_instead_of_going_round() -> None:
@@ -139,9 +143,9 @@ def test_a_refusal_of_version_0_ends_instead_of_going_round() -> None:
     broker = Broker(connection)
     connection.connected(0.0)
     refusal = ApiVersionsResponse(error_code=35, api_keys=[])
-    connection.received(broker.frame(APIS[18], 0, 0, refusal), 0.0)
+    list(connection.received(broker.frame(APIS[18], 0, 0, refusal), 0.0))
     with pytest.raises(ProtocolError, match="refused ApiVersions: UNSUPPORTED_VERSION"):
-        connection.received(broker.frame(APIS[18], 0, 1, refusal), 0.0)
+        list(connection.received(broker.frame(APIS[18], 0, 1, refusal), 0.0))
 
 
 def test_answers_in_pieces_and_several_at_once_are_the_same() -> None:
@@ -151,21 +155,44 @@ def test_answers_in_pieces_and_several_at_once_are_the_same() -> None:
         connection.send(request, 0.0)
     api = API_OF[MetadataRequest]
     stream = b"".join(broker.frame(api, v, c, BROKERS) for _, v, c in broker.read())
-    got = []
+    got: list[Answered | NodeReady | NodeThrottled] = []
     for byte in stream[:-30]:
         got += connection.received(bytes([byte]), 0.0)
     got += connection.received(stream[-30:], 0.0)
     assert [e.request for e in got if isinstance(e, Answered)] == requests
 
 
+@given(
+    where=st.integers(0, 200), damage=st.binary(min_size=1, max_size=8), cuts=st.sets(st.integers())
+)
+def test_whatever_a_broker_sends_every_request_is_answered_or_given_back_once(
+    where: int, damage: bytes, cuts: set[int]
+) -> None:
+    connection, broker = ready()
+    requests = [ClientRequest(node_id=1, message=METADATA) for _ in range(3)]
+    for request in requests:
+        connection.send(request, 0.0)
+    api = API_OF[MetadataRequest]
+    stream = b"".join(broker.frame(api, v, c, BROKERS) for _, v, c in broker.read())
+    where %= len(stream)
+    stream = stream[:where] + damage + stream[where + len(damage) :]
+    edges = [0, *sorted({cut % len(stream) for cut in cuts}), len(stream)]
+    answered: list[Answered | NodeReady | NodeThrottled] = []
+    with suppress(ProtocolError):
+        for start, end in itertools.pairwise(edges):
+            answered += connection.received(stream[start:end], 0.0)
+    found = [event.request for event in answered if isinstance(event, Answered)]
+    assert found + connection.closed() == requests
+
+
 def test_an_answer_to_something_else_is_refused() -> None:
     connection, broker = ready()
     connection.send(ClientRequest(node_id=1, message=METADATA), 0.0)
     with pytest.raises(ProtocolError, match="answered correlation id 77 where 1 was asked"):
-        connection.received(broker.frame(API_OF[MetadataRequest], 13, 77, BROKERS), 0.0)
+        list(connection.received(broker.frame(API_OF[MetadataRequest], 13, 77, BROKERS), 0.0))
     connection, broker = ready()
     with pytest.raises(ProtocolError, match="where nothing was asked"):
-        connection.received(broker.frame(API_OF[MetadataRequest], 13, 1, BROKERS), 0.0)
+        list(connection.received(broker.frame(API_OF[MetadataRequest], 13, 1, BROKERS), 0.0))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +201,7 @@ def test_an_answer_to_something_else_is_refused() -> None:
 def test_a_peer_that_does_not_speak_kafka_is_refused_before_memory_is_taken(data: bytes) -> None:
     connection, _ = ready()
     with pytest.raises(ProtocolError, match="does not speak Kafka's protocol"):
-        connection.received(data, 0.0)
+        list(connection.received(data, 0.0))
 
 
 def test_a_broker_without_a_usable_version_is_told_by_name() -> None:
@@ -184,7 +211,7 @@ def test_a_broker_without_a_usable_version_is_told_by_name() -> None:
     old = ApiVersionsResponse(
         error_code=0, api_keys=[ApiVersion(api_key=3, min_version=0, max_version=0)]
     )
-    connection.received(broker.frame(APIS[18], 4, 0, old), 0.0)
+    list(connection.received(broker.frame(APIS[18], 4, 0, old), 0.0))
     with pytest.raises(UnsupportedVersionException, match=r"Metadata: it accepts 0 to 0"):
         connection.send(ClientRequest(node_id=1, message=METADATA), 0.0)
     produce = ProduceRequest(acks=1, timeout_ms=1, topic_data=[])
@@ -235,12 +262,12 @@ def test_the_client_pauses_only_for_brokers_that_leave_it_to_the_client(
     versions = all_versions()
     for each in versions.api_keys:
         each.max_version = version if each.api_key == 3 else 4
-    connection.received(broker.frame(APIS[18], 4, 0, versions), 0.0)
+    list(connection.received(broker.frame(APIS[18], 4, 0, versions), 0.0))
     connection.send(ClientRequest(node_id=1, message=METADATA), 0.0)
     ((_, spoken, correlation_id),) = broker.read()
     assert spoken == version
     slow = MetadataResponse(brokers=BROKERS.brokers, topics=[], throttle_time_ms=1500)
-    events = connection.received(broker.frame(APIS[3], version, correlation_id, slow), 10.0)
+    events = list(connection.received(broker.frame(APIS[3], version, correlation_id, slow), 10.0))
     assert [e for e in events if isinstance(e, NodeThrottled)] == expected
 
 
@@ -250,7 +277,7 @@ def test_versions_answered_with_a_pause_are_kept_to() -> None:
     connection.connected(0.0)
     versions = all_versions()
     versions.throttle_time_ms = 500
-    events = connection.received(broker.frame(APIS[18], 4, 0, versions), 1.0)
+    events = list(connection.received(broker.frame(APIS[18], 4, 0, versions), 1.0))
     assert events[1:] == [NodeThrottled(1, 1.5)]
 
 

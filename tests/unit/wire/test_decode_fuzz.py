@@ -1,14 +1,23 @@
-"""Whatever bytes a broker sends: a message or a ProtocolError, and never much memory."""
+"""Whatever bytes a broker sends: a message or a ProtocolError, and never much memory.
+
+Every response of the registry is tried in every version. FUZZ_EXAMPLES says how many damaged
+answers each version is given, FUZZ_SEED repeats a run.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import os
+import pkgutil
 import tracemalloc
 from collections.abc import Iterator
+from random import Random, SystemRandom
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.kafka_schemas import at_version, one_of_everything, trees
+from support.kafka_schemas import at_version, message_schema, one_of_everything, trees
 from support.wire_messages import (
     EVERY_API,
     EVERY_VERSION,
@@ -17,9 +26,13 @@ from support.wire_messages import (
     versions,
 )
 
+from spark_kafka_sink import wire
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.wire.frames import decode_response, response_correlation_id
 from spark_kafka_sink.wire.messages import APIS, Api
+
+_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "200"))
+_SEED = int(os.environ.get("FUZZ_SEED", SystemRandom().randrange(10**9)))
 
 # Small numbers get further: they are lengths that fit and tags that are known.
 _SMALL = st.lists(st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0xFF]), max_size=200).map(bytes)
@@ -119,3 +132,72 @@ def test_a_huge_length_takes_no_memory(api: Api, version: int) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 200_000
+
+
+def _damaged(frame: bytes, random: Random) -> bytes:
+    """Give a frame with a few things wrong."""
+    data = bytearray(frame)
+    for _ in range(random.randint(1, 5)):
+        start = random.randint(0, len(data))
+        end = min(len(data), start + random.randint(1, 12))
+        match random.randrange(6):
+            case 0:
+                data[start:end] = random.randbytes(end - start)
+            case 1:
+                data[start:end] = random.choice(HUGE_LENGTHS)
+            case 2:
+                data[start:start] = data[start:end]
+            case 3:
+                del data[start:end]
+            case 4:
+                del data[start:]
+            case _:
+                data[start:end] = bytes(byte ^ 1 << random.randrange(8) for byte in data[start:end])
+    return bytes(data)
+
+
+@EVERY_VERSION
+def test_a_damaged_answer_is_a_message_or_a_protocol_error_and_takes_little_memory(
+    api: Api, version: int
+) -> None:
+    print(f"FUZZ_SEED={_SEED}")
+    random = Random(f"{_SEED} {api.name} {version}")
+    fields = response_schema(api).fields
+    frame = their_response_frame(
+        api, version, 1, at_version(fields, one_of_everything(fields), version)
+    )
+    _decodes_or_refuses(api, version, frame)  # compiles the reader
+    tracemalloc.start()
+    try:
+        for _ in range(_EXAMPLES):
+            damaged = _damaged(frame, random)
+            try:
+                _decodes_or_refuses(api, version, damaged)
+            except BaseException as error:
+                error.add_note(f"the answer was {damaged.hex()}")
+                raise
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200_000
+
+
+def test_no_response_is_left_out_of_the_registry() -> None:
+    declared = set()
+    for module in pkgutil.iter_modules(wire.__path__, f"{wire.__name__}."):
+        names = vars(importlib.import_module(module.name))
+        declared |= {
+            value
+            for name, value in names.items()
+            if dataclasses.is_dataclass(value) and name.endswith("Response") and _is_whole(name)
+        }
+    assert declared == {api.response for api in APIS.values()}
+
+
+def _is_whole(name: str) -> bool:
+    """Whether a class is a message and not a part of one, by Kafka's name for it."""
+    try:
+        message_schema(name)
+    except FileNotFoundError:
+        return False
+    return True

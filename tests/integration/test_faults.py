@@ -1,0 +1,236 @@
+"""A network that delays, cuts, drops and garbles: every row once and in order, or an error.
+
+A proxy stands between the producer and a real broker; readers go past it. FAULT_ROUNDS says how
+many random faults are tried (make test-faults), FAULT_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from random import Random, SystemRandom
+from typing import NamedTuple
+
+import pytest
+from support.fault_proxy import (
+    API_VERSIONS,
+    INIT_PRODUCER_ID,
+    METADATA,
+    PRODUCE,
+    Fault,
+    FaultProxy,
+    Kind,
+)
+from support.kafka_cluster import KafkaCluster
+from support.numbered_rows import NumberedRows, numbers
+from support.readers import READERS, create_topic, read_with_confluent, read_with_kafka_python
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import TimeoutException
+from spark_kafka_sink.model import TopicPartition
+
+pytestmark = pytest.mark.kafka
+
+_PARTITIONS = 3
+_ROUNDS = int(os.environ.get("FAULT_ROUNDS", "5"))
+_SEED = int(os.environ.get("FAULT_SEED", SystemRandom().randrange(10**9)))
+_FOR_EVER = 10**9
+
+
+class Proxied(NamedTuple):
+    """A broker behind a proxy, and a topic of its own for each test."""
+
+    kafka: KafkaCluster
+    proxy: FaultProxy
+    topic: str
+
+    def producer(self, **settings: object) -> KafkaProducer:
+        """Make a producer that soon notices silence; settings with _ for the dots."""
+        given = {name.replace("_", "."): value for name, value in settings.items()}
+        return KafkaProducer(
+            {
+                "bootstrap.servers": f"127.0.0.1:{self.proxy.port}",
+                "linger.ms": 0,
+                "request.timeout.ms": 1000,
+                "socket.connection.setup.timeout.ms": 1000,
+                "retry.backoff.ms": 20,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                **given,
+            }
+        )
+
+    def rows(self, producer: KafkaProducer) -> NumberedRows:
+        """Rows for the topic."""
+        return NumberedRows(producer, self.topic, _PARTITIONS)
+
+
+@pytest.fixture
+def proxied(
+    proxied_kafka: tuple[KafkaCluster, FaultProxy], request: pytest.FixtureRequest
+) -> Iterator[Proxied]:
+    """The proxy without faults, and a new topic."""
+    kafka, proxy = proxied_kafka
+    topic = f"topic-{abs(hash(request.node.nodeid))}"
+    create_topic(kafka.bootstrap, topic, _PARTITIONS)
+    proxy.clear()
+    yield Proxied(kafka, proxy, topic)
+    proxy.clear()
+
+
+def wait_for_trouble(producer: KafkaProducer, text: str) -> None:
+    """Wait until the producer has met that failure of a connection."""
+    changed = producer._thread.changed
+    while text not in producer._thread.network_trouble:
+        with changed:
+            changed.wait(0.05)
+
+
+def acknowledged(producer: KafkaProducer, topic: str) -> dict[int, int]:
+    """Give how many records were acknowledged, by partition."""
+    known = producer.deliveries()
+    return {
+        number: known[TopicPartition(topic, number)].records
+        for number in range(_PARTITIONS)
+        if TopicPartition(topic, number) in known
+    }
+
+
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name.lower())
+def test_every_row_is_there_once_and_in_order_whatever_happens_to_a_produce(
+    proxied: Proxied, kind: Kind
+) -> None:
+    with proxied.producer() as producer:
+        rows = proxied.rows(producer)
+        rows.append(10)
+        producer.flush(30)
+        fault = proxied.proxy.inject(Fault(kind=kind, nth=3, times=2, delay_s=0.3))
+        rows.append_until(fault.happened.is_set)
+        for _ in range(20):
+            rows.append(50)
+        producer.flush(60)
+        assert acknowledged(producer, proxied.topic) == dict.fromkeys(range(3), rows.appended)
+    for read in READERS.values():
+        rows.check(read(proxied.kafka.bootstrap, proxied.topic))
+
+
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name.lower())
+def test_a_producer_gets_going_whatever_happens_to_its_first_requests(
+    proxied: Proxied, kind: Kind
+) -> None:
+    faults = [
+        proxied.proxy.inject(Fault(kind=kind, api_key=api_key, delay_s=0.1))
+        for api_key in (API_VERSIONS, METADATA, INIT_PRODUCER_ID)
+    ]
+    with proxied.producer() as producer:
+        rows = proxied.rows(producer)
+        rows.append(5)
+        producer.flush(30)
+    assert all(fault.happened.is_set() for fault in faults)
+    rows.check(read_with_confluent(proxied.kafka.bootstrap, proxied.topic))
+
+
+def test_rows_appended_while_nothing_listens_are_sent_when_it_does_again(proxied: Proxied) -> None:
+    with proxied.producer() as producer:
+        rows = proxied.rows(producer)
+        rows.append(10)
+        with proxied.proxy.refusing():
+            rows.append(100)
+            wait_for_trouble(producer, "Connection refused")
+            rows.append(100)
+        producer.flush(60)
+    rows.check(read_with_kafka_python(proxied.kafka.bootstrap, proxied.topic))
+
+
+def test_without_idempotence_a_lost_answer_is_a_row_twice_and_never_none(proxied: Proxied) -> None:
+    """What the tests above are about: their faults do harm to a producer without sequences."""
+    fault = proxied.proxy.inject(Fault(kind=Kind.DROP_ANSWER))
+    with proxied.producer(
+        enable_idempotence=False, **{"max.in.flight.requests.per.connection": 1}
+    ) as producer:
+        rows = proxied.rows(producer)
+        rows.append(10)
+        producer.flush(60)
+        assert fault.happened.is_set()
+    found = numbers(read_with_confluent(proxied.kafka.bootstrap, proxied.topic))
+    assert {number for seen in found.values() for number in seen} == set(range(10))
+    assert any(seen == [*range(10), *range(10)] for seen in found.values())
+
+
+def test_rows_that_cannot_be_sent_are_an_error_after_delivery_timeout_ms(proxied: Proxied) -> None:
+    with proxied.producer(delivery_timeout_ms=2000) as producer:
+        rows = proxied.rows(producer)
+        rows.append(10)
+        producer.flush(30)
+        with proxied.proxy.refusing():
+            NumberedRows(producer, proxied.topic, _PARTITIONS).append(5)
+            # Without the producer's own limit this would be flush's, which says another sentence.
+            with pytest.raises(
+                TimeoutException,
+                match=rf"{proxied.topic}-\d: 5 record\(s\) were not acknowledged within "
+                r"kafka\.delivery\.timeout\.ms=2000: waiting to be sent",
+            ) as failed:
+                producer.flush(60)
+        assert (failed.value.topic, failed.value.api) == (proxied.topic, "Produce")
+        assert failed.value.partition in range(_PARTITIONS)
+        rows.append(10)
+        producer.flush(60)
+    rows.check(read_with_confluent(proxied.kafka.bootstrap, proxied.topic))
+
+
+@pytest.mark.parametrize("kind", [Kind.DROP_ANSWER, Kind.SILENCE], ids=["dropped", "silence"])
+def test_rows_whose_answers_never_come_are_an_error_and_there_at_most_once(
+    proxied: Proxied, kind: Kind
+) -> None:
+    with proxied.producer(delivery_timeout_ms=2000) as producer:
+        rows = proxied.rows(producer)
+        rows.append(10)
+        producer.flush(30)
+        proxied.proxy.inject(Fault(kind=kind, times=_FOR_EVER))
+        rows.append(5)
+        with pytest.raises(TimeoutException, match=r"kafka\.delivery\.timeout\.ms=2000"):
+            producer.flush(60)
+        proxied.proxy.clear()
+        rows.append(10)
+        producer.flush(60)
+        assert acknowledged(producer, proxied.topic) == dict.fromkeys(range(3), 20)
+    # The broker had them, so they are there: reported as not acknowledged, which is what is known.
+    rows.check(read_with_confluent(proxied.kafka.bootstrap, proxied.topic))
+
+
+def test_a_bootstrap_address_that_refuses_is_named_after_max_block_ms(proxied: Proxied) -> None:
+    said = (
+        rf"Topic {proxied.topic} not present .*kafka\.max\.block\.ms=500: .*"
+        rf"127\.0\.0\.1:{proxied.proxy.port}.*Connection refused"
+    )
+    with (
+        proxied.proxy.refusing(),
+        proxied.producer(max_block_ms=500) as producer,
+        pytest.raises(TimeoutException, match=said),
+    ):
+        producer.partitions_for(proxied.topic)
+
+
+def test_many_random_faults_one_after_another(proxied: Proxied) -> None:
+    print(f"FAULT_SEED={_SEED}")
+    random = Random(_SEED)
+    with proxied.producer(compression_type="lz4", delivery_timeout_ms=60_000) as producer:
+        rows = proxied.rows(producer)
+        rows.append(10)
+        producer.flush(30)
+        for _ in range(_ROUNDS):
+            fault = Fault(
+                kind=random.choice(list(Kind)),
+                nth=random.randint(1, 8),
+                times=random.randint(1, 3),
+                delay_s=random.random(),
+            )
+            print(fault)
+            proxied.proxy.inject(fault)
+            rows.append_until(fault.happened.is_set, step=random.randint(1, 300))
+            if random.random() < 0.3:
+                producer.flush(60)
+            proxied.proxy.clear()
+        producer.flush(60)
+    assert proxied.proxy.requests[PRODUCE] > 2 * _ROUNDS
+    rows.check(read_with_confluent(proxied.kafka.bootstrap, proxied.topic))

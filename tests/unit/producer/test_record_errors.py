@@ -1,0 +1,62 @@
+"""What a broker says of single records (KIP-467): the user reads which and why."""
+
+from __future__ import annotations
+
+import pytest
+from support.pure_producer import TOPIC, PureProducer
+
+from spark_kafka_sink.errors import InvalidRecordException
+from spark_kafka_sink.wire.exchange import Answered
+from spark_kafka_sink.wire.messages import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+INVALID_RECORD = 87
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            PartitionProduceResponse(
+                index=0,
+                error_code=INVALID_RECORD,
+                record_errors=[
+                    BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="no key"),
+                    BatchIndexAndErrorMessage(batch_index=2),
+                ],
+                error_message="some records are invalid",
+            ),
+            "INVALID_RECORD (87) from node 1; some records are invalid; record 1 of the batch: "
+            "no key",
+        ),
+        (
+            PartitionProduceResponse(
+                index=0,
+                error_code=INVALID_RECORD,
+                record_errors=[BatchIndexAndErrorMessage(batch_index=2)],
+            ),
+            "INVALID_RECORD (87) from node 1; record 2 of the batch",
+        ),
+        (
+            PartitionProduceResponse(index=0, error_code=INVALID_RECORD),
+            "INVALID_RECORD (87) from node 1",
+        ),
+    ],
+    ids=["with messages", "by number", "nothing said"],
+)
+def test_the_first_record_that_a_broker_refused_is_named(
+    answer: PartitionProduceResponse, said: str
+) -> None:
+    producer = PureProducer([1])
+    producer.append(0, [b"a", b"b", b"c"])
+    producer.ready()
+    (request,) = producer.poll()
+    topic = TopicProduceResponse(name=TOPIC, partition_responses=[answer])
+    producer.sender.handle(Answered(request, 1, ProduceResponse(responses=[topic])), 0.0)
+    (batch,) = producer.done()
+    assert isinstance(batch.error, InvalidRecordException)
+    assert str(batch.error) == f"{TOPIC}-0: 3 record(s) were not written: {said}"

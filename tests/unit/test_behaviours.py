@@ -1,0 +1,142 @@
+"""docs/behaviours.md: no row is missing, and what a row says is there is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from spark_kafka_sink.config import NOT_YET, ProducerConfig
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "behaviours.md"
+
+BEHAVIOURS = [str(number) for number in range(1, 99)]
+# The KIPs that say something of producers, up to Kafka 4.4.
+KIPS = [
+    *(91, 110, 152, 219, 360, 368, 390, 405, 447, 467, 480, 482, 511, 516, 526, 580, 584, 588, 601),
+    *(602, 654, 679, 714, 724, 768, 794, 848, 890, 896, 899, 909, 932, 939, 951, 1030, 1050, 1102),
+    *(1123, 1139, 1242, 1319, 1332),
+]
+# Options of the Java client that are not in the tables of config.py; * stands for several.
+OTHER_OPTIONS = {
+    "bootstrap.resolve.timeout.ms",
+    "buffer.memory.allocation.strategy",
+    "client.rack",
+    "metadata.cluster.check.enable",
+    "partitioner.rack.aware",
+    "sasl.oauthbearer.assertion.*",
+    "sasl.oauthbearer.client.credentials.*",
+    "sasl.oauthbearer.header.urlencode",
+    "sasl.oauthbearer.jwks.endpoint.*",
+    "sasl.oauthbearer.jwt.retriever.class",
+    "sasl.oauthbearer.jwt.validator.class",
+    "sasl.oauthbearer.scope",
+}
+OPTIONS = {f.encode_name for f in msgspec.structs.fields(ProducerConfig)} | NOT_YET | OTHER_OPTIONS
+
+_QUOTED = re.compile(r"`([^`]+)`")
+_NAME = re.compile(r"\w+")
+# A file in quotes and, behind it, a name as code has them: one with a dot, a capital or a _.
+_PLACE = re.compile(r"`([\w/]+\.py)`(?: (\w+\.\w+|[A-Z]\w+|\w*_\w+)\b)?")
+
+
+class Row(NamedTuple):
+    """One row: its key, where it is implemented, what proves it."""
+
+    key: str
+    implemented: str
+    proved: str
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the row says why it does not apply."""
+        return self.implemented.startswith("Not here: ")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something is still to come."""
+        return bool(re.search(r"\bopen\b", self.proved))
+
+    @property
+    def tests(self) -> list[str]:
+        """The tests that the row names."""
+        return [name for name in _QUOTED.findall(self.proved) if "::" in name]
+
+
+@cache
+def rows() -> list[Row]:
+    """Read the tables of the document."""
+    found = []
+    for line in DOCUMENT.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        is_heading = cells[-1] == "Proved by" or line.startswith("|---")
+        if line.startswith("|") and not is_heading:
+            found.append(Row(cells[0].strip("` "), cells[-2], cells[-1].rstrip(" |")))
+    return found
+
+
+@cache
+def names_of_tests(path: Path) -> set[str]:
+    """Give the names of a file's tests; none where there is no such file."""
+    if not path.is_file():
+        return set()
+    functions = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef))
+    return {function.name for function in functions if function.name.startswith("test_")}
+
+
+@cache
+def words_of(path: Path) -> set[str]:
+    """Give every name in a file; none where there is no such file."""
+    return set(_NAME.findall(path.read_text())) if path.is_file() else set()
+
+
+def test_every_behaviour_kip_and_option_has_its_row_and_no_row_is_there_twice() -> None:
+    keys = [row.key for row in rows()]
+    assert len(keys) == len(set(keys))
+    wanted = {*BEHAVIOURS, *(f"KIP-{number}" for number in KIPS)}
+    assert wanted - set(keys) == set()
+    named = [key for key in keys if key not in wanted and not key.startswith("KAFKA-")]
+    assert {name for name in OPTIONS if not any(fnmatch(name, key) for key in named)} == set()
+    assert set(named) - OPTIONS == set()
+
+
+def test_a_row_is_proved_or_open_or_says_why_it_is_not_here() -> None:
+    unclear = [
+        row.key
+        for row in rows()
+        if (row.proved != "—" if row.is_elsewhere else not row.tests and not row.is_open)
+    ]
+    assert unclear == []
+
+
+def test_the_tests_that_a_row_names_exist() -> None:
+    missing = []
+    for row in rows():
+        for name in row.tests:
+            path, _, test = name.partition("::")
+            if test not in names_of_tests(ROOT / "tests" / path):
+                missing.append((row.key, name))
+    assert missing == []
+
+
+def test_the_files_that_a_row_names_have_what_it_says() -> None:
+    missing = []
+    for row in rows():
+        for path, name in _PLACE.findall(row.implemented.replace("\\_", "_")):
+            words = words_of(ROOT / "spark_kafka_sink" / path)
+            missing += [(row.key, path, w) for w in _NAME.findall(name) if w not in words]
+            missing += [] if words else [(row.key, path, "no such file")]
+    assert missing == []
+
+
+def test_what_is_open_is_counted() -> None:
+    remaining = [row.key for row in rows() if row.is_open]
+    print(f"open: {len(remaining)} of {len(rows())} rows: {', '.join(remaining)}")
+    # A document without any open row has no use for the word.
+    assert len(remaining) < len(rows())
