@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Any, Final
 
 import pytest
 from kafka.protocol import metadata, producer
 
-from spark_kafka_sink.wire import messages
 from spark_kafka_sink.wire.messages import APIS, Api, Request, Response
 from spark_kafka_sink.wire.primitives import Records
 from support.kafka_schemas import MessageSchema, SchemaField, Tree, message_schema
@@ -56,17 +56,23 @@ def our_response(api: Api, tree: Tree) -> Response:
 def _ours(cls: type[Any], fields: tuple[SchemaField, ...], tree: Tree) -> Any:  # noqa: ANN401 - any message class
     known = {field.name for field in dataclasses.fields(cls)}
     given = (field for field in fields if field.name in known and field.name in tree)
-    return cls(**{field.name: _our_value(field, tree[field.name]) for field in given})
+    return cls(**{field.name: _our_value(cls, field, tree[field.name]) for field in given})
 
 
-def _our_value(field: SchemaField, value: Any) -> object:  # noqa: ANN401 - see Tree
+def class_beside(cls: type[Any], name: str) -> type[Any]:
+    """Give the struct `name` of the module that has the message class `cls`."""
+    found: type[Any] = getattr(sys.modules[cls.__module__], name)
+    return found
+
+
+def _our_value(message: type[Any], field: SchemaField, value: Any) -> object:  # noqa: ANN401 - see Tree
     if value is None:
         return None
     if field.kind == "records":
         return Records(tuple(value), sum(map(len, value)))
     if not field.is_struct:
         return value
-    cls = getattr(messages, field.kind)
+    cls = class_beside(message, field.kind)
     if field.is_array:
         return [_ours(cls, field.fields, each) for each in value]
     return _ours(cls, field.fields, value)
