@@ -74,6 +74,10 @@ class ProducerConfig(
     )
     send_buffer_bytes: BufferSize = field(name="send.buffer.bytes", default=131_072)
     receive_buffer_bytes: BufferSize = field(name="receive.buffer.bytes", default=32_768)
+    transactional_id: Annotated[str, Meta(min_length=1)] | None = field(
+        name="transactional.id", default=None
+    )
+    transaction_timeout_ms: Positive = field(name="transaction.timeout.ms", default=60_000)
     security_protocol: Literal["PLAINTEXT"] = field(name="security.protocol", default="PLAINTEXT")
 
     @property
@@ -183,6 +187,8 @@ def _settle_idempotence(
     Idempotence that was asked for conflicts with what it needs otherwise: an error. Idempotence by
     default gives way to acks and retries, but never to too many requests in flight.
     """
+    if config.transactional_id is not None:
+        _check_transactional(config, prefix)
     if not config.enable_idempotence:
         return config
     if config.max_in_flight_requests_per_connection > _MAX_IN_FLIGHT_OF_IDEMPOTENCE:
@@ -204,6 +210,20 @@ def _settle_idempotence(
         message = f"{prefix}enable.idempotence is true, but {' and '.join(conflicts)}"
         raise ConfigException(message)
     return msgspec.structs.replace(config, enable_idempotence=False)
+
+
+def _check_transactional(config: ProducerConfig, prefix: str) -> None:
+    """Refuse what a transactional producer cannot do without: idempotence and what that needs."""
+    conflicts = []
+    if not config.enable_idempotence:
+        conflicts.append(f"{prefix}enable.idempotence is false, it needs true")
+    if config.acks_number != -1:
+        conflicts.append(f"{prefix}acks is {config.acks}, it needs all")
+    if config.retries == 0:
+        conflicts.append(f"{prefix}retries is 0, it needs more")
+    if conflicts:
+        message = f"{prefix}transactional.id is set, but {' and '.join(conflicts)}"
+        raise ConfigException(message)
 
 
 def _settle_delivery_timeout(
@@ -295,9 +315,7 @@ NOT_YET: Final = frozenset(
         "ssl.truststore.location",
         "ssl.truststore.password",
         "ssl.truststore.type",
-        "transaction.timeout.ms",
         "transaction.two.phase.commit.enable",
-        "transactional.id",
         "value.serializer",
     }
 )

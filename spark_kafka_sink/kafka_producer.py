@@ -30,7 +30,7 @@ from spark_kafka_sink.errors import (
     RetriableException,
     TimeoutException,
 )
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from spark_kafka_sink.producer.deliveries import PartitionDelivery
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import Partitioner, check_partitions
@@ -43,6 +43,7 @@ from spark_kafka_sink.producer.slices import (
     slice_ends,
 )
 from spark_kafka_sink.producer_thread import ProducerThread
+from spark_kafka_sink.producer_transactions import ProducerTransactions
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.columns import read_rows
 
@@ -64,8 +65,13 @@ class KafkaProducer:
     def __init__(self, configs: Mapping[str, Any] | ProducerConfig) -> None:
         config = configs if isinstance(configs, ProducerConfig) else producer_config(configs)
         self._config = config
-        client_id = config.client_id or f"producer-{next(_numbers)}"
+        client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         self._thread = ProducerThread(config, client_id)
+        self._transactions: ProducerTransactions | None = None
+        if self._thread.transactions is not None:
+            self._transactions = ProducerTransactions(
+                self._thread, self._thread.transactions, config.max_block_ms
+            )
         self._partitioner = Partitioner(config.batch_size, Random())  # noqa: S311 - no secrets
         self._appending = threading.Lock()
         self._waiting: deque[object] = deque()
@@ -97,6 +103,8 @@ class KafkaProducer:
         earlier delivery that failed.
         """
         self._check_usable()
+        if self._transactions is not None:
+            self._transactions.check_may_append()
         if not record_batch.num_rows:
             return
         rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)
@@ -123,6 +131,8 @@ class KafkaProducer:
             cuts, encoded = encode_rows(grouped, opens)
             with self._thread.lock:
                 self._raise_if_unusable()
+                if self._transactions is not None:
+                    self._transactions.check_may_append()
                 now = time.monotonic()
                 full = accumulator.append(grouped.targets, cuts, encoded, now)
         finally:
@@ -233,6 +243,54 @@ class KafkaProducer:
         trouble = self._thread.network_trouble
         return f" ({trouble})" if trouble else ""
 
+    # -- transactions -----------------------------------------------------------------------------
+
+    def init_transactions(self) -> None:
+        """Make the producer the only one with its transactional.id; once, before the others.
+
+        Older producers with the id are fenced, and what they had open is aborted. All five calls
+        wait at most max.block.ms and then raise TimeoutException: init, commit and abort must then
+        be called again, and go on where they were. Raises IllegalStateException where a call is
+        not possible now (nothing has changed then), and ProducerFencedException once a newer
+        producer has taken over the id; then, and after other fatal errors, only `close` is left.
+        """
+        self._transactional().init()
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction; everything appended from here on is part of it."""
+        self._transactional().begin()
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group_metadata: ConsumerGroupMetadata,
+    ) -> None:
+        """Commit offsets of a consumer group if, and when, the transaction commits (KIP-447).
+
+        offsets: of the next record to read of each partition. Raises CommitFailedException where
+        the group has given the partitions to another member; the transaction can then only be
+        aborted.
+        """
+        self._transactional().send_offsets(offsets, group_metadata)
+
+    def commit_transaction(self) -> None:
+        """Deliver what was appended, then commit.
+
+        Raises the error of a delivery that failed: the transaction can then only be aborted.
+        """
+        self._transactional().commit()
+
+    def abort_transaction(self) -> None:
+        """Abort the transaction; what was not sent yet is dropped. After an error, the way on."""
+        self._transactional().abort()
+
+    def _transactional(self) -> ProducerTransactions:
+        self._check_open()
+        if self._transactions is None:
+            message = "transactions need a transactional.id: set it in the producer's configuration"
+            raise IllegalStateException(message)
+        return self._transactions
+
     # -- flush and close --------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
@@ -271,7 +329,9 @@ class KafkaProducer:
         """Deliver what was appended, then close; closing again does nothing.
 
         timeout: seconds to wait for deliveries; what is not acknowledged then is given up (0: at
-        once). Raises the first delivery error that nobody was told of, unless timeout is 0.
+        once). An open transaction is aborted, with timeout 0 by its coordinator once
+        transaction.timeout.ms has passed. Raises the first delivery error that nobody was told of,
+        unless timeout is 0.
         """
         if self._closed:
             return
@@ -281,6 +341,8 @@ class KafkaProducer:
             return
         try:
             if timeout is None or timeout > 0:
+                if self._transactions is not None:
+                    self._transactions.abort_open(timeout)
                 self._flush(timeout)
         finally:
             with self._thread.lock:
@@ -297,19 +359,26 @@ class KafkaProducer:
     # -- state ------------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
+        self._check_open()
+        with self._thread.lock:
+            self._raise_if_unusable()
+
+    def _check_open(self) -> None:
         if os.getpid() != self._pid:
             message = (
                 "this KafkaProducer was made before a fork; make one in the process that uses it"
             )
             raise IllegalStateException(message)
-        with self._thread.lock:
-            self._raise_if_unusable()
+        self._raise_if_closed()
 
-    def _raise_if_unusable(self) -> None:
-        """Raise what stands against going on; the caller holds the lock."""
+    def _raise_if_closed(self) -> None:
         if self._closed:
             message = "Cannot perform operation after producer has been closed"
             raise IllegalStateException(message)
+
+    def _raise_if_unusable(self) -> None:
+        """Raise what stands against going on; the caller holds the lock."""
+        self._raise_if_closed()
         error = self._thread.deliveries.take_error() or self._thread.fatal_error
         if error is not None:
             raise error

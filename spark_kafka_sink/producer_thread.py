@@ -12,11 +12,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from random import Random
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
@@ -25,6 +27,7 @@ from spark_kafka_sink.producer.deliveries import Deliveries
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.sender import Sender, SenderConfig, SenderPoll
 from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.wire.exchange import Event, NodeDown
 
@@ -50,7 +53,18 @@ class ProducerThread:
         )
         self.metadata = ClusterMetadata(config.metadata_max_age_ms / 1000, retry_backoff, random)
         self.deliveries = Deliveries()
-        sequences = Sequences() if config.enable_idempotence else None
+        sequences = None
+        if config.enable_idempotence:
+            sequences = Sequences(is_transactional=config.transactional_id is not None)
+        self.transactions = None
+        if config.transactional_id is not None and sequences is not None:
+            self.transactions = TransactionManager(
+                config.transactional_id,
+                config.transaction_timeout_ms,
+                sequences,
+                retry_backoff,
+                random,
+            )
         self._completion = BatchCompletion(
             accumulator=self.accumulator,
             metadata=self.metadata,
@@ -59,6 +73,7 @@ class ProducerThread:
             delivery_timeout_s=config.delivery_timeout_ms / 1000,
             retry_backoff=retry_backoff,
             random=random,
+            transactions=self.transactions,
         )
         self._sender = Sender(
             SenderConfig(
@@ -73,6 +88,7 @@ class ProducerThread:
             completion=self._completion,
             sequences=sequences,
             random=random,
+            transactions=self.transactions,
         )
         self._client = NetworkClient(
             Selector(
@@ -98,7 +114,7 @@ class ProducerThread:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.network_trouble = ""
-        self._known_version = 0
+        self._known_nodes: Mapping[int, Node] = {}
         self._asleep = False
         self._stopping = False
         self._thread = threading.Thread(
@@ -161,7 +177,7 @@ class ProducerThread:
                 for event in events:
                     self._sender.handle(event, now)
                 work = self._sender.poll(now)
-                if self._collect() or events:
+                if self._collect() or events or work.has_news:
                     self.changed.notify_all()
                 if self._stopping:
                     return
@@ -174,9 +190,10 @@ class ProducerThread:
             self._asleep = False
 
     def _act(self, work: SenderPoll) -> None:
-        if self.metadata.version != self._known_version:
-            self._known_version = self.metadata.version
-            self._client.set_nodes(self.metadata.nodes)
+        nodes = self._sender.nodes
+        if nodes != self._known_nodes:
+            self._known_nodes = nodes
+            self._client.set_nodes(nodes)
         self._client.connect(work.connect)
         for request in work.requests:
             self._client.send(request)

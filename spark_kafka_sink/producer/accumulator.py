@@ -51,6 +51,7 @@ class RecordAccumulator:
         self.available_bytes = buffer_memory_bytes
         self.waiters = 0
         self.flushes = 0
+        self.is_completing_transaction = False
 
     @property
     def has_incomplete(self) -> bool:
@@ -177,7 +178,7 @@ class RecordAccumulator:
         """Give the first batch of each partition that has one to send, by age of waiting.
 
         An open batch is to be sent when it has lingered, or when it must not wait: while memory is
-        short, or a flush or close is under way.
+        short, or a flush, a close or the end of a transaction is under way.
         """
         sealed = list(self._sealed)
         for topic_partition in sealed:
@@ -186,7 +187,7 @@ class RecordAccumulator:
                 yield batch
         # A partition gives one batch a turn, also where the caller has just taken its sealed one.
         not_now = self._held.union(sealed)
-        hurry = bool(self.waiters or self.flushes)
+        hurry = bool(self.waiters or self.flushes or self.is_completing_transaction)
         for topic_partition, batch in list(self._open.items()):
             if not hurry and now < batch.created_at + self._linger_s:
                 return
@@ -237,6 +238,16 @@ class RecordAccumulator:
             if batch.topic_partition not in self._held and batch not in self._packing:
                 found.append(batch)
         return found
+
+    def unsent(self) -> list[ProducerBatch]:
+        """Give the batches that were never sent and that no caller is working on."""
+        return [
+            batch
+            for batch in self._incomplete
+            if not batch.has_sequence
+            and batch.topic_partition not in self._held
+            and batch not in self._packing
+        ]
 
     def next_expiry_at(self) -> float:
         """Give when the oldest batch expires."""

@@ -72,6 +72,7 @@ class ProducerBatch:
         "copied_bytes",
         "created_at",
         "error",
+        "is_transactional",
         "log_append_time_ms",
         "max_timestamp_ms",
         "node_id",
@@ -106,6 +107,7 @@ class ProducerBatch:
         self.node_id: int | None = None
         self.producer: ProducerIdAndEpoch = NO_PRODUCER_ID
         self.base_sequence = NO_SEQUENCE
+        self.is_transactional = False
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.error: KafkaException | None = None
@@ -184,10 +186,13 @@ class ProducerBatch:
         self.settled = True
         return freed
 
-    def assign_sequence(self, producer: ProducerIdAndEpoch, base_sequence: int) -> None:
+    def assign_sequence(
+        self, producer: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool = False
+    ) -> None:
         """Set what the header says of the producer; the next stamp writes it anew."""
         self.producer = producer
         self.base_sequence = base_sequence
+        self.is_transactional = transactional
         self._header = None
 
     def stamp(self) -> Records:
@@ -197,7 +202,13 @@ class ProducerBatch:
             info = BatchInfo(
                 self.record_count, self.base_timestamp_ms, self.max_timestamp_ms, self.codec.id
             )
-            self._header = batch_header(info, self._pieces, self.producer, self.base_sequence)
+            self._header = batch_header(
+                info,
+                self._pieces,
+                self.producer,
+                self.base_sequence,
+                transactional=self.is_transactional,
+            )
         self.sent_bytes = self.size_bytes
         return Records((self._header, *self._pieces), self.sent_bytes)
 
