@@ -76,16 +76,13 @@ _IN_TRANSACTION: Final[Mapping[int, Action]] = {
     codes.UNKNOWN_PRODUCER_ID: Action.ABORTABLE_IF_BUMP,
     codes.TRANSACTION_ABORTABLE: Action.ABORTABLE,
 }
-_GROUP_ERRORS: Final[Mapping[int, Action]] = dict.fromkeys(
-    (
-        codes.ILLEGAL_GENERATION,
-        codes.UNKNOWN_MEMBER_ID,
-        codes.GROUP_AUTHORIZATION_FAILED,
-        codes.FENCED_INSTANCE_ID,
-        codes.TRANSACTION_ABORTABLE,
-    ),
-    Action.ABORTABLE,
-)
+_GROUP_ERRORS: Final[Mapping[int, Action]] = {
+    codes.ILLEGAL_GENERATION: Action.ABORTABLE,
+    codes.UNKNOWN_MEMBER_ID: Action.ABORTABLE,
+    codes.GROUP_AUTHORIZATION_FAILED: Action.ABORTABLE,
+    codes.FENCED_INSTANCE_ID: Action.ABORTABLE,
+    codes.TRANSACTION_ABORTABLE: Action.ABORTABLE,
+}
 # Per call, what its codes mean where retriable codes are not simply retried and others not fatal.
 _RULES: Final[Mapping[Call, Mapping[int, Action]]] = {
     Call.INIT_PRODUCER_ID: {

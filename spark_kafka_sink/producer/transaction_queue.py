@@ -34,7 +34,9 @@ class TransactionQueue:
 
     def add(self, request: TransactionalRequest) -> None:
         """Have `request` wait for its turn."""
-        heapq.heappush(self._waiting, (request.priority, next(self._order), request))
+        if request.order < 0:
+            request.order = next(self._order)
+        heapq.heappush(self._waiting, (request.priority, request.order, request))
 
     @property
     def is_busy(self) -> bool:
@@ -50,12 +52,12 @@ class TransactionQueue:
     def due(self, now: float) -> TransactionalRequest | None:
         """Give what is to be sent: the first request, or the look-up it needs; `sent` takes it."""
         request = self.first()
-        if request is None or now < request.retry_at:
+        if request is None:
             return None
         if request.coordinator is not None and self.node_id(request) is None:
-            self.add(find_coordinator(request.coordinator))
-            return self.due(now)
-        return request
+            request = find_coordinator(request.coordinator)
+            self.add(request)
+        return None if now < request.retry_at else request
 
     def node_id(self, request: TransactionalRequest) -> int | None:
         """Give the node that `request` goes to, None for whichever broker answers."""

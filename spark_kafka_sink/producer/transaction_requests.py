@@ -91,7 +91,11 @@ class TransactionalResult:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class TransactionalRequest:
-    """A request that waits or is in flight; coordinator: None for whichever broker answers."""
+    """A request that waits or is in flight.
+
+    coordinator: None for whichever broker answers. order: its place among those of its priority,
+    which it keeps when it is sent again; -1 until it is queued.
+    """
 
     call: Call
     priority: Priority
@@ -99,6 +103,7 @@ class TransactionalRequest:
     result: TransactionalResult
     coordinator: CoordinatorKey | None = None
     max_version: int | None = None
+    order: int = -1
     attempts: int = 0
     retry_at: float = 0.0
 

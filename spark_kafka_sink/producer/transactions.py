@@ -337,7 +337,8 @@ class TransactionManager:
             return
         if code == codes.UNSUPPORTED_VERSION:
             message = f"{request.call.value} failed: {reason}"
-            self._fatal(api_exception(code, message, api=request.call.value))
+            error = api_exception(code, message, api=request.call.value)
+            self._failed(request, code, Action.FATAL, error)
             return
         self._queue.look_up_again(request)
         self._queue.retry(request, now)
@@ -452,13 +453,18 @@ class TransactionManager:
     ) -> None:
         if action is Action.ABORTABLE_IF_BUMP:
             action = Action.ABORTABLE if self._is_v2 or self._raises_epoch else Action.FATAL
-        if action is not Action.ABORTABLE:
-            self._fatal(error)
+        if action is Action.ABORTABLE and request.call is Call.ABORT:
+            # The coordinator has lost the transaction: a new epoch ends what is left of it.
+            self._must_raise_epoch = True
+            self._ended(request.result)
             return
         initializing = self._state is _S.INITIALIZING
-        self._abortable(error)
+        if action is Action.ABORTABLE:
+            self._abortable(error)
+        else:
+            self._fatal(error)
         self._finish(request.result, error)
-        if initializing and code in _NOT_AUTHORIZED:
+        if initializing and self._state is _S.ABORTABLE_ERROR and code in _NOT_AUTHORIZED:
             self._answer_to(_S.UNINITIALIZED)
             self.error = None
 
