@@ -342,7 +342,7 @@ class KafkaProducer:
         try:
             if timeout is None or timeout > 0:
                 if self._transactions is not None:
-                    self._transactions.abort_open(timeout)
+                    self._transactions.end_open(timeout)
                 self._flush(timeout)
         finally:
             with self._thread.lock:

@@ -17,7 +17,7 @@ from spark_kafka_sink.producer.transaction_state import TransactionState
 from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.producer_thread import ProducerThread
 
-_OPEN = (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR)
+_RESUMED = ("init_transactions", "commit_transaction", "abort_transaction")
 
 
 class ProducerTransactions:
@@ -60,24 +60,38 @@ class ProducerTransactions:
         """Raise where records cannot be part of a transaction now."""
         self._manager.check_in_transaction("append")
 
-    def abort_open(self, timeout: float | None) -> None:
-        """Abort what a producer that is being closed has open, without raising.
+    def end_open(self, timeout: float | None) -> None:
+        """Abort what a producer that is being closed has open, and see out a call that timed out.
 
-        A transaction that cannot be aborted in time is aborted by its coordinator.
+        Errors are left for `close` to raise. What cannot be ended in time, its coordinator aborts.
         """
         with self._thread.lock:
-            if self._manager.state not in _OPEN:
+            end = self._open_end()
+            if end is None:
                 return
             unseen = self._thread.deliveries.take_error()
         wait = self._max_block_ms / 1000
         try:
-            self._call(self._manager.begin_abort, wait if timeout is None else min(wait, timeout))
+            self._call(end, wait if timeout is None else min(wait, timeout))
         except KafkaException as error:
             unseen = unseen or error
         with self._thread.lock:
+            # That records were dropped is no news to one who closes without a commit.
             self._thread.deliveries.take_error()
             if not isinstance(unseen, TransactionAbortedException):
                 self._thread.deliveries.error = unseen
+
+    def _open_end(self) -> Callable[[], TransactionalResult] | None:
+        match self._manager.state:
+            case TransactionState.COMMITTING:
+                return self._manager.begin_commit
+            case (
+                TransactionState.IN_TRANSACTION
+                | TransactionState.ABORTABLE_ERROR
+                | TransactionState.ABORTING
+            ):
+                return self._manager.begin_abort
+        return None
 
     def _call(self, start: Callable[[], TransactionalResult], timeout: float | None = None) -> None:
         """Start a call, or go on with it, and wait for its end. Raises what it came to."""
@@ -97,9 +111,10 @@ class ProducerTransactions:
 
     def _timed_out(self, operation: str, wait_s: float) -> TimeoutException:
         trouble = self._thread.network_trouble
+        way_on = "call it again to go on waiting" if operation in _RESUMED else "abort"
         message = (
             f"{operation} was not done within {round(wait_s * 1000)} ms (max.block.ms="
-            f"{self._max_block_ms}); call it again to go on waiting, or close the producer"
+            f"{self._max_block_ms}); {way_on}, or close the producer"
             f"{f' ({trouble})' if trouble else ''}"
         )
         return TimeoutException(message)

@@ -228,8 +228,8 @@ class TransactionManager:
         call = self._call
         if call is not None and not call.is_acknowledged:
             message = (
-                f"{operation} is not possible now: the call of {call.operation} before it timed "
-                f"out; call {call.operation} again first"
+                f"{operation} is not possible: {call.operation} is under way; if it has timed out, "
+                f"call {call.operation} again first"
             )
             raise IllegalStateException(message)
 

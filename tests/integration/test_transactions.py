@@ -308,6 +308,36 @@ def test_closing_aborts_what_is_open_so_that_readers_go_on(
     assert committed(cluster, topic) == ["later"]
 
 
+def test_closing_sees_out_a_commit_that_timed_out(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    producer = new_producer()
+    producer.begin_transaction()
+    producer.append(topic, values("committed"))
+    assert producer._transactions is not None
+    producer._transactions._max_block_ms = 0
+    with pytest.raises(TimeoutException):
+        producer.commit_transaction()
+    producer._transactions._max_block_ms = 60_000
+    producer.close()
+    assert committed(cluster, topic) == ["committed"]
+
+
+def test_closing_raises_why_records_failed_if_nobody_was_told(
+    cluster: KafkaCluster, make_topic: NewTopic, new_producer: NewProducer
+) -> None:
+    small = make_topic(1, {"max.message.bytes": "1000"})
+    producer = new_producer()
+    producer.begin_transaction()
+    producer.append(small, values("x" * 3000))
+    while not producer._thread.deliveries.failed_records:
+        with producer._thread.changed:
+            producer._thread.changed.wait(10)
+    with pytest.raises(RecordTooLargeException):
+        producer.close()
+    assert committed(cluster, small) == []
+
+
 def time_out(cluster: KafkaCluster, topic: str, new_producer: NewProducer) -> KafkaProducer:
     """Give a producer whose transaction its coordinator has aborted; the topic has one partition.
 
