@@ -112,13 +112,16 @@ def test_records_that_fail_where_no_records_can_be_are_fatal(
 @pytest.mark.parametrize("state", [S.READY, S.IN_TRANSACTION, S.COMMITTING])
 def test_an_answer_that_the_table_does_not_allow_is_fatal(state: TransactionState) -> None:
     transactions = PureTransactions()
-    transactions.manager.initialize()
+    result = transactions.manager.initialize()
     request = transactions.take_until(Call.INIT_PRODUCER_ID)
     transactions.manager._state = state
-    targets = TRANSITIONS[state]
     transactions.answer(request)
-    expected = S.READY if S.READY in targets else S.FATAL_ERROR
-    assert transactions.state is expected
+    assert result.is_done
+    if S.READY in TRANSITIONS[state]:
+        assert transactions.state is S.READY
+    else:
+        assert transactions.state is S.FATAL_ERROR
+        assert isinstance(result.error, IllegalStateException)
 
 
 def test_after_a_fatal_error_every_call_raises_it_and_every_wait_has_ended() -> None:
@@ -397,8 +400,16 @@ def test_no_end_is_sent_where_adding_the_only_partition_was_refused() -> None:
     transactions.answer(transactions.take(), codes.TOPIC_AUTHORIZATION_FAILED)
     assert "t-0" in str(transactions.manager.error)
     assert not transactions.manager.may_send(PARTITION)
-    transactions.finish(transactions.manager.begin_abort())
+    # What the broker has of a request that failed need not be known: a new epoch ends all of it.
+    calls = transactions.finish(transactions.manager.begin_abort())
+    assert calls == [Call.INIT_PRODUCER_ID]
     assert transactions.coordinator.ended == []
+
+
+def test_an_abort_adds_no_partitions_any_more() -> None:
+    transactions = PureTransactions(1).begun()
+    transactions.manager.may_send(PARTITION)
+    assert transactions.finish(transactions.manager.begin_abort()) == []
 
 
 def test_the_gravest_code_of_an_answer_counts() -> None:
