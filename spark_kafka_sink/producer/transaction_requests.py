@@ -1,9 +1,8 @@
-"""The requests of transactions: what each says, whom it goes to, and what its answer says.
+"""The requests of transactions: what each says, whom it goes to, and who waits for it.
 
-Owns the mapping between a transaction's terms (partitions, offsets, codes) and the wire's messages,
-and the caps of versions that go with transaction.version 1 (KIP-890): EndTxn 5 and TxnOffsetCommit
-5 would mean version 2 to a broker. When a request is made, sent or repeated is the business of
-`TransactionManager` and `TransactionQueue`.
+Owns the messages, and the caps of versions that go with transaction.version 1 (KIP-890): EndTxn 5
+and TxnOffsetCommit 5 would mean version 2 to a broker. When a request is made, sent or repeated is
+the business of `TransactionManager` and `TransactionQueue`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Final, NamedTuple
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
-    Node,
     OffsetAndMetadata,
     ProducerIdAndEpoch,
     TopicPartition,
@@ -24,24 +22,17 @@ from spark_kafka_sink.model import (
 from spark_kafka_sink.producer.error_actions import Call
 from spark_kafka_sink.wire.messages import (
     InitProducerIdRequest,
-    InitProducerIdResponse,
     Request,
-    Response,
 )
 from spark_kafka_sink.wire.transaction_messages import (
     AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     EndTxnRequest,
-    EndTxnResponse,
     FindCoordinatorRequest,
-    FindCoordinatorResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
 )
 
 GROUP: Final = 0
@@ -258,30 +249,3 @@ def _offsets_by_topic(
         TxnOffsetCommitRequestTopic(name=name, partitions=partitions)
         for name, partitions in topics.items()
     ]
-
-
-def answered_codes(response: Response | None) -> dict[int, list[TopicPartition]]:
-    """Give the error codes of an answer, each with the partitions that it is about, if any."""
-    codes: dict[int, list[TopicPartition]] = {}
-    if isinstance(response, AddPartitionsToTxnResponse):
-        for topic in response.results_by_topic_v3_and_below:
-            for result in topic.results_by_partition:
-                about = TopicPartition(topic.name, result.partition_index)
-                codes.setdefault(result.partition_error_code, []).append(about)
-    elif isinstance(response, TxnOffsetCommitResponse):
-        for committed in response.topics:
-            for partition in committed.partitions:
-                about = TopicPartition(committed.name, partition.partition_index)
-                codes.setdefault(partition.error_code, []).append(about)
-    elif isinstance(response, FindCoordinatorResponse):
-        code, _ = coordinator_of(response)
-        codes[code] = []
-    elif isinstance(response, InitProducerIdResponse | AddOffsetsToTxnResponse | EndTxnResponse):
-        codes[response.error_code] = []
-    return codes
-
-
-def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, Node]:
-    """Give the error code and the node of an answer of any version."""
-    found = response.coordinators[0] if response.coordinators else response
-    return found.error_code, Node(id=found.node_id, host=found.host, port=found.port)

@@ -2,7 +2,7 @@
 
 Owns the transaction's state, which partitions are part of it, and what calls and answers lead to.
 The table of states is `transaction_state`, what requests say `transaction_requests`, when they go
-`TransactionQueue`, what an error code means `error_actions`, and producer id and sequences are
+`TransactionQueue`, what an answer means `transaction_answers`, and producer id and sequences are
 those of `Sequences`. Calls give a `TransactionalResult` to wait for; the sender asks `due` for what
 to send, and reports what came of it.
 
@@ -21,14 +21,7 @@ from typing import Final
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import (
-    ADVICE,
-    CommitFailedException,
-    IllegalStateException,
-    KafkaException,
-    api_exception,
-)
+from spark_kafka_sink.errors import IllegalStateException, KafkaException, api_exception
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
     Node,
@@ -36,9 +29,10 @@ from spark_kafka_sink.model import (
     ProducerIdAndEpoch,
     TopicPartition,
 )
-from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
+from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer.transaction_answers import coordinator_of, judge
 from spark_kafka_sink.producer.transaction_queue import TransactionQueue
 from spark_kafka_sink.producer.transaction_requests import (
     CoordinatorKey,
@@ -46,8 +40,6 @@ from spark_kafka_sink.producer.transaction_requests import (
     TransactionalRequest,
     TransactionalRequests,
     TransactionalResult,
-    answered_codes,
-    coordinator_of,
 )
 from spark_kafka_sink.producer.transaction_state import TRANSITIONS, TransactionState
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
@@ -62,21 +54,10 @@ _LAST_PRODUCE_V1: Final = 11
 # How long the first AddPartitionsToTxn of a transaction waits while the one before is still being
 # completed, which is so common that retry.backoff.ms would cost throughput (KAFKA-5477).
 _ADD_PARTITIONS_RETRY_BACKOFF_S: Final = 0.020
-# Of the codes of one answer, the one with the gravest action counts.
-_GRAVITY: Final = (
-    Action.FATAL,
-    Action.FENCED,
-    Action.ABORTABLE_IF_BUMP,
-    Action.ABORTABLE,
-    Action.LOOK_UP,
-    Action.RETRY,
-    Action.SUCCEED,
-)
 _NOT_AUTHORIZED: Final = (
     codes.CLUSTER_AUTHORIZATION_FAILED,
     codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
-_MEMBERSHIP_CHANGED: Final = (codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION)
 _S = TransactionState
 
 
@@ -349,26 +330,17 @@ class TransactionManager:
         """Take a broker's answer."""
         if not self._queue.back(request):
             return
-        found = answered_codes(response)
-        actions = {
-            code: error_action(code, request.call, ProducerKind.TRANSACTIONAL) for code in found
-        }
-        code = min(actions, key=lambda c: _GRAVITY.index(actions[c]), default=codes.NONE)
-        action = actions.get(code, Action.SUCCEED)
-        if action is Action.SUCCEED:
-            if request.call is Call.ADD_PARTITIONS_TO_TXN:
-                self._being_added.difference_update(found[codes.NONE])
-                self._partitions.update(found[codes.NONE])
-            self._succeeded(request, response)
-        elif action in (Action.RETRY, Action.LOOK_UP):
-            if action is Action.LOOK_UP:
+        answer = judge(request, response, node_id)
+        if answer.action is Action.SUCCEED:
+            self._succeeded(request, response, answer.partitions)
+        elif answer.action in (Action.RETRY, Action.LOOK_UP):
+            if answer.action is Action.LOOK_UP:
                 self._queue.look_up_again(request)
-            self._retry(request, code, now)
+            self._retry(request, answer.code, now)
         else:
             if request.call is Call.ADD_PARTITIONS_TO_TXN:
                 self._being_added.clear()
-            error = _error(request, code, action, found[code], node_id)
-            self._failed(request, code, action, error)
+            self._failed(request, answer.code, answer.action, answer.error())
 
     def _retry(self, request: TransactionalRequest, code: int, now: float) -> None:
         first_of_transaction = (
@@ -379,9 +351,16 @@ class TransactionManager:
         longest = _ADD_PARTITIONS_RETRY_BACKOFF_S if first_of_transaction else float("inf")
         self._queue.retry(request, now, longest_wait_s=longest)
 
-    def _succeeded(self, request: TransactionalRequest, response: Response | None) -> None:
+    def _succeeded(
+        self,
+        request: TransactionalRequest,
+        response: Response | None,
+        partitions: list[TopicPartition],
+    ) -> None:
         if request.call in (Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN):
             self._started = True
+            self._being_added.difference_update(partitions)
+            self._partitions.update(partitions)
         elif isinstance(response, FindCoordinatorResponse):
             self._located(request, response)
         elif isinstance(response, InitProducerIdResponse):
@@ -495,23 +474,3 @@ class TransactionManager:
     def _finish(self, result: TransactionalResult, error: KafkaException | None = None) -> None:
         result.finish(error)
         self.has_news = True
-
-
-def _error(
-    request: TransactionalRequest,
-    code: int,
-    action: Action,
-    about: list[TopicPartition],
-    node_id: int,
-) -> KafkaException:
-    api, row = request.call.value, error_code(code)
-    if action is Action.FENCED:
-        code = codes.PRODUCER_FENCED
-    text = f"{api} failed: {row.name} ({row.code}) from node {node_id}"
-    if about:
-        text += f" for {', '.join(map(str, about))}"
-    message = "; ".join(part for part in (text, ADVICE.get(code)) if part)
-    if request.call is Call.TXN_OFFSET_COMMIT and code in _MEMBERSHIP_CHANGED:
-        return CommitFailedException(message, node_id=node_id, api=api)
-    topic = about[0].topic if about else None
-    return api_exception(code, message, topic=topic, node_id=node_id, api=api)
