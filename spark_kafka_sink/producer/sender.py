@@ -217,6 +217,7 @@ class Sender:
                 node_id=node_id,
                 message=request.message,
                 max_version=request.max_version,
+                min_version=request.min_version,
                 context=request,
             )
         )

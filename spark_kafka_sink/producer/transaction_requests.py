@@ -40,6 +40,8 @@ TRANSACTION: Final = 1
 
 _LAST_END_TXN_V1: Final = 4
 _LAST_TXN_OFFSET_COMMIT_V1: Final = 4
+# Without it a group could not refuse the offsets of a member that it has replaced (KIP-447).
+_FIRST_WITH_MEMBERS: Final = 3
 
 
 class Priority(IntEnum):
@@ -94,6 +96,7 @@ class TransactionalRequest:
     result: TransactionalResult
     coordinator: CoordinatorKey | None = None
     max_version: int | None = None
+    min_version: int = 0
     order: int = -1
     attempts: int = 0
     retry_at: float = 0.0
@@ -211,6 +214,7 @@ class TransactionalRequests:
             result=result,
             coordinator=CoordinatorKey(GROUP, group.group_id),
             max_version=None if is_v2 else _LAST_TXN_OFFSET_COMMIT_V1,
+            min_version=_FIRST_WITH_MEMBERS if group.member_id or group.generation_id >= 0 else 0,
         )
 
     def end_txn(

@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import (
     TransactionalIdAuthorizationException,
     UnsupportedVersionException,
 )
-from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.model import ConsumerGroupMetadata, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.transaction_requests import Priority, TransactionalResult
 from spark_kafka_sink.producer.transaction_state import TRANSITIONS, TransactionState
@@ -245,12 +245,19 @@ def test_offsets_go_to_the_group_s_coordinator(version: int) -> None:
     assert commit.coordinator is not None
     assert tuple(commit.coordinator) == (0, "group")
     assert isinstance(commit.message, TxnOffsetCommitRequest)
+    assert commit.min_version == 3
     assert (commit.message.generation_id, commit.message.member_id) == (3, "member")
     (partition,) = commit.message.topics[0].partitions
     assert (partition.partition_index, partition.committed_offset) == (1, 42)
     assert partition.committed_metadata == "so far"
     assert (result.is_done, result.error) == (True, None)
     assert transactions.finish(transactions.manager.begin_commit()) == [Call.COMMIT]
+
+
+def test_offsets_of_nobody_in_particular_can_be_told_to_any_broker() -> None:
+    transactions = PureTransactions(0).begun()
+    transactions.manager.send_offsets(OFFSETS, ConsumerGroupMetadata("group"))
+    assert transactions.take_until(Call.TXN_OFFSET_COMMIT).min_version == 0
 
 
 def test_requests_wait_in_the_order_of_their_priorities() -> None:
