@@ -148,9 +148,9 @@ class TransactionManager:
         self._raise_unfinished(operation)
         self._raise_error(operation)
         if self._state is not _S.IN_TRANSACTION:
-            needed = "begin" if self._sequences.has_producer_id else "init"
-            name = "begin_transaction" if needed == "begin" else "init_transactions"
-            message = f"{operation} needs a transaction: call {name} first"
+            has_id = self._sequences.has_producer_id
+            first = "begin_transaction" if has_id else "init_transactions"
+            message = f"{operation} needs a transaction: call {first} first"
             raise IllegalStateException(message)
 
     def send_offsets(
