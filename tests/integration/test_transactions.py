@@ -240,7 +240,11 @@ def test_a_transaction_survives_the_death_of_its_coordinator(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
     topic = new_topic(6)
-    config = {"bootstrap.servers": kafka.bootstrap, "transactional.id": topic}
+    config = {
+        "bootstrap.servers": kafka.bootstrap,
+        "transactional.id": topic,
+        "max.block.ms": 120_000,
+    }
     with KafkaProducer(config) as producer:
         producer.init_transactions()
         assert producer._thread.transactions is not None
