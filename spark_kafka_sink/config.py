@@ -142,6 +142,12 @@ class ProducerConfig(
     """The system's send buffer of a connection; -1 leaves it to the system."""
     receive_buffer_bytes: BufferSize = field(name="receive.buffer.bytes", default=32_768)
     """The system's receive buffer of a connection; -1 leaves it to the system."""
+    transactional_id: Annotated[str, Meta(min_length=1)] | None = field(
+        name="transactional.id", default=None
+    )
+    """The name under which transactions go on after a restart; needs idempotence."""
+    transaction_timeout_ms: Positive = field(name="transaction.timeout.ms", default=60_000)
+    """After how long the coordinator aborts a transaction that was not ended."""
     security_protocol: Literal["PLAINTEXT"] = field(name="security.protocol", default="PLAINTEXT")
     """`PLAINTEXT` is what there is so far."""
 
@@ -298,6 +304,8 @@ def _settle_idempotence(
     Idempotence that was asked for conflicts with what it needs otherwise: an error. Idempotence by
     default gives way to acks and retries, but never to too many requests in flight.
     """
+    if config.transactional_id is not None:
+        _check_transactional(config, prefix)
     if not config.enable_idempotence:
         return config
     if config.max_in_flight_requests_per_connection > _MAX_IN_FLIGHT_OF_IDEMPOTENCE:
@@ -319,6 +327,20 @@ def _settle_idempotence(
         message = f"{prefix}enable.idempotence is true, but {' and '.join(conflicts)}"
         raise ConfigException(message)
     return msgspec.structs.replace(config, enable_idempotence=False)
+
+
+def _check_transactional(config: ProducerConfig, prefix: str) -> None:
+    """Refuse what a transactional producer cannot do without: idempotence and what that needs."""
+    conflicts = []
+    if not config.enable_idempotence:
+        conflicts.append(f"{prefix}enable.idempotence is false, it needs true")
+    if config.acks_number != -1:
+        conflicts.append(f"{prefix}acks is {config.acks}, it needs all")
+    if config.retries == 0:
+        conflicts.append(f"{prefix}retries is 0, it needs more")
+    if conflicts:
+        message = f"{prefix}transactional.id is set, but {' and '.join(conflicts)}"
+        raise ConfigException(message)
 
 
 def _settle_delivery_timeout(
@@ -464,8 +486,6 @@ NOT_YET: Final = frozenset(
         "ssl.truststore.location",
         "ssl.truststore.password",
         "ssl.truststore.type",
-        "transaction.timeout.ms",
-        "transactional.id",
         "value.serializer",
     }
 )

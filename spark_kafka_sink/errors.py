@@ -177,6 +177,42 @@ class ProducerFencedException(ApiException):
     """A newer producer with the same transactional id has taken over."""
 
 
+class TransactionAbortableException(ApiException):
+    """The transaction cannot be committed; abort it and begin the next one."""
+
+
+class TransactionAbortedException(ApiException):
+    """The record was not sent because its transaction was aborted (KIP-654)."""
+
+
+class InvalidTxnStateException(ApiException):
+    """The transaction's state at its coordinator does not allow the request."""
+
+
+class InvalidPidMappingException(ApiException):
+    """The coordinator knows the transactional id with another producer id, or not at all."""
+
+
+class InvalidTxnTimeoutException(ApiException):
+    """transaction.timeout.ms is more than the brokers allow."""
+
+
+class TransactionalIdAuthorizationException(ApiException):
+    """The client may not use the transactional id."""
+
+
+class GroupAuthorizationException(ApiException):
+    """The client may not commit offsets of the consumer group."""
+
+
+class FencedInstanceIdException(ApiException):
+    """A newer consumer with the same group.instance.id has taken over."""
+
+
+class CommitFailedException(KafkaException):
+    """Offsets of a consumer group were refused: its membership has changed."""
+
+
 _CLASSES: Final[dict[int, type[ApiException]]] = {
     1: OffsetOutOfRangeException,
     2: CorruptRecordException,
@@ -192,6 +228,7 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
     20: NotEnoughReplicasAfterAppendException,
     21: InvalidRequiredAcksException,
     29: TopicAuthorizationException,
+    30: GroupAuthorizationException,
     31: ClusterAuthorizationException,
     32: InvalidTimestampException,
     35: UnsupportedVersionException,
@@ -199,10 +236,16 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
     44: PolicyViolationException,
     45: OutOfOrderSequenceException,
     47: InvalidProducerEpochException,
+    48: InvalidTxnStateException,
+    49: InvalidPidMappingException,
+    50: InvalidTxnTimeoutException,
+    53: TransactionalIdAuthorizationException,
     59: UnknownProducerIdException,
     76: UnsupportedCompressionTypeException,
+    82: FencedInstanceIdException,
     87: InvalidRecordException,
     90: ProducerFencedException,
+    120: TransactionAbortableException,
 }
 
 
@@ -215,8 +258,13 @@ ADVICE: Final = {
     19: "fewer replicas are in sync than min.insync.replicas asks for",
     20: "fewer replicas are in sync than min.insync.replicas asks for",
     29: "grant WRITE and DESCRIBE on the topic to this client",
+    30: "grant READ on the consumer group to this client",
     31: "grant IDEMPOTENT_WRITE on the cluster, or set kafka.enable.idempotence to false",
     32: "see the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms",
+    50: "lower transaction.timeout.ms, or raise the brokers' transaction.max.timeout.ms",
+    53: "grant WRITE and DESCRIBE on the transactional id to this client",
+    90: "each running producer needs a transactional.id of its own",
+    120: "abort the transaction",
     76: "choose another kafka.compression.type",
 }
 

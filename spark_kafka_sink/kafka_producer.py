@@ -33,7 +33,12 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.interceptors import INTERCEPTORS, load_interceptors
 from spark_kafka_sink.metrics import MetricName
-from spark_kafka_sink.model import RecordMetadata, TopicPartition
+from spark_kafka_sink.model import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+)
 from spark_kafka_sink.producer.deliveries import PartitionDelivery
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import check_partitions
@@ -41,6 +46,7 @@ from spark_kafka_sink.producer.producer_batch import unfinished
 from spark_kafka_sink.producer.slices import Rows, check_record_sizes, record_sizes, slice_ends
 from spark_kafka_sink.producer_record import Headers
 from spark_kafka_sink.producer_thread import ProducerThread
+from spark_kafka_sink.producer_transactions import ProducerTransactions
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.row_future import OnDelivery
 from spark_kafka_sink.row_producer import RowProducer, RowWaits, weakly
@@ -94,8 +100,13 @@ class KafkaProducer:
         ]
         interceptors = load_interceptors(given.get(INTERCEPTORS, ()), given)
         self._config = config
-        client_id = config.client_id or f"producer-{next(_numbers)}"
+        client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         self._thread = ProducerThread(config, client_id)
+        self._transactions: ProducerTransactions | None = None
+        if self._thread.transactions is not None:
+            self._transactions = ProducerTransactions(
+                self._thread, self._thread.transactions, config.max_block_ms
+            )
         self._appender = SliceAppender(self._thread, config)
         self._partitioner = partitioner
         self._interceptors = interceptors
@@ -103,7 +114,7 @@ class KafkaProducer:
             self._thread,
             self._appender,
             RowWaits(
-                weakly(self._check_open),
+                weakly(self._check_may_send),
                 weakly(self._block_deadline),
                 weakly(self._wait_for_partitions),
                 weakly(self._reserve_for_rows),
@@ -114,6 +125,7 @@ class KafkaProducer:
             serializers=serializers,
             interceptors=interceptors,
             partitioner=partitioner,
+            is_transactional=self._transactions is not None,
         )
         self._thread.feeder = self._rows
         self._waiting: deque[object] = deque()
@@ -145,6 +157,8 @@ class KafkaProducer:
         earlier delivery that failed.
         """
         self._check_usable()
+        if self._transactions is not None:
+            self._transactions.check_may_append()
         if not record_batch.num_rows:
             return
         start = 0
@@ -171,7 +185,7 @@ class KafkaProducer:
         self._reserve(reserved, self._block_deadline(), self._raise_if_unusable)
         try:
             with self._appender.turn:
-                full = self._appender.append(rows, sizes, topics, self._raise_if_unusable)
+                full = self._appender.append(rows, sizes, topics, self._check_may_append)
         finally:
             with self._thread.lock:
                 self._thread.accumulator.give_back(reserved)
@@ -354,6 +368,58 @@ class KafkaProducer:
         trouble = self._thread.network_trouble
         return f" ({trouble})" if trouble else ""
 
+    # -- transactions -----------------------------------------------------------------------------
+
+    def init_transactions(self) -> None:
+        """Make the producer the only one with its transactional.id; once, before the others.
+
+        Older producers with the id are fenced, and what they had open is aborted. All five calls
+        wait at most max.block.ms and then raise TimeoutException: init, commit and abort must then
+        be called again, and go on where they were. Raises IllegalStateException where a call is
+        not possible now (nothing has changed then), and ProducerFencedException once a newer
+        producer has taken over the id; then, and after other fatal errors, only `close` is left.
+        """
+        self._transactional().init()
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction; everything appended from here on is part of it."""
+        self._transactional().begin()
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group_metadata: ConsumerGroupMetadata,
+    ) -> None:
+        """Commit offsets of a consumer group if, and when, the transaction commits (KIP-447).
+
+        offsets: of the next record to read of each partition. Raises CommitFailedException where
+        the group has given the partitions to another member; the transaction can then only be
+        aborted.
+        """
+        self._transactional().send_offsets(offsets, group_metadata)
+
+    def commit_transaction(self) -> None:
+        """Deliver what was appended, then commit.
+
+        Raises the error of a delivery that failed: the transaction can then only be aborted.
+        """
+        transactions = self._transactional()
+        self._rows.drain()
+        transactions.commit()
+
+    def abort_transaction(self) -> None:
+        """Abort the transaction; what was not sent yet is dropped. After an error, the way on."""
+        transactions = self._transactional()
+        self._rows.drain()
+        transactions.abort()
+
+    def _transactional(self) -> ProducerTransactions:
+        self._check_open()
+        if self._transactions is None:
+            message = "transactions need a transactional.id: set it in the producer's configuration"
+            raise IllegalStateException(message)
+        return self._transactions
+
     # -- flush and close --------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
@@ -419,8 +485,9 @@ class KafkaProducer:
         """Deliver what was appended and sent, then close; closing again does nothing.
 
         timeout: seconds to wait for deliveries; what is not acknowledged then is given up (0: at
-        once; a callback that closes its producer cannot wait either). Raises the first delivery
-        error that nobody was told of, unless timeout is 0.
+        once; a callback that closes its producer cannot wait either). An open transaction is
+        aborted, with timeout 0 by its coordinator once transaction.timeout.ms has passed. Raises
+        the first delivery error that nobody was told of, unless timeout is 0.
         """
         if self._closed:
             return
@@ -433,6 +500,8 @@ class KafkaProducer:
         self._rows.close()
         try:
             if timeout is None or timeout > 0:
+                if self._transactions is not None:
+                    self._transactions.end_open(timeout)
                 self._flush(timeout)
         finally:
             error = KafkaException("Producer is closed forcefully.")
@@ -458,6 +527,17 @@ class KafkaProducer:
         self._check_open()
         with self._thread.lock:
             self._raise_if_unusable()
+
+    def _check_may_append(self) -> None:
+        """Raise what stands against appending; the caller holds the lock."""
+        self._raise_if_unusable()
+        if self._transactions is not None:
+            self._transactions.check_may_append()
+
+    def _check_may_send(self) -> None:
+        self._check_open()
+        if self._transactions is not None:
+            self._transactions.check_may_append()
 
     def _check_open(self) -> None:
         if os.getpid() != self._pid:

@@ -65,3 +65,26 @@ class ProducerIdAndEpoch:
 
 
 NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """Where a consumer group goes on reading: the offset of the next record of a partition."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupMetadata:
+    """A consumer group, and who of it commits offsets (KIP-447); without a member, nobody does.
+
+    With generation and member id of a consumer the group refuses the offsets of one that it has
+    meanwhile taken the partitions from.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -22,6 +22,7 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
 from spark_kafka_sink.metrics import Metrics
+from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.selector import Selector
@@ -33,6 +34,7 @@ from spark_kafka_sink.producer.node_latency import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
 from spark_kafka_sink.producer.sender import Sender, SenderConfig, SenderPoll
 from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.producer_metrics import ProducerMetrics
 from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.wire.exchange import Answered, Event, NodeDown
@@ -81,7 +83,18 @@ class ProducerThread:
         )
         self.deliveries = Deliveries()
         self.latencies = NodeLatencies(config.partitioner_availability_timeout_ms / 1000)
-        sequences = Sequences() if config.enable_idempotence else None
+        sequences = None
+        if config.enable_idempotence:
+            sequences = Sequences(is_transactional=config.transactional_id is not None)
+        self.transactions = None
+        if config.transactional_id is not None and sequences is not None:
+            self.transactions = TransactionManager(
+                config.transactional_id,
+                config.transaction_timeout_ms,
+                sequences,
+                retry_backoff,
+                random,
+            )
         self._completion = BatchCompletion(
             accumulator=self.accumulator,
             metadata=self.metadata,
@@ -90,6 +103,7 @@ class ProducerThread:
             delivery_timeout_s=config.delivery_timeout_ms / 1000,
             retry_backoff=retry_backoff,
             random=random,
+            transactions=self.transactions,
         )
         self._sender = Sender(
             SenderConfig(
@@ -105,6 +119,7 @@ class ProducerThread:
             sequences=sequences,
             latencies=self.latencies,
             random=random,
+            transactions=self.transactions,
         )
         metrics = Metrics(
             num_samples=config.metrics_num_samples,
@@ -157,7 +172,7 @@ class ProducerThread:
         self._calls: deque[Callable[[], object]] = deque()
         self.calls_due = 0
         self.calls_made = 0
-        self._known_nodes = self.metadata.nodes
+        self._known_nodes: Mapping[int, Node] = {}
         self._asleep = False
         self._stopping = False
         self._thread = threading.Thread(
@@ -251,7 +266,7 @@ class ProducerThread:
                 for event in events:
                     self._sender.handle(event, now)
                 work = self._sender.poll(now)
-                if self._collect() or events:
+                if self._collect() or events or work.has_news:
                     self.changed.notify_all()
                 if self._stopping:
                     return
@@ -274,9 +289,10 @@ class ProducerThread:
                 self.network_trouble = self._client.last_errors()
 
     def _act(self, work: SenderPoll, now: float) -> None:
-        if self.metadata.nodes is not self._known_nodes:
-            self._known_nodes = self.metadata.nodes
-            self._client.set_nodes(self._known_nodes)
+        nodes = self._sender.nodes
+        if nodes != self._known_nodes:
+            self._known_nodes = nodes
+            self._client.set_nodes(nodes)
         self._client.connect(work.connect)
         for request in work.requests:
             self._client.send(request)

@@ -180,6 +180,7 @@ class RowProducer:
         serializers: Sequence[Serializer | None],
         interceptors: ProducerInterceptors,
         partitioner: BatchPartitioner | None,
+        is_transactional: bool,
     ) -> None:
         self._thread = thread
         self._partitioner = partitioner
@@ -201,8 +202,10 @@ class RowProducer:
         self._lock = threading.Lock()
         self._closed = False
         self._queues: dict[str, _RowQueue] = {}
-        # The queues that rows may go to straight away: none where interceptors see them first.
-        self._open_queues: dict[str, _RowQueue] = {} if interceptors else self._queues
+        # The queues that rows may go to straight away: none where interceptors see them first, or
+        # a transaction has to be asked.
+        is_plain = not interceptors and not is_transactional
+        self._open_queues: dict[str, _RowQueue] = self._queues if is_plain else {}
         # The chunks that have rows coming, oldest first.
         self._pending: dict[RowChunk, _RowQueue] = {}
         _OF_THIS_PROCESS.add(self)

@@ -108,7 +108,7 @@ def proxied_kafka(scratch: Path) -> Iterator[tuple[KafkaCluster, FaultProxy]]:
 NewTopic = Callable[..., str]
 
 
-def _topic_maker(cluster: KafkaCluster) -> NewTopic:
+def topic_maker(cluster: KafkaCluster) -> NewTopic:
     def make(partitions: int = 3, config: dict[str, str] | None = None) -> str:
         name = f"topic-{uuid.uuid4().hex[:12]}"
         create_topic(cluster.bootstrap, name, partitions, config)
@@ -120,13 +120,13 @@ def _topic_maker(cluster: KafkaCluster) -> NewTopic:
 @pytest.fixture
 def new_topic(kafka: KafkaCluster) -> NewTopic:
     """Makes a topic of its own for a test, on the newest Kafka."""
-    return _topic_maker(kafka)
+    return topic_maker(kafka)
 
 
 @pytest.fixture
 def new_old_topic(old_kafka: KafkaCluster) -> NewTopic:
     """Makes a topic of its own for a test, on the old Kafka."""
-    return _topic_maker(old_kafka)
+    return topic_maker(old_kafka)
 
 
 @pytest.fixture(scope="session")

@@ -120,7 +120,9 @@ class Connection:
             message = f"node {self.node_id} is {self._state.value} and takes no requests"
             raise IllegalStateException(message)
         api = API_OF[type(request.message)]
-        version = self._versions.latest_usable_version(api, request.max_version)
+        version = self._versions.latest_usable_version(
+            api, request.max_version, request.min_version
+        )
         correlation_id = self._correlation_id()
         frame = encode_request(api, version, correlation_id, self._client_id, request.message)
         self.in_flight.add(

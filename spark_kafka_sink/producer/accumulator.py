@@ -55,6 +55,7 @@ class RecordAccumulator:
         self.available_bytes = buffer_memory_bytes
         self.waiters = 0
         self.flushes = 0
+        self.is_completing_transaction = False
 
     @property
     def has_incomplete(self) -> bool:
@@ -193,7 +194,7 @@ class RecordAccumulator:
         """Give the first batch of each partition that has one to send, by age of waiting.
 
         An open batch is to be sent when it has lingered, or when it must not wait: while memory is
-        short, or a flush or close is under way.
+        short, or a flush, a close or the end of a transaction is under way.
         """
         sealed = list(self._sealed)
         for topic_partition in sealed:
@@ -202,7 +203,7 @@ class RecordAccumulator:
                 yield batch
         # A partition gives one batch a turn, also where the caller has just taken its sealed one.
         not_now = self._held.union(sealed)
-        hurry = bool(self.waiters or self.flushes)
+        hurry = bool(self.waiters or self.flushes or self.is_completing_transaction)
         for topic_partition, batch in list(self._open.items()):
             if not hurry and now < batch.created_at + self._linger_s:
                 return
@@ -273,6 +274,16 @@ class RecordAccumulator:
             if not self._is_in_hands(batch):
                 found.append(batch)
         return found
+
+    def unsent(self) -> list[ProducerBatch]:
+        """Give the batches that were never sent and that no caller is working on."""
+        return [
+            batch
+            for batch in self._incomplete
+            if not batch.has_sequence
+            and batch.topic_partition not in self._held
+            and batch not in self._packing
+        ]
 
     def next_expiry_at(self) -> float:
         """Give when the oldest batch expires, but for those that the caller's thread works on.

@@ -36,7 +36,7 @@ def split(batch: ProducerBatch) -> list[ProducerBatch]:
         smaller.attempts = batch.attempts
         if batch.has_sequence:
             sequence = increment_sequence(batch.base_sequence, part.start)
-            smaller.assign_sequence(batch.producer, sequence)
+            smaller.assign_sequence(batch.producer, sequence, transactional=batch.is_transactional)
         smaller.seal()
         parts.append(smaller)
     return parts

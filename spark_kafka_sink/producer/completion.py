@@ -1,7 +1,8 @@
 """What becomes of a batch: acknowledged, to be sent again, or given up.
 
 Owns the decision for every answer a Produce request can get (Sender.completeBatch of the Java
-client), and the sentences that a user reads when a batch is given up. It never sends.
+client) by the rules of `error_actions`, and the sentences that a user reads when a batch is given
+up. It never sends.
 """
 
 from __future__ import annotations
@@ -16,21 +17,29 @@ from spark_kafka_sink.errors import (
     ADVICE,
     ApiException,
     InvalidRecordException,
+    InvalidTxnStateException,
     KafkaException,
+    RetriableException,
     TimeoutException,
+    TransactionAbortableException,
     api_exception,
 )
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
 _WRITTEN: Final = (codes.NONE, codes.DUPLICATE_SEQUENCE_NUMBER)
 
 
 class BatchCompletion:
-    """Completes batches and keeps those that are done until `take_done`."""
+    """Completes batches and keeps those that are done until `take_done`.
+
+    fatal_error: an answer after which the producer cannot go on, None if there was none.
+    """
 
     def __init__(
         self,
@@ -42,7 +51,11 @@ class BatchCompletion:
         delivery_timeout_s: float,
         retry_backoff: ExponentialBackoff,
         random: Random,
+        transactions: TransactionManager | None = None,
     ) -> None:
+        self.fatal_error: KafkaException | None = None
+        self._transactions = transactions
+        self._kind = _kind(sequences, transactions)
         self._accumulator = accumulator
         self._metadata = metadata
         self._sequences = sequences
@@ -61,7 +74,7 @@ class BatchCompletion:
         self, batch: ProducerBatch, answer: PartitionProduceResponse, node_id: int, now: float
     ) -> None:
         """Complete a batch by a broker's answer."""
-        if answer.error_code in _WRITTEN:
+        if error_action(answer.error_code, Call.PRODUCE, self._kind) is Action.SUCCEED:
             self.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
         else:
             self.failed(batch, answer.error_code, _reason(batch, answer), node_id, now, answer)
@@ -96,7 +109,8 @@ class BatchCompletion:
             self._split(batch)
             return
         batch.maybe_written = not _is_not_written(code, answer)
-        if self._can_retry(batch, code, answer, now):
+        action = error_action(code, Call.PRODUCE, self._kind)
+        if self._can_retry(batch, code, action, answer, now):
             # A newer leader than the one that was asked need not be waited for (KIP-951).
             moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
             wait = self._retry_backoff.delay_s(batch.attempts, self._random)
@@ -106,7 +120,9 @@ class BatchCompletion:
         error = _exception(batch, code, reason, node_id)
         if answer is not None:
             batch.record_errors = _record_errors(answer, error)
-        self._give_up(batch, error)
+        if action is Action.FATAL:
+            self.fatal_error = error
+        self._give_up(batch, error, action)
 
     def _split(self, batch: ProducerBatch) -> None:
         """Send a batch again as smaller ones; that is no attempt of theirs."""
@@ -144,7 +160,7 @@ class BatchCompletion:
     def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
         """Give up a batch in whatever state it is."""
         if batch.state is BatchState.IN_FLIGHT:
-            batch.fail(error)
+            self._fail(batch, error, Action.FAIL)
             self._accumulator.complete(batch)
             self._done.append(batch)
             return
@@ -152,26 +168,64 @@ class BatchCompletion:
         self._give_up(batch, error)
 
     def _can_retry(
-        self, batch: ProducerBatch, code: int, answer: PartitionProduceResponse | None, now: float
+        self,
+        batch: ProducerBatch,
+        code: int,
+        action: Action,
+        answer: PartitionProduceResponse | None,
+        now: float,
     ) -> bool:
         if batch.attempts >= self._retries or now >= batch.created_at + self._delivery_timeout_s:
             return False
-        if self._sequences is not None:
+        if action is Action.CHECK_SEQUENCE and self._sequences is not None:
+            log_start = -1 if answer is None else answer.log_start_offset
+            if self._transactions is not None:
+                return self._goes_on(batch, code, log_start, self._sequences, self._transactions)
             if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 if self._sequences.follows_last_acked(batch):
                     self._sequences.request_epoch_bump(batch)
-                return True
-            if code == codes.UNKNOWN_PRODUCER_ID:
-                if _is_not_written(code, answer):
-                    self._sequences.request_epoch_bump(batch)
-                return True
-        return error_code(code).retriable
+            elif _is_not_written(code, answer):
+                self._sequences.request_epoch_bump(batch)
+            return True
+        return action is Action.RETRY
 
-    def _give_up(self, batch: ProducerBatch, error: KafkaException) -> None:
-        batch.fail(error)
+    def _goes_on(
+        self,
+        batch: ProducerBatch,
+        code: int,
+        log_start_offset: int,
+        sequences: Sequences,
+        transactions: TransactionManager,
+    ) -> bool:
+        """Whether a transaction survives that a broker did not expect a batch's sequence."""
+        if transactions.gives_up:
+            return False
+        if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return not sequences.follows_last_acked(batch)
+        if log_start_offset == -1:
+            return True
+        if sequences.last_acked_offset(batch.topic_partition) >= log_start_offset:
+            return False
+        # Retention has removed what the broker knew the producer by: it takes 0 again.
+        sequences.request_epoch_bump(batch)
+        return True
+
+    def _give_up(
+        self, batch: ProducerBatch, error: KafkaException, action: Action = Action.FAIL
+    ) -> None:
+        self._fail(batch, error, action)
         if self._sequences is not None:
             self._sequences.failed(batch)
         self._finish(batch)
+
+    def _fail(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:
+        """Note why a batch is given up; its transaction is not to be committed any more."""
+        if self._transactions is None:
+            batch.fail(error)
+            return
+        error = _abortable(error)
+        batch.fail(error)
+        self._transactions.batch_failed(batch, error, action)
 
     def _late(self, batch: ProducerBatch, *, succeeded: bool) -> None:
         """Settle a batch that had expired in flight: nothing can come for it any more."""
@@ -197,6 +251,33 @@ def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
     if code == codes.UNKNOWN_PRODUCER_ID:
         return answer is not None and answer.log_start_offset != -1
     return code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def _kind(sequences: Sequences | None, transactions: TransactionManager | None) -> ProducerKind:
+    if transactions is not None:
+        return ProducerKind.TRANSACTIONAL
+    return ProducerKind.PLAIN if sequences is None else ProducerKind.IDEMPOTENT
+
+
+def _abortable(error: KafkaException) -> KafkaException:
+    """Give the error of a transaction for that of a batch.
+
+    What a retry might have helped, no retry of the caller's helps any more: the transaction has to
+    be aborted (KAFKA-19176).
+    """
+    if not isinstance(error, RetriableException | InvalidTxnStateException):
+        return error
+    wrapped = TransactionAbortableException(
+        f"{error}; {ADVICE[codes.TRANSACTION_ABORTABLE]}",
+        topic=error.topic,
+        partition=error.partition,
+        node_id=error.node_id,
+        api=error.api,
+        attempts=error.attempts,
+    )
+    wrapped.code = codes.TRANSACTION_ABORTABLE
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _reason(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:

@@ -77,6 +77,7 @@ class ProducerBatch:
         "copied_bytes",
         "created_at",
         "error",
+        "is_transactional",
         "leader_epoch",
         "log_append_time_ms",
         "max_timestamp_ms",
@@ -124,6 +125,7 @@ class ProducerBatch:
         self.base_sequence = NO_SEQUENCE
         # Whether an attempt under this sequence ended without a word on whether it was written.
         self.maybe_written = False
+        self.is_transactional = False
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.error: KafkaException | None = None
@@ -209,11 +211,14 @@ class ProducerBatch:
         self.settled = True
         return freed
 
-    def assign_sequence(self, producer: ProducerIdAndEpoch, base_sequence: int) -> None:
+    def assign_sequence(
+        self, producer: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool = False
+    ) -> None:
         """Set what the header says of the producer; the next stamp writes it anew."""
         self.producer = producer
         self.base_sequence = base_sequence
         self.maybe_written = False
+        self.is_transactional = transactional
         self._header = None
 
     def stamp(self) -> Records:
@@ -223,7 +228,13 @@ class ProducerBatch:
             info = BatchInfo(
                 self.record_count, self.base_timestamp_ms, self.max_timestamp_ms, self.codec.id
             )
-            self._header = batch_header(info, self._pieces, self.producer, self.base_sequence)
+            self._header = batch_header(
+                info,
+                self._pieces,
+                self.producer,
+                self.base_sequence,
+                transactional=self.is_transactional,
+            )
         self.sent_bytes = self.size_bytes
         return Records((self._header, *self._pieces), self.sent_bytes)
 

@@ -3,7 +3,8 @@
 `poll` gives the requests that are due, `handle` takes the network's events; the time is an argument
 of both, and neither sends, waits or locks. It owns which nodes are ready and how many Produce
 requests each has in flight; the queues belong to the accumulator, leaders to the metadata,
-sequences to `Sequences`, and what becomes of a batch to `BatchCompletion`.
+sequences to `Sequences`, transactions to `TransactionManager`, and what becomes of a batch to
+`BatchCompletion`.
 
 One Produce request goes to one node and carries at most one batch per partition (so that a retry
 never reorders), up to max.request.size. `build` makes the request outside the producer's lock,
@@ -12,6 +13,7 @@ since it compresses and checksums.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
@@ -19,7 +21,12 @@ from uuid import UUID
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ApiException, KafkaException, api_exception
+from spark_kafka_sink.errors import (
+    ApiException,
+    KafkaException,
+    TransactionAbortedException,
+    api_exception,
+)
 from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
@@ -28,6 +35,8 @@ from spark_kafka_sink.producer.metadata import NO_LEADER_EPOCH, ClusterMetadata
 from spark_kafka_sink.producer.node_latency import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
+from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.wire.exchange import (
     Answered,
     ClientRequest,
@@ -81,12 +90,16 @@ class DrainedBatches:
 
 @dataclass(slots=True)
 class SenderPoll:
-    """What is due: requests as they are, drained batches to `build`, nodes to connect to."""
+    """What is due: requests as they are, drained batches to `build`, nodes to connect to.
+
+    has_news: whether a caller's transactional call may have come to its end.
+    """
 
     requests: list[ClientRequest] = field(default_factory=list)
     drained: list[DrainedBatches] = field(default_factory=list)
     connect: set[int] = field(default_factory=set)
     next_poll_at: float = float("inf")
+    has_news: bool = False
 
 
 @dataclass(slots=True)
@@ -114,7 +127,9 @@ class Sender:
         sequences: Sequences | None,
         latencies: NodeLatencies,
         random: Random,
+        transactions: TransactionManager | None = None,
     ) -> None:
+        self._transactions = transactions
         self._config = config
         self._latencies = latencies
         self._accumulator = accumulator
@@ -139,7 +154,10 @@ class Sender:
         out = SenderPoll()
         for batch in self._accumulator.expired(now):
             self._completion.expired(batch, now)
-        if self.fatal_error is not None:
+        if self._transactions is not None:
+            self._drop_unsent_of_aborted(self._transactions)
+        if self._is_over():
+            out.has_news = True
             return out
         metadata = self._metadata.request(now)
         if metadata is not None:
@@ -147,6 +165,8 @@ class Sender:
         if self._sequences is not None:
             self._poll_producer_id(self._sequences, now, out)
         more = self._drain(now, out)
+        if self._transactions is not None:
+            self._poll_transactions(self._transactions, now, out)
         out.next_poll_at = now if more else self._next_poll_at(now)
         return out
 
@@ -160,12 +180,72 @@ class Sender:
         ]
         if self._init_not_before > now:
             due.append(self._init_not_before)
+        if self._transactions is not None and self._transactions.next_due_at() > now:
+            due.append(self._transactions.next_due_at())
         return max(now, min(due))
+
+    def _is_over(self) -> bool:
+        """Whether the producer cannot go on; if that is new, give up every batch."""
+        transactional = None if self._transactions is None else self._transactions.fatal_error
+        error = self._completion.fatal_error or transactional
+        if self.fatal_error is None and error is not None:
+            self.fail_all(error)
+        return self.fatal_error is not None
+
+    def _drop_unsent_of_aborted(self, transactions: TransactionManager) -> None:
+        """Give up what was never sent, where its transaction will be aborted (KIP-654)."""
+        self._accumulator.is_completing_transaction = transactions.is_completing
+        if not transactions.gives_up:
+            return
+        for batch in self._accumulator.unsent():
+            message = (
+                f"{batch.topic_partition}: {batch.record_count} record(s) were not sent: their "
+                "transaction was aborted"
+            )
+            error = TransactionAbortedException(
+                message,
+                topic=batch.topic_partition.topic,
+                partition=batch.topic_partition.partition,
+            )
+            error.__cause__ = transactions.error
+            self._completion.abandon(batch, error)
+
+    def _poll_transactions(
+        self, transactions: TransactionManager, now: float, out: SenderPoll
+    ) -> None:
+        """Add the transactional request that is due, once its node can take it."""
+        has_incomplete = transactions.is_completing and self._has_incomplete()
+        request = transactions.due(now, has_incomplete=has_incomplete)
+        out.has_news, transactions.has_news = transactions.has_news, False
+        if request is None:
+            return
+        node_id = transactions.node_id(request)
+        if node_id is not None and node_id not in self._ready:
+            out.connect.add(node_id)
+            return
+        if node_id is not None and self._throttled_until.get(node_id, 0.0) > now:
+            return
+        transactions.sent()
+        out.requests.append(
+            ClientRequest(
+                node_id=node_id,
+                message=request.message,
+                max_version=request.max_version,
+                min_version=request.min_version,
+                context=request,
+            )
+        )
+
+    def _has_incomplete(self) -> bool:
+        """Whether an answer to records is to come: also one to records that were given up."""
+        in_flight = self._sequences is not None and self._sequences.has_in_flight
+        return in_flight or self._accumulator.has_incomplete
 
     def _poll_producer_id(self, sequences: Sequences, now: float, out: SenderPoll) -> None:
         sequences.bump_epoch_if_needed()
         if (
-            sequences.has_producer_id
+            self._transactions is not None
+            or sequences.has_producer_id
             or self._init_in_progress
             or now < self._init_not_before
             or not self._accumulator.has_undrained
@@ -217,6 +297,10 @@ class Sender:
         return can_send
 
     def _may_send(self, batch: ProducerBatch, node_id: int) -> bool:
+        if self._transactions is not None and not self._transactions.may_send(
+            batch.topic_partition
+        ):
+            return False
         if self._sequences is not None:
             return self._sequences.may_send(batch, node_id)
         return batch.topic_partition not in self._muted
@@ -254,17 +338,32 @@ class Sender:
                 topics[name] = topic
             topic.partition_data.append(PartitionProduceData(index=partition, records=records))
         names = {topic.topic_id: topic.name for topic in topics.values()}
+        transactions = self._transactions
         return ClientRequest(
             node_id=drained.node_id,
             message=ProduceRequest(
+                transactional_id=(None if transactions is None else transactions.transactional_id),
                 acks=self._config.acks,
                 timeout_ms=self._config.request_timeout_ms,
                 topic_data=list(topics.values()),
             ),
-            max_version=_LAST_PRODUCE_BY_NAME if ZERO_UUID in names else None,
+            max_version=self._max_produce_version(names),
             expects_response=self._config.acks != 0,
             context=_SentBatches({b.topic_partition: b for b in drained.batches}, names, refused),
         )
+
+    def _max_produce_version(self, names: Mapping[UUID, str]) -> int | None:
+        by_name = _LAST_PRODUCE_BY_NAME if ZERO_UUID in names else None
+        in_transaction = self._transactions and self._transactions.max_produce_version
+        return in_transaction or by_name
+
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        """The brokers to keep connections to: those of the metadata, and coordinators."""
+        known = self._metadata.nodes
+        if self._transactions is None:
+            return known
+        return {**self._transactions.coordinator_nodes, **known}
 
     # -- what comes back --------------------------------------------------------------------------
 
@@ -277,15 +376,22 @@ class Sender:
         elif isinstance(event, NodeReady):
             self._ready.add(event.node_id)
             self._magic[event.node_id] = magic_for(event.versions)
+            if self._transactions is not None:
+                self._transactions.node_ready(event.node_id, event.versions)
         elif isinstance(event, NodeDown):
             self._ready.discard(event.node_id)
+            if self._transactions is not None:
+                self._transactions.node_down(event.node_id)
             self._metadata.request_update()
         elif isinstance(event, NodeThrottled):
             self._throttled_until[event.node_id] = event.until
 
     def _answered(self, event: Answered, now: float) -> None:
-        response = event.response
-        if isinstance(event.request.message, ProduceRequest):
+        response, context = event.response, event.request.context
+        if isinstance(context, TransactionalRequest):
+            if self._transactions is not None:
+                self._transactions.answered(context, response, event.node_id, now)
+        elif isinstance(event.request.message, ProduceRequest):
             self._produced(event, now)
         elif isinstance(response, MetadataResponse):
             reliable = event.version is None or event.version >= _RELIABLE_EPOCHS_SINCE
@@ -340,8 +446,11 @@ class Sender:
                     batch.retry_at = now
 
     def _request_failed(self, event: RequestFailed, now: float) -> None:
-        message = event.request.message
-        if isinstance(message, MetadataRequest):
+        message, context = event.request.message, event.request.context
+        if isinstance(context, TransactionalRequest):
+            if self._transactions is not None:
+                self._transactions.request_failed(context, event.code, event.reason, now)
+        elif isinstance(message, MetadataRequest):
             fatal = event.code == codes.UNSUPPORTED_VERSION
             error = api_exception(event.code, event.reason, node_id=event.node_id, api="Metadata")
             self._metadata.failed(now, error if fatal else None)
@@ -388,5 +497,7 @@ class Sender:
     def fail_all(self, error: KafkaException) -> None:
         """Give up every batch, and take no more: nothing can be delivered any longer."""
         self.fatal_error = error
+        if self._transactions is not None:
+            self._transactions.give_up(error)
         for batch in self._accumulator.incomplete:
             self._completion.abandon(batch, error)

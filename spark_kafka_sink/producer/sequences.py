@@ -18,6 +18,10 @@ partitions follow as soon as they have nothing in flight.
 A batch that may have been written (its answer was lost) must not get another number: a broker would
 take it a second time. It is first sent again under the number it has. Either the broker knows it,
 or refuses it for the gap before it; then it is not written, nor is any batch after it.
+
+The epochs of a transactional producer are its coordinator's: they come by `adopt` between two
+transactions, a gap ends the transaction, and only a broker that has forgotten the producer is given
+a partition's batches again from 0 without a new epoch.
 """
 
 from __future__ import annotations
@@ -56,21 +60,22 @@ class PartitionSequences:
             return batch.base_sequence == 0
         return batch.base_sequence == increment_sequence(self.last_acked_sequence, 1)
 
-    def restart(self, producer: ProducerIdAndEpoch) -> None:
+    def restart(self, producer: ProducerIdAndEpoch, *, transactional: bool) -> None:
         """Give everything in flight new numbers, from 0, under `producer`."""
         self.producer = producer
         self.next_sequence = 0
         self.last_acked_sequence = NO_SEQUENCE
         self.is_confirmed = False
         for batch in self.in_flight:
-            batch.assign_sequence(producer, self.next_sequence)
+            batch.assign_sequence(producer, self.next_sequence, transactional=transactional)
             self.next_sequence = increment_sequence(self.next_sequence, batch.record_count)
 
 
 class Sequences:
     """The producer id and epoch, and the sequences of every partition written to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_transactional: bool = False) -> None:
+        self.is_transactional = is_transactional
         self.producer: ProducerIdAndEpoch = NO_PRODUCER_ID
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
         self._to_restart: set[TopicPartition] = set()
@@ -79,6 +84,11 @@ class Sequences:
     def has_producer_id(self) -> bool:
         """Whether InitProducerId was answered."""
         return self.producer.is_valid
+
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether any batch has a sequence and is not settled, given up or not."""
+        return any(known.in_flight for known in self._partitions.values())
 
     def adopt(self, producer: ProducerIdAndEpoch) -> None:
         """Take the producer id that a broker assigned."""
@@ -107,8 +117,10 @@ class Sequences:
             batch.topic_partition, PartitionSequences(self.producer)
         )
         if known.producer != self.producer:
-            known.restart(self.producer)
-        batch.assign_sequence(self.producer, known.next_sequence)
+            known.restart(self.producer, transactional=self.is_transactional)
+        batch.assign_sequence(
+            self.producer, known.next_sequence, transactional=self.is_transactional
+        )
         known.next_sequence = increment_sequence(known.next_sequence, batch.record_count)
         known.in_flight.append(batch)
 
@@ -132,9 +144,10 @@ class Sequences:
     def failed(self, batch: ProducerBatch) -> None:
         """Note that `batch` was given up and that no answer to it can come any more.
 
-        Its sequence is missing, or may be; what follows it goes on under a new epoch.
+        Its sequence is missing, or may be; what follows it goes on under a new epoch, of a
+        transactional producer in its next transaction.
         """
-        if batch.has_sequence and self._remove(batch) is not None:
+        if batch.has_sequence and self._remove(batch) is not None and not self.is_transactional:
             self.request_epoch_bump(batch)
 
     def follows_last_acked(self, batch: ProducerBatch) -> bool:
@@ -162,7 +175,8 @@ class Sequences:
         ready = {tp for tp in self._to_restart if self._can_restart(self._partitions[tp])}
         if not ready or not self.has_producer_id:
             return
-        if any(self._partitions[tp].producer == self.producer for tp in ready):
+        is_stale = any(self._partitions[tp].producer == self.producer for tp in ready)
+        if is_stale and not self.is_transactional:
             if self.producer.epoch >= MAX_EPOCH:
                 self.producer = NO_PRODUCER_ID
                 return
@@ -170,7 +184,9 @@ class Sequences:
             self.producer = ProducerIdAndEpoch(self.producer.producer_id, epoch)
         self._to_restart -= ready
         for topic_partition in ready:
-            self._partitions[topic_partition].restart(self.producer)
+            self._partitions[topic_partition].restart(
+                self.producer, transactional=self.is_transactional
+            )
 
     def _can_restart(self, known: PartitionSequences) -> bool:
         if any(batch.node_id is not None for batch in known.in_flight):

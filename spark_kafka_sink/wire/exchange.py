@@ -17,13 +17,15 @@ class ClientRequest:
     """One request to one node.
 
     node_id: None for whichever node is least loaded. max_version: a cap below what client and
-    broker speak. expects_response: False for a Produce with acks=0, which is answered by having
-    been written. context: what the sender of the request wants back with the answer.
+    broker speak. min_version: the first version that can say what the message says.
+    expects_response: False for a Produce with acks=0, which is answered by having been written.
+    context: what the sender of the request wants back with the answer.
     """
 
     node_id: int | None
     message: Request
     max_version: int | None = None
+    min_version: int = 0
     expects_response: bool = True
     context: object = None
 

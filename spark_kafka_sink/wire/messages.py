@@ -3,7 +3,7 @@
 Names, types, versions, tags and null rules are those of Kafka's own message schemas
 (clients/src/main/resources/common/message/*.json, level 4.1); a test compares every class with
 them. Versions below the first one named here are not spoken: brokers since 0.10 have later ones.
-The messages of reading are in `fetch_messages`.
+The messages of reading are in `fetch_messages`, those of transactions in `transaction_messages`.
 
 Classes are plain (not frozen) dataclasses: a frozen one takes twice the time to build, and answers
 of hundreds of partitions are built on the I/O thread.
@@ -23,6 +23,18 @@ from spark_kafka_sink.wire.fetch_messages import (
 )
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
 from spark_kafka_sink.wire.schema import Bool, Int16, Int32, Int64, Nullable, Since, Tag, Until
+from spark_kafka_sink.wire.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 
 UNKNOWN_OFFSET: Final = -1
 
@@ -259,6 +271,11 @@ Request: TypeAlias = (
     | ProduceRequest
     | ListOffsetsRequest
     | FetchRequest
+    | FindCoordinatorRequest
+    | AddPartitionsToTxnRequest
+    | AddOffsetsToTxnRequest
+    | EndTxnRequest
+    | TxnOffsetCommitRequest
 )
 Response: TypeAlias = (
     ApiVersionsResponse
@@ -267,6 +284,11 @@ Response: TypeAlias = (
     | ProduceResponse
     | ListOffsetsResponse
     | FetchResponse
+    | FindCoordinatorResponse
+    | AddPartitionsToTxnResponse
+    | AddOffsetsToTxnResponse
+    | EndTxnResponse
+    | TxnOffsetCommitResponse
 )
 
 
@@ -294,8 +316,32 @@ API_VERSIONS: Final = Api(18, "ApiVersions", 0, 4, 3, ApiVersionsRequest, ApiVer
 INIT_PRODUCER_ID: Final = Api(
     22, "InitProducerId", 0, 5, 2, InitProducerIdRequest, InitProducerIdResponse
 )
+FIND_COORDINATOR: Final = Api(
+    10, "FindCoordinator", 1, 6, 3, FindCoordinatorRequest, FindCoordinatorResponse
+)
+ADD_PARTITIONS_TO_TXN: Final = Api(
+    24, "AddPartitionsToTxn", 0, 3, 3, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+)
+ADD_OFFSETS_TO_TXN: Final = Api(
+    25, "AddOffsetsToTxn", 0, 4, 3, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+)
+END_TXN: Final = Api(26, "EndTxn", 0, 5, 3, EndTxnRequest, EndTxnResponse)
+TXN_OFFSET_COMMIT: Final = Api(
+    28, "TxnOffsetCommit", 0, 5, 3, TxnOffsetCommitRequest, TxnOffsetCommitResponse
+)
 
-APIS: Final = {
-    api.key: api for api in (PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID)
-}
+_ALL: Final = (
+    PRODUCE,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    FIND_COORDINATOR,
+    API_VERSIONS,
+    INIT_PRODUCER_ID,
+    ADD_PARTITIONS_TO_TXN,
+    ADD_OFFSETS_TO_TXN,
+    END_TXN,
+    TXN_OFFSET_COMMIT,
+)
+APIS: Final = {api.key: api for api in _ALL}
 API_OF: Final[dict[type[Request], Api]] = {api.request: api for api in APIS.values()}

@@ -36,19 +36,22 @@ class NodeApiVersions:
             response.finalized_features_epoch,
         )
 
-    def latest_usable_version(self, api: Api, max_version: int | None = None) -> int:
-        """Give the highest version of `api` that the broker, this client and the cap allow.
+    def latest_usable_version(
+        self, api: Api, max_version: int | None = None, min_version: int = 0
+    ) -> int:
+        """Give the highest version of `api` that the broker, this client and the limits allow.
 
         Raises UnsupportedVersionException, naming both ranges, where there is none.
         """
+        lowest = max(api.min_version, min_version)
         highest = api.max_version if max_version is None else min(api.max_version, max_version)
         low, high = self._ranges.get(api.key, (0, -1))
         version = min(highest, high)
-        if version < max(api.min_version, low):
+        if version < max(lowest, low):
             has = f"{low} to {high}" if high >= 0 else "none"
             message = (
                 f"the broker has no usable version of {api.name}: it accepts {has}, "
-                f"this client speaks {api.min_version} to {highest}"
+                f"this client speaks {lowest} to {highest}"
             )
             raise UnsupportedVersionException(message, api=api.name)
         return version

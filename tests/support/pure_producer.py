@@ -19,6 +19,8 @@ from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender, SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.slices import GroupedRows, Rows, encode_rows, record_sizes
+from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
+from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.records.layout import group_by_partition
@@ -37,6 +39,7 @@ from spark_kafka_sink.wire.messages import (
     TopicProduceResponse,
 )
 from spark_kafka_sink.wire.versions import NodeApiVersions
+from support.transaction_answers import TransactionCoordinator, versions_of
 
 TOPIC = "t"
 
@@ -57,6 +60,7 @@ class Settings:
     compression: str = "none"
     retry_backoff: float = 0.1
     availability_timeout: float = 0.0
+    transaction_version: int | None = None
 
 
 @dataclass
@@ -67,6 +71,8 @@ class PureProducer:
     settings: Settings = field(default_factory=Settings)
     now: float = 0.0
     next_producer_id: int = 4000
+    asked: list[ClientRequest] = field(default_factory=list)
+    """The transactional requests that were sent; all were answered at once, without an error."""
 
     def __post_init__(self) -> None:
         s = self.settings
@@ -79,7 +85,13 @@ class PureProducer:
             codec=codec(s.compression),
         )
         self.metadata = ClusterMetadata(300.0, backoff, random)
-        self.sequences = Sequences() if s.idempotent else None
+        self.sequences = None
+        self.transactions = None
+        self.coordinator = TransactionCoordinator()
+        if s.idempotent:
+            self.sequences = Sequences(is_transactional=s.transaction_version is not None)
+        if s.transaction_version is not None and self.sequences is not None:
+            self.transactions = TransactionManager("tid", 60_000, self.sequences, backoff, random)
         self.completion = BatchCompletion(
             accumulator=self.accumulator,
             metadata=self.metadata,
@@ -88,6 +100,7 @@ class PureProducer:
             delivery_timeout_s=s.delivery_timeout,
             retry_backoff=backoff,
             random=random,
+            transactions=self.transactions,
         )
         self.latencies = NodeLatencies(s.availability_timeout)
         self.sender = Sender(
@@ -104,14 +117,18 @@ class PureProducer:
             sequences=self.sequences,
             latencies=self.latencies,
             random=random,
+            transactions=self.transactions,
         )
         self.metadata.track(TOPIC, self.now)
 
     def ready(self, *nodes: int) -> None:
         """Let metadata be known, a producer id be assigned and nodes be connected."""
         assert self.poll() == []
+        versions = NodeApiVersions({})
+        if self.settings.transaction_version is not None:
+            versions = versions_of(self.settings.transaction_version)
         for node in nodes or sorted({n for n in self.leaders if n >= 0}):
-            self.sender.handle(NodeReady(node, NodeApiVersions({})), self.now)
+            self.sender.handle(NodeReady(node, versions), self.now)
 
     def append(self, partition: int, values: list[bytes], timestamp_ms: int = 0) -> None:
         """Append records to a partition, as KafkaProducer does."""
@@ -147,6 +164,10 @@ class PureProducer:
             for request in requests:
                 if isinstance(request.message, MetadataRequest):
                     self.sender.handle(Answered(request, 1, self.metadata_response()), self.now)
+                elif isinstance(request.context, TransactionalRequest):
+                    self.asked.append(request)
+                    response = self.coordinator.answer(request.context)
+                    self.sender.handle(Answered(request, 1, response), self.now)
                 elif isinstance(request.message, InitProducerIdRequest):
                     answer = InitProducerIdResponse(
                         error_code=0, producer_id=self.next_producer_id, producer_epoch=0

@@ -91,6 +91,8 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
     "send.buffer.bytes": (131_072, {"-1": -1, "0": 0}, ["-2", 2**31]),
     "socket.connection.setup.timeout.max.ms": (30_000, {"0": 0}, ["-1", "x"]),
     "socket.connection.setup.timeout.ms": (10_000, {"0": 0}, ["-1", "x"]),
+    "transaction.timeout.ms": (60_000, {"1": 1, MAX_INT: MAX_INT}, ["0", "-1"]),
+    "transactional.id": (None, {"orders": "orders"}, [""]),
 }  # fmt: skip
 
 # Options that the Java client of 4.3 does not have, and later ones do.
@@ -106,6 +108,8 @@ STRICTER: Final = {
     ("security.protocol", "SSL"): "not there yet",
     ("security.protocol", "SASL_SSL"): "not there yet",
     ("socket.connection.setup.timeout.ms", "-1"): "no connection would ever come up",
+    ("transaction.timeout.ms", "-1"): "no coordinator takes it",
+    ("transaction.timeout.ms", "0"): "no coordinator takes it",
     ("socket.connection.setup.timeout.max.ms", "-1"): "no connection would ever come up",
 }
 # What Java does not take and this producer does: no other meaning is possible.

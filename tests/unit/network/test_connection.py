@@ -219,6 +219,13 @@ def test_a_broker_without_a_usable_version_is_told_by_name() -> None:
         connection.send(ClientRequest(node_id=1, message=produce), 0.0)
 
 
+def test_a_request_is_refused_where_no_version_can_say_what_it_says() -> None:
+    connection, _ = ready()
+    request = ClientRequest(node_id=1, message=METADATA, max_version=11, min_version=12)
+    with pytest.raises(UnsupportedVersionException, match=r"speaks 12 to 11"):
+        connection.send(request, 0.0)
+
+
 def test_a_request_without_an_answer_is_done_when_written() -> None:
     connection, broker = ready()
     silent = ClientRequest(

@@ -29,21 +29,22 @@ VERSIONS = st.integers(0, 20)
     low=VERSIONS,
     high=VERSIONS,
     cap=st.none() | VERSIONS,
+    least=VERSIONS,
 )
-def test_the_version_is_the_highest_that_broker_client_and_cap_allow(
-    api: Api, low: int, high: int, cap: int | None
+def test_the_version_is_the_highest_that_broker_client_and_limits_allow(
+    api: Api, low: int, high: int, cap: int | None, least: int
 ) -> None:
     node = NodeApiVersions({api.key: (low, high)})
     usable = [
         version
         for version in range(api.min_version, api.max_version + 1)
-        if low <= version <= high and (cap is None or version <= cap)
+        if low <= version <= high and least <= version and (cap is None or version <= cap)
     ]
     if usable:
-        assert node.latest_usable_version(api, cap) == usable[-1]
+        assert node.latest_usable_version(api, cap, least) == usable[-1]
     else:
         with pytest.raises(UnsupportedVersionException, match=api.name):
-            node.latest_usable_version(api, cap)
+            node.latest_usable_version(api, cap, least)
 
 
 def test_an_old_and_a_new_broker_get_the_best_they_have() -> None:

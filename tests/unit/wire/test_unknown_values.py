@@ -116,7 +116,7 @@ def _present(fields: tuple[SchemaField, ...], version: int) -> list[tuple[Schema
 
 def _error_code_fields(fields: tuple[SchemaField, ...], version: int) -> int:
     return sum(
-        (field.name == "error_code") + _error_code_fields(field.fields, version)
+        field.name.endswith("error_code") + _error_code_fields(field.fields, version)
         for field in fields
         if field.exists_in(version)
     )
@@ -128,7 +128,7 @@ def _with_error_code(tree: Any, code: int) -> Any:  # noqa: ANN401 - see Tree
     if not isinstance(tree, dict):
         return tree
     return {
-        name: code if name == "error_code" else _with_error_code(value, code)
+        name: code if name.endswith("error_code") else _with_error_code(value, code)
         for name, value in tree.items()
     }
 

@@ -1,0 +1,107 @@
+"""What an answer to a transactional request means: one action, by the rules of `error_actions`.
+
+Owns how the codes of an answer are found, which of several counts, and the sentence that a user
+reads. It changes nothing: `TransactionManager` acts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import (
+    ADVICE,
+    CommitFailedException,
+    KafkaException,
+    api_exception,
+)
+from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
+from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
+from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
+from spark_kafka_sink.wire.transaction_messages import (
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnResponse,
+    EndTxnResponse,
+    FindCoordinatorResponse,
+    TxnOffsetCommitResponse,
+)
+
+# Of the codes of one answer, the one with the gravest action counts.
+_GRAVITY: Final = (
+    Action.FATAL,
+    Action.FENCED,
+    Action.ABORTABLE_IF_BUMP,
+    Action.ABORTABLE,
+    Action.LOOK_UP,
+    Action.RETRY,
+    Action.SUCCEED,
+)
+_MEMBERSHIP_CHANGED: Final = (codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The gravest of an answer's codes: what to do, and the partitions it is about, if any."""
+
+    call: Call
+    code: int
+    action: Action
+    partitions: list[TopicPartition]
+    node_id: int
+
+    def error(self) -> KafkaException:
+        """Make the error that the answer is to whoever waits for it."""
+        api, row = self.call.value, error_code(self.code)
+        code = codes.PRODUCER_FENCED if self.action is Action.FENCED else self.code
+        text = f"{api} failed: {row.name} ({row.code}) from node {self.node_id}"
+        if self.partitions:
+            text += f" for {', '.join(map(str, self.partitions))}"
+        message = "; ".join(part for part in (text, ADVICE.get(code)) if part)
+        if self.call is Call.TXN_OFFSET_COMMIT and code in _MEMBERSHIP_CHANGED:
+            return CommitFailedException(message, node_id=self.node_id, api=api)
+        topic = self.partitions[0].topic if self.partitions else None
+        return api_exception(code, message, topic=topic, node_id=self.node_id, api=api)
+
+
+def judge(request: TransactionalRequest, response: Response | None, node_id: int) -> Answer:
+    """Give what an answer comes to."""
+    found = _codes_of(response) or {codes.NONE: []}
+    actions = {c: error_action(c, request.call, ProducerKind.TRANSACTIONAL) for c in found}
+    code = min(actions, key=lambda c: _GRAVITY.index(actions[c]))
+    return Answer(
+        call=request.call,
+        code=code,
+        action=actions[code],
+        partitions=found[code],
+        node_id=node_id,
+    )
+
+
+def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
+    """Give the error codes of an answer, each with the partitions that it is about, if any."""
+    found: dict[int, list[TopicPartition]] = {}
+    if isinstance(response, AddPartitionsToTxnResponse):
+        for topic in response.results_by_topic_v3_and_below:
+            for result in topic.results_by_partition:
+                about = TopicPartition(topic.name, result.partition_index)
+                found.setdefault(result.partition_error_code, []).append(about)
+    elif isinstance(response, TxnOffsetCommitResponse):
+        for committed in response.topics:
+            for partition in committed.partitions:
+                about = TopicPartition(committed.name, partition.partition_index)
+                found.setdefault(partition.error_code, []).append(about)
+    elif isinstance(response, FindCoordinatorResponse):
+        code, _ = coordinator_of(response)
+        found[code] = []
+    elif isinstance(response, InitProducerIdResponse | AddOffsetsToTxnResponse | EndTxnResponse):
+        found[response.error_code] = []
+    return found
+
+
+def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, Node]:
+    """Give the error code and the node of an answer of any version."""
+    named = response.coordinators[0] if response.coordinators else response
+    return named.error_code, Node(id=named.node_id, host=named.host, port=named.port)

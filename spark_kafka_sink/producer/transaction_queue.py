@@ -1,0 +1,111 @@
+"""The requests of a transaction that wait: in which order, when again, and to which coordinator.
+
+Owns the waiting requests, the one in flight, and where their coordinators are. The one with the
+lowest priority goes first, others of the same priority in the order they were added, and one is in
+flight at a time: brokers see a transaction's steps in order. A request whose coordinator is not
+known is preceded by a look-up.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from random import Random
+
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.producer.coordinators import Coordinators
+from spark_kafka_sink.producer.transaction_requests import (
+    Priority,
+    TransactionalRequest,
+    find_coordinator,
+)
+
+
+class TransactionQueue:
+    """Waiting requests. Times are seconds of the producer's clock."""
+
+    def __init__(self, retry_backoff: ExponentialBackoff, random: Random) -> None:
+        self.coordinators = Coordinators()
+        self._retry_backoff = retry_backoff
+        self._random = random
+        self._waiting: list[tuple[Priority, int, TransactionalRequest]] = []
+        self._order = itertools.count()
+        self._in_flight: TransactionalRequest | None = None
+
+    def add(self, request: TransactionalRequest) -> None:
+        """Have `request` wait for its turn."""
+        if request.order < 0:
+            request.order = next(self._order)
+        heapq.heappush(self._waiting, (request.priority, request.order, request))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is in flight."""
+        return self._in_flight is not None
+
+    def first(self) -> TransactionalRequest | None:
+        """Give the request whose turn is next, None while one is in flight or if none waits."""
+        if self._in_flight is not None or not self._waiting:
+            return None
+        return self._waiting[0][2]
+
+    def due(self, now: float) -> TransactionalRequest | None:
+        """Give what is to be sent: the first request, or the look-up it needs; `sent` takes it."""
+        request = self.first()
+        if request is None:
+            return None
+        if request.coordinator is not None and self.node_id(request) is None:
+            request = find_coordinator(request.coordinator)
+            self.add(request)
+        return None if now < request.retry_at else request
+
+    def node_id(self, request: TransactionalRequest) -> int | None:
+        """Give the node that `request` goes to, None for whichever broker answers."""
+        key = request.coordinator
+        return None if key is None else self.coordinators.node_id(key)
+
+    def next_due_at(self) -> float:
+        """Give when `due` will give a request because of time alone."""
+        request = self.first()
+        return float("inf") if request is None or not request.attempts else request.retry_at
+
+    def sent(self) -> None:
+        """Note that the first request is on its way."""
+        self._in_flight = self.drop_first()
+
+    def drop_first(self) -> TransactionalRequest:
+        """Remove the first request and give it."""
+        return heapq.heappop(self._waiting)[2]
+
+    def back(self, request: TransactionalRequest) -> bool:
+        """Note that `request` was answered, or will not be; False if it was given up before."""
+        if self._in_flight is not request:
+            return False
+        self._in_flight = None
+        return True
+
+    def retry(
+        self,
+        request: TransactionalRequest,
+        now: float,
+        *,
+        longest_wait_s: float = float("inf"),
+    ) -> None:
+        """Have `request` sent again after a wait."""
+        wait = self._retry_backoff.delay_s(request.attempts, self._random)
+        request.retry_at = now + min(wait, longest_wait_s)
+        request.attempts += 1
+        self.add(request)
+
+    def look_up_again(self, request: TransactionalRequest) -> None:
+        """Forget where `request` went: it has to be looked up before it is sent again."""
+        if request.coordinator is not None:
+            self.coordinators.forget(request.coordinator)
+
+    def clear(self) -> list[TransactionalRequest]:
+        """Remove everything, also what is in flight, and give it."""
+        gone = [request for _, _, request in sorted(self._waiting, key=lambda entry: entry[:2])]
+        if self._in_flight is not None:
+            gone.insert(0, self._in_flight)
+        self._waiting, self._in_flight = [], None
+        return gone

@@ -1,0 +1,255 @@
+"""The requests of transactions: what each says, whom it goes to, and who waits for it.
+
+Owns the messages, and the caps of versions that go with transaction.version 1 (KIP-890): EndTxn 5
+and TxnOffsetCommit 5 would mean version 2 to a broker. When a request is made, sent or repeated is
+the business of `TransactionManager` and `TransactionQueue`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.model import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
+from spark_kafka_sink.producer.error_actions import Call
+from spark_kafka_sink.wire.messages import (
+    InitProducerIdRequest,
+    Request,
+)
+from spark_kafka_sink.wire.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    FindCoordinatorRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+
+_LAST_END_TXN_V1: Final = 4
+_LAST_TXN_OFFSET_COMMIT_V1: Final = 4
+# Without it a group could not refuse the offsets of a member that it has replaced (KIP-447).
+_FIRST_WITH_MEMBERS: Final = 3
+
+
+class Priority(IntEnum):
+    """The order in which requests that wait are sent; the lowest goes first."""
+
+    FIND_COORDINATOR = 0
+    INIT_PRODUCER_ID = 1
+    ADD_PARTITIONS_OR_OFFSETS = 2
+    END_TXN = 3
+    EPOCH_BUMP = 4
+
+
+class CoordinatorKey(NamedTuple):
+    """What a coordinator is looked up by: GROUP or TRANSACTION, and the id."""
+
+    key_type: int
+    key: str
+
+
+class TransactionalResult:
+    """What became of a call; its caller waits for `is_done` and then acknowledges it.
+
+    Until it is acknowledged the same call gives the same result again: a caller whose wait timed
+    out repeats the call, and learns what the first one came to.
+    """
+
+    __slots__ = ("error", "is_acknowledged", "is_done", "operation")
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        self.is_done = False
+        self.is_acknowledged = False
+        self.error: KafkaException | None = None
+
+    def finish(self, error: KafkaException | None = None) -> None:
+        """Note the end, unless it is noted already."""
+        if not self.is_done:
+            self.is_done, self.error = True, error
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class TransactionalRequest:
+    """A request that waits or is in flight.
+
+    coordinator: None for whichever broker answers. order: its place among those of its priority,
+    which it keeps when it is sent again; -1 until it is queued.
+    """
+
+    call: Call
+    priority: Priority
+    message: Request
+    result: TransactionalResult
+    coordinator: CoordinatorKey | None = None
+    max_version: int | None = None
+    min_version: int = 0
+    order: int = -1
+    attempts: int = 0
+    retry_at: float = 0.0
+
+    @property
+    def ends_transaction(self) -> bool:
+        """Whether this is the EndTxn."""
+        return self.priority is Priority.END_TXN
+
+
+def find_coordinator(key: CoordinatorKey) -> TransactionalRequest:
+    """Ask any broker who coordinates `key`; made for any version: a single key, a batch of one."""
+    return TransactionalRequest(
+        call=Call.FIND_COORDINATOR,
+        priority=Priority.FIND_COORDINATOR,
+        message=FindCoordinatorRequest(
+            key=key.key, key_type=key.key_type, coordinator_keys=[key.key]
+        ),
+        result=TransactionalResult(f"look-up of the coordinator of {key.key}"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalRequests:
+    """Makes the requests that a producer sends in its own name."""
+
+    transactional_id: str
+    transaction_timeout_ms: int
+
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        """What the transaction's coordinator is looked up by."""
+        return CoordinatorKey(TRANSACTION, self.transactional_id)
+
+    def init_producer_id(
+        self, producer: ProducerIdAndEpoch, priority: Priority, result: TransactionalResult
+    ) -> TransactionalRequest:
+        """Ask for a producer id, or for the next epoch of `producer`."""
+        return TransactionalRequest(
+            call=Call.INIT_PRODUCER_ID,
+            priority=priority,
+            message=InitProducerIdRequest(
+                transactional_id=self.transactional_id,
+                transaction_timeout_ms=self.transaction_timeout_ms,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+            ),
+            result=result,
+            coordinator=self.coordinator,
+        )
+
+    def add_partitions(
+        self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]
+    ) -> TransactionalRequest:
+        """Make partitions part of the transaction."""
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(partitions):
+            topics.setdefault(topic, []).append(partition)
+        return TransactionalRequest(
+            call=Call.ADD_PARTITIONS_TO_TXN,
+            priority=Priority.ADD_PARTITIONS_OR_OFFSETS,
+            message=AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self.transactional_id,
+                v3_and_below_producer_id=producer.producer_id,
+                v3_and_below_producer_epoch=producer.epoch,
+                v3_and_below_topics=[
+                    AddPartitionsToTxnTopic(name=name, partitions=numbers)
+                    for name, numbers in topics.items()
+                ],
+            ),
+            result=TransactionalResult("adding partitions to the transaction"),
+            coordinator=self.coordinator,
+        )
+
+    def add_offsets(
+        self, producer: ProducerIdAndEpoch, group_id: str, result: TransactionalResult
+    ) -> TransactionalRequest:
+        """Make a group's offsets part of the transaction."""
+        return TransactionalRequest(
+            call=Call.ADD_OFFSETS_TO_TXN,
+            priority=Priority.ADD_PARTITIONS_OR_OFFSETS,
+            message=AddOffsetsToTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                group_id=group_id,
+            ),
+            result=result,
+            coordinator=self.coordinator,
+        )
+
+    def commit_offsets(
+        self,
+        producer: ProducerIdAndEpoch,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: ConsumerGroupMetadata,
+        result: TransactionalResult,
+        *,
+        is_v2: bool,
+    ) -> TransactionalRequest:
+        """Commit a group's offsets when the transaction commits."""
+        return TransactionalRequest(
+            call=Call.TXN_OFFSET_COMMIT,
+            priority=Priority.ADD_PARTITIONS_OR_OFFSETS,
+            message=TxnOffsetCommitRequest(
+                transactional_id=self.transactional_id,
+                group_id=group.group_id,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                generation_id=group.generation_id,
+                member_id=group.member_id,
+                group_instance_id=group.group_instance_id,
+                topics=_offsets_by_topic(offsets),
+            ),
+            result=result,
+            coordinator=CoordinatorKey(GROUP, group.group_id),
+            max_version=None if is_v2 else _LAST_TXN_OFFSET_COMMIT_V1,
+            min_version=_FIRST_WITH_MEMBERS if group.member_id or group.generation_id >= 0 else 0,
+        )
+
+    def end_txn(
+        self, producer: ProducerIdAndEpoch, call: Call, result: TransactionalResult, *, is_v2: bool
+    ) -> TransactionalRequest:
+        """Commit or abort, as `call` says."""
+        return TransactionalRequest(
+            call=call,
+            priority=Priority.END_TXN,
+            message=EndTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                committed=call is Call.COMMIT,
+            ),
+            result=result,
+            coordinator=self.coordinator,
+            max_version=None if is_v2 else _LAST_END_TXN_V1,
+        )
+
+
+def _offsets_by_topic(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+) -> list[TxnOffsetCommitRequestTopic]:
+    topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
+    for (topic, partition), offset in sorted(offsets.items(), key=lambda item: item[0]):
+        topics.setdefault(topic, []).append(
+            TxnOffsetCommitRequestPartition(
+                partition_index=partition,
+                committed_offset=offset.offset,
+                committed_leader_epoch=offset.leader_epoch,
+                committed_metadata=offset.metadata,
+            )
+        )
+    return [
+        TxnOffsetCommitRequestTopic(name=name, partitions=partitions)
+        for name, partitions in topics.items()
+    ]

@@ -1,0 +1,52 @@
+"""The states of a transactional producer, as one table (State of TransactionManager).
+
+Nothing but `TransactionManager` sets a state, and it goes only where the table allows. A caller who
+asks for anything else gets an IllegalStateException and nothing changes; where an answer of a
+broker asks for it, something is not understood, and the producer goes to FATAL_ERROR.
+
+::
+
+    init_transactions   UNINITIALIZED -> INITIALIZING -> READY
+    a transaction       READY -> IN_TRANSACTION -> COMMITTING or ABORTING -> READY
+    what went wrong     -> ABORTABLE_ERROR -> ABORTING -> READY, through INITIALIZING where the
+                        client has to raise the epoch (transaction.version 1, KIP-360)
+    what is over        -> FATAL_ERROR
+
+InitProducerId that is not authorised takes ABORTABLE_ERROR to UNINITIALIZED: there is nothing to
+abort, and init_transactions may be tried again. The diagram in docs/transactions.md is made from
+the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+
+class TransactionState(Enum):
+    """Where a transactional producer is; the value says what that means to its user."""
+
+    UNINITIALIZED = "init_transactions has to be called"
+    INITIALIZING = "a producer id or a new epoch is being asked for"
+    READY = "a transaction can begin"
+    IN_TRANSACTION = "records and offsets can be sent"
+    COMMITTING = "commit_transaction is under way"
+    ABORTING = "abort_transaction is under way"
+    ABORTABLE_ERROR = "the transaction can only be aborted"
+    FATAL_ERROR = "the producer can only be closed"
+
+
+_S = TransactionState
+TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
+    _S.UNINITIALIZED: frozenset({_S.INITIALIZING, _S.FATAL_ERROR}),
+    _S.INITIALIZING: frozenset({_S.READY, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
+    _S.READY: frozenset({_S.IN_TRANSACTION, _S.FATAL_ERROR}),
+    _S.IN_TRANSACTION: frozenset({_S.COMMITTING, _S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
+    _S.COMMITTING: frozenset({_S.READY, _S.INITIALIZING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
+    _S.ABORTING: frozenset({_S.READY, _S.INITIALIZING, _S.FATAL_ERROR}),
+    _S.ABORTABLE_ERROR: frozenset(
+        {_S.ABORTING, _S.ABORTABLE_ERROR, _S.UNINITIALIZED, _S.FATAL_ERROR}
+    ),
+    _S.FATAL_ERROR: frozenset({_S.FATAL_ERROR}),
+}

@@ -1,0 +1,133 @@
+"""The transactional calls of a producer, from the caller's side: they start, wait, and raise.
+
+Owns max.block.ms: a call waits at most that long for the I/O thread to see it through. A call that
+times out goes on in the background and must be repeated; it then waits for what it started before.
+What is legal when, and what answers mean, is `TransactionManager`'s.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from spark_kafka_sink.errors import KafkaException, TimeoutException, TransactionAbortedException
+from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from spark_kafka_sink.producer.transaction_requests import TransactionalResult
+from spark_kafka_sink.producer.transaction_state import TransactionState
+from spark_kafka_sink.producer.transactions import TransactionManager
+from spark_kafka_sink.producer_thread import ProducerThread
+
+# Where the time of a call is counted, see `producer_metrics.TIMES`.
+_SENSORS = {
+    "init_transactions": "txn-init",
+    "send_offsets_to_transaction": "txn-send-offsets",
+    "commit_transaction": "txn-commit",
+    "abort_transaction": "txn-abort",
+}
+_RESUMED = ("init_transactions", "commit_transaction", "abort_transaction")
+
+
+class ProducerTransactions:
+    """The calls; `thread` is one whose producer has a transactional.id."""
+
+    def __init__(
+        self, thread: ProducerThread, manager: TransactionManager, max_block_ms: int
+    ) -> None:
+        self._thread = thread
+        self._manager = manager
+        self._max_block_ms = max_block_ms
+
+    def init(self) -> None:
+        """See KafkaProducer.init_transactions."""
+        self._call(self._manager.initialize)
+
+    def begin(self) -> None:
+        """See KafkaProducer.begin_transaction."""
+        started = time.monotonic()
+        with self._thread.lock:
+            self._manager.begin()
+            self._thread.metrics.record_time("txn-begin", (time.monotonic() - started) * 1e9)
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
+    ) -> None:
+        """See KafkaProducer.send_offsets_to_transaction."""
+        self._call(lambda: self._manager.send_offsets(offsets, group))
+
+    def commit(self) -> None:
+        """See KafkaProducer.commit_transaction."""
+        self._call(self._manager.begin_commit)
+
+    def abort(self) -> None:
+        """See KafkaProducer.abort_transaction."""
+        self._call(self._manager.begin_abort)
+        with self._thread.lock:
+            # Records that failed belong to the transaction that is over.
+            self._thread.deliveries.take_error()
+
+    def check_may_append(self) -> None:
+        """Raise where records cannot be part of a transaction now."""
+        self._manager.check_in_transaction("append")
+
+    def end_open(self, timeout: float | None) -> None:
+        """Abort what a producer that is being closed has open, and see out a call that timed out.
+
+        Errors are left for `close` to raise. What cannot be ended in time, its coordinator aborts.
+        """
+        with self._thread.lock:
+            end = self._open_end()
+            if end is None:
+                return
+            unseen = self._thread.deliveries.take_error()
+        wait = self._max_block_ms / 1000
+        try:
+            self._call(end, wait if timeout is None else min(wait, timeout))
+        except KafkaException as error:
+            unseen = unseen or error
+        with self._thread.lock:
+            # That records were dropped is no news to one who closes without a commit.
+            self._thread.deliveries.take_error()
+            if not isinstance(unseen, TransactionAbortedException):
+                self._thread.deliveries.error = unseen
+
+    def _open_end(self) -> Callable[[], TransactionalResult] | None:
+        match self._manager.state:
+            case TransactionState.COMMITTING:
+                return self._manager.begin_commit
+            case (
+                TransactionState.IN_TRANSACTION
+                | TransactionState.ABORTABLE_ERROR
+                | TransactionState.ABORTING
+            ):
+                return self._manager.begin_abort
+        return None
+
+    def _call(self, start: Callable[[], TransactionalResult], timeout: float | None = None) -> None:
+        """Start a call, or go on with it, and wait for its end. Raises what it came to."""
+        wait = self._max_block_ms / 1000 if timeout is None else timeout
+        started = time.monotonic()
+        with self._thread.changed:
+            result = start()
+            self._thread.wake()
+            try:
+                while not result.is_done:
+                    if not self._thread.changed.wait(started + wait - time.monotonic()):
+                        raise self._timed_out(result.operation, wait)
+            finally:
+                waited_s = time.monotonic() - started
+                self._thread.metrics.record_time(_SENSORS[result.operation], waited_s * 1e9)
+            result.is_acknowledged = True
+            if result.error is not None:
+                # The caller learns of it here; it need not be raised again by the next flush.
+                self._thread.deliveries.take_error()
+                raise result.error
+
+    def _timed_out(self, operation: str, wait_s: float) -> TimeoutException:
+        trouble = self._thread.network_trouble
+        way_on = "call it again to go on waiting" if operation in _RESUMED else "abort"
+        message = (
+            f"{operation} was not done within {round(wait_s * 1000)} ms (max.block.ms="
+            f"{self._max_block_ms}); {way_on}, or close the producer"
+            f"{f' ({trouble})' if trouble else ''}"
+        )
+        return TimeoutException(message)

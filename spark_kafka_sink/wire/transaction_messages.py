@@ -1,0 +1,184 @@
+"""The messages of transactions (KIP-98, KIP-447, KIP-890), as data like those of `messages`.
+
+AddPartitionsToTxn stops at version 3: later ones are for brokers among themselves. EndTxn 5 and
+TxnOffsetCommit 5 mean transaction.version 2 to the broker, so their senders cap the version where
+the cluster has not agreed on it. The fields of a batched FindCoordinator (version 4 on) stand
+beside those of a single one: a request fills both, whichever version is spoken in the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from spark_kafka_sink.wire.schema import Bool, Int8, Int16, Int32, Int64, Nullable, Since, Until
+
+
+@dataclass(slots=True, kw_only=True)
+class FindCoordinatorRequest:
+    """Asks which broker coordinates a group (key type 0) or a transactional id (1)."""
+
+    key: Annotated[str, Until(3)] = ""
+    key_type: Annotated[Int8, Since(1)] = 0
+    coordinator_keys: Annotated[list[str], Since(4)] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Coordinator:
+    """The coordinator of one key, or the error that looking for it gave."""
+
+    key: Annotated[str, Since(4)]
+    node_id: Annotated[Int32, Since(4)]
+    host: Annotated[str, Since(4)]
+    port: Annotated[Int32, Since(4)]
+    error_code: Annotated[Int16, Since(4)]
+    error_message: Annotated[str | None, Since(4), Nullable(4)] = None
+
+
+@dataclass(slots=True, kw_only=True)
+class FindCoordinatorResponse:
+    """Where the coordinator is: in `coordinators` from version 4 on, before that in itself."""
+
+    throttle_time_ms: Annotated[Int32, Since(1)] = 0
+    error_code: Annotated[Int16, Until(3)] = 0
+    error_message: Annotated[str | None, Since(1), Until(3), Nullable(1)] = ""
+    node_id: Annotated[Int32, Until(3)] = 0
+    host: Annotated[str, Until(3)] = ""
+    port: Annotated[Int32, Until(3)] = 0
+    coordinators: Annotated[list[Coordinator], Since(4)] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnTopic:
+    """Partitions of one topic."""
+
+    name: str
+    partitions: list[Int32]
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnRequest:
+    """Makes partitions part of the transaction, before anything is produced to them."""
+
+    v3_and_below_transactional_id: Annotated[str, Until(3)]
+    v3_and_below_producer_id: Annotated[Int64, Until(3)]
+    v3_and_below_producer_epoch: Annotated[Int16, Until(3)]
+    v3_and_below_topics: Annotated[list[AddPartitionsToTxnTopic], Until(3)]
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnPartitionResult:
+    """What became of one partition."""
+
+    partition_index: Int32
+    partition_error_code: Int16
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnTopicResult:
+    """What became of one topic's partitions."""
+
+    name: str
+    results_by_partition: list[AddPartitionsToTxnPartitionResult]
+
+
+@dataclass(slots=True, kw_only=True)
+class AddPartitionsToTxnResponse:
+    """Which partitions are in the transaction; one refused partition keeps all others out."""
+
+    throttle_time_ms: Int32 = 0
+    results_by_topic_v3_and_below: Annotated[list[AddPartitionsToTxnTopicResult], Until(3)]
+
+
+@dataclass(slots=True, kw_only=True)
+class AddOffsetsToTxnRequest:
+    """Makes a group's offsets part of the transaction, before TxnOffsetCommit up to version 4."""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    group_id: str
+
+
+@dataclass(slots=True, kw_only=True)
+class AddOffsetsToTxnResponse:
+    """Whether the group's offsets are in the transaction."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+
+
+@dataclass(slots=True, kw_only=True)
+class EndTxnRequest:
+    """Commits or aborts the transaction."""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    committed: Bool
+
+
+@dataclass(slots=True, kw_only=True)
+class EndTxnResponse:
+    """Whether the transaction has ended; from version 5 on, what to produce the next one with."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    producer_id: Annotated[Int64, Since(5)] = -1
+    producer_epoch: Annotated[Int16, Since(5)] = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class TxnOffsetCommitRequestPartition:
+    """The offset of one partition: that of the next record to read."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Annotated[Int32, Since(2)] = -1
+    committed_metadata: Annotated[str | None, Nullable(0)]
+
+
+@dataclass(slots=True, kw_only=True)
+class TxnOffsetCommitRequestTopic:
+    """The offsets of one topic."""
+
+    name: str
+    partitions: list[TxnOffsetCommitRequestPartition]
+
+
+@dataclass(slots=True, kw_only=True)
+class TxnOffsetCommitRequest:
+    """Commits a group's offsets if, and when, the transaction commits."""
+
+    transactional_id: str
+    group_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    generation_id: Annotated[Int32, Since(3)] = -1
+    member_id: Annotated[str, Since(3)] = ""
+    group_instance_id: Annotated[str | None, Since(3), Nullable(3)] = None
+    topics: list[TxnOffsetCommitRequestTopic]
+
+
+@dataclass(slots=True, kw_only=True)
+class TxnOffsetCommitResponsePartition:
+    """What became of one partition's offset."""
+
+    partition_index: Int32
+    error_code: Int16
+
+
+@dataclass(slots=True, kw_only=True)
+class TxnOffsetCommitResponseTopic:
+    """What became of one topic's offsets."""
+
+    name: str
+    partitions: list[TxnOffsetCommitResponsePartition]
+
+
+@dataclass(slots=True, kw_only=True)
+class TxnOffsetCommitResponse:
+    """What became of the offsets, partition by partition."""
+
+    throttle_time_ms: Int32 = 0
+    topics: list[TxnOffsetCommitResponseTopic]

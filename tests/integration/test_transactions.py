@@ -1,0 +1,459 @@
+"""Transactions on real brokers: what readers with isolation.level=read_committed see of them.
+
+On Kafka 4 with transaction.version 2 and, after a downgrade of the feature, 1; and on Kafka 3.9,
+which does not have the feature.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pyarrow as pa
+import pytest
+from conftest import NO_KAFKA, NewTopic, topic_maker
+from support import fetch_kafka
+from support.kafka_cluster import KafkaCluster
+from support.readers import read_with_confluent, read_with_kafka_python
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import (
+    ConfigException,
+    IllegalStateException,
+    InvalidProducerEpochException,
+    InvalidTxnTimeoutException,
+    KafkaException,
+    ProducerFencedException,
+    RecordTooLargeException,
+    TimeoutException,
+    TransactionAbortedException,
+)
+from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+pytestmark = pytest.mark.kafka
+
+# What the brokers run, and the transaction.version that they have agreed on then.
+CLUSTERS = {
+    "4-version-2": (fetch_kafka.NEWEST, 2),
+    "4-version-1": (fetch_kafka.NEWEST, 1),
+    "3": (fetch_kafka.OLD, 0),
+}
+NewProducer = Callable[..., KafkaProducer]
+
+
+@pytest.fixture(scope="module", params=CLUSTERS)
+def cluster(request: pytest.FixtureRequest, scratch: Path) -> Iterator[KafkaCluster]:
+    """One node, which looks for transactions that timed out twice a second."""
+    if NO_KAFKA is not None:
+        pytest.skip(NO_KAFKA)
+    version, transaction_version = CLUSTERS[request.param]
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    folder = scratch / f"transactions-{request.param}"
+    started = KafkaCluster(fetch_kafka.libs(version), folder, 1, settings)
+    try:
+        started.start()
+        if transaction_version == 1:
+            downgrade(started)
+        yield started
+    finally:
+        started.stop()
+
+
+def downgrade(cluster: KafkaCluster) -> None:
+    """Have the cluster agree on transaction.version 1."""
+    tool = ["java", "-cp", f"{fetch_kafka.libs(fetch_kafka.NEWEST)}/*"]
+    command = ["org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", cluster.bootstrap]
+    change = ["downgrade", "--feature", "transaction.version=1"]
+    subprocess.run([*tool, *command, *change], check=True, capture_output=True)
+
+
+@pytest.fixture
+def topic(cluster: KafkaCluster) -> str:
+    """A topic with three partitions."""
+    return topic_maker(cluster)(3)
+
+
+@pytest.fixture
+def make_topic(cluster: KafkaCluster) -> NewTopic:
+    """Makes a topic."""
+    return topic_maker(cluster)
+
+
+@pytest.fixture
+def new_producer(cluster: KafkaCluster, topic: str) -> Iterator[NewProducer]:
+    """Makes initialized producers with one transactional.id, which is the topic's name."""
+    made: list[KafkaProducer] = []
+
+    def make(config: Mapping[str, Any] | None = None, *, init: bool = True) -> KafkaProducer:
+        common = {"bootstrap.servers": cluster.bootstrap, "transactional.id": topic, "linger.ms": 2}
+        producer = KafkaProducer({**common, **(config or {})})
+        made.append(producer)
+        if init:
+            producer.init_transactions()
+        return producer
+
+    yield make
+    for producer in made:
+        producer.close(0)
+
+
+def values(*texts: str) -> pa.RecordBatch:
+    """Make a batch of values."""
+    return pa.record_batch({"value": pa.array(texts)})
+
+
+def committed(cluster: KafkaCluster, topic: str) -> list[str]:
+    """Give the values that a reader sees who waits for transactions to end, sorted."""
+    records = read_with_confluent(cluster.bootstrap, topic)
+    return sorted(record.value.decode() for record in records if record.value is not None)
+
+
+def committed_offset(cluster: KafkaCluster, group: str, partition: TopicPartition) -> int:
+    """Give a group's offset of a partition; negative if it has none."""
+    config = {"bootstrap.servers": cluster.bootstrap, "group.id": group, "log_level": 0}
+    consumer = confluent_kafka.Consumer(config)
+    try:
+        asked = confluent_kafka.TopicPartition(*partition)
+        (found,) = consumer.committed([asked], timeout=30)
+        return int(found.offset)
+    finally:
+        consumer.close()
+
+
+def test_what_is_committed_is_seen_and_what_is_aborted_is_not(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    producer = new_producer()
+    expected = []
+    for number in range(6):
+        producer.begin_transaction()
+        rows = [f"{number}-{row}" for row in range(200)]
+        producer.append(topic, values(*rows[:100]))
+        if number % 3 == 0:
+            producer.flush()
+        producer.append(topic, values(*rows[100:]))
+        if number % 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+            expected += rows
+    producer.begin_transaction()
+    producer.commit_transaction()
+    producer.close()
+    assert committed(cluster, topic) == sorted(expected)
+    # The aborted records that were sent are there for readers who do not ask for committed ones.
+    assert len(read_with_kafka_python(cluster.bootstrap, topic)) >= len(expected) + 100
+
+
+def test_transactions_are_of_the_version_that_the_cluster_has_agreed_on(
+    cluster: KafkaCluster, new_producer: NewProducer, request: pytest.FixtureRequest
+) -> None:
+    producer = new_producer()
+    assert producer._thread.transactions is not None
+    is_v2 = producer._thread.transactions.max_produce_version is None
+    assert is_v2 is ("4-version-2" in request.node.name)
+
+
+def test_a_second_producer_with_the_id_fences_the_first_and_ends_its_transaction(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    first = new_producer()
+    first.begin_transaction()
+    first.append(topic, values("of the first"))
+    first.flush()
+    second = new_producer()
+    second.begin_transaction()
+    second.append(topic, values("of the second"))
+    second.commit_transaction()
+    with pytest.raises(ProducerFencedException):
+        first.commit_transaction()
+    for call in (first.abort_transaction, first.begin_transaction, first.init_transactions):
+        with pytest.raises(ProducerFencedException):
+            call()
+    first.close()
+    second.begin_transaction()
+    second.append(topic, values("and again"))
+    second.commit_transaction()
+    assert committed(cluster, topic) == ["and again", "of the second"]
+
+
+def test_offsets_are_committed_with_the_transaction_or_not_at_all(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    producer, group, read = new_producer(), f"readers-of-{topic}", TopicPartition(topic, 2)
+    producer.begin_transaction()
+    producer.append(topic, values("a"))
+    producer.send_offsets_to_transaction(
+        {read: OffsetAndMetadata(7, "so far")}, ConsumerGroupMetadata(group)
+    )
+    producer.commit_transaction()
+    assert committed_offset(cluster, group, read) == 7
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({read: OffsetAndMetadata(9)}, ConsumerGroupMetadata(group))
+    producer.abort_transaction()
+    assert committed_offset(cluster, group, read) == 7
+    producer.begin_transaction()
+    with pytest.raises(KafkaException, match=r"ILLEGAL_GENERATION|UNKNOWN_MEMBER_ID"):
+        producer.send_offsets_to_transaction(
+            {read: OffsetAndMetadata(11)}, ConsumerGroupMetadata(group, 5, "nobody")
+        )
+    with pytest.raises(KafkaException, match="only be aborted"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    producer.append(topic, values("b"))
+    producer.commit_transaction()
+    assert committed(cluster, topic) == ["a", "b"]
+
+
+def test_a_commit_that_times_out_while_the_broker_is_down_is_called_again_and_commits(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    producer = new_producer({"max.block.ms": 60_000})
+    producer.begin_transaction()
+    producer.append(topic, values("before", "the", "failure"))
+    producer.flush()
+    assert producer._transactions is not None
+    cluster.kill(1)
+    producer._transactions._max_block_ms = 300
+    with pytest.raises(TimeoutException, match=r"max\.block\.ms=300.*call it again"):
+        producer.commit_transaction()
+    for call in (producer.abort_transaction, producer.begin_transaction):
+        with pytest.raises(IllegalStateException, match="call commit_transaction again"):
+            call()
+    with pytest.raises(IllegalStateException, match="call commit_transaction again"):
+        producer.append(topic, values("lost?"))
+    cluster.start_node(1)
+    producer._transactions._max_block_ms = 60_000
+    producer.commit_transaction()
+    producer.begin_transaction()
+    producer.append(topic, values("after"))
+    producer.commit_transaction()
+    assert committed(cluster, topic) == ["after", "before", "failure", "the"]
+
+
+def test_a_transaction_survives_the_death_of_its_coordinator(
+    kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(6)
+    config = {
+        "bootstrap.servers": kafka.bootstrap,
+        "transactional.id": topic,
+        "max.block.ms": 120_000,
+    }
+    with KafkaProducer(config) as producer:
+        producer.init_transactions()
+        assert producer._thread.transactions is not None
+        (coordinator,) = producer._thread.transactions.coordinator_nodes
+        producer.begin_transaction()
+        producer.append(topic, values(*(f"before {number}" for number in range(50))))
+        producer.flush()
+        kafka.kill(coordinator)
+        try:
+            producer.append(topic, values(*(f"after {number}" for number in range(50))))
+            producer.commit_transaction()
+        finally:
+            kafka.start_node(coordinator)
+        producer.begin_transaction()
+        producer.append(topic, values("the next"))
+        producer.commit_transaction()
+    expected = [f"{when} {number}" for when in ("before", "after") for number in range(50)]
+    assert committed(kafka, topic) == sorted([*expected, "the next"])
+
+
+def test_after_a_record_was_refused_the_transaction_is_aborted_and_the_next_one_works(
+    cluster: KafkaCluster, topic: str, make_topic: NewTopic, new_producer: NewProducer
+) -> None:
+    small = make_topic(1, {"max.message.bytes": "1000"})
+    producer = new_producer()
+    producer.begin_transaction()
+    producer.append(topic, values("with the large one"))
+    producer.append(small, values("x" * 3000))
+    with pytest.raises(RecordTooLargeException) as refused:
+        producer.commit_transaction()
+    assert refused.value.topic == small
+    for call in (producer.commit_transaction, lambda: producer.append(topic, values("more"))):
+        with pytest.raises(KafkaException, match="can only be aborted"):
+            call()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    producer.append(topic, values("afterwards"))
+    producer.append(small, values("fits"))
+    producer.flush()
+    producer.commit_transaction()
+    producer.close()
+    assert committed(cluster, topic) == ["afterwards"]
+    assert committed(cluster, small) == ["fits"]
+
+
+def test_an_abort_does_not_wait_for_what_was_not_sent(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    producer = new_producer({"linger.ms": 600_000, "delivery.timeout.ms": 700_000})
+    producer.begin_transaction()
+    producer.append(topic, values("never"))
+    producer.abort_transaction()
+    assert producer.deliveries() == {}
+    producer.begin_transaction()
+    producer.append(topic, values("at once"))
+    producer.commit_transaction()
+    producer.close()
+    assert committed(cluster, topic) == ["at once"]
+
+
+def test_records_need_a_transaction(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    producer = new_producer(init=False)
+    with pytest.raises(IllegalStateException, match="call init_transactions first"):
+        producer.append(topic, values("a"))
+    with pytest.raises(IllegalStateException, match="state UNINITIALIZED"):
+        producer.begin_transaction()
+    producer.init_transactions()
+    with pytest.raises(IllegalStateException, match="call begin_transaction first"):
+        producer.append(topic, values("a"))
+    with pytest.raises(IllegalStateException, match="state READY"):
+        producer.commit_transaction()
+    with pytest.raises(IllegalStateException, match="state READY"):
+        producer.init_transactions()
+
+
+def test_closing_aborts_what_is_open_so_that_readers_go_on(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    producer = new_producer()
+    producer.begin_transaction()
+    producer.append(topic, values("open"))
+    producer.flush()
+    producer.close()
+    other = new_producer({"transactional.id": f"{topic}-other"})
+    other.begin_transaction()
+    other.append(topic, values("later"))
+    other.commit_transaction()
+    assert committed(cluster, topic) == ["later"]
+
+
+def test_closing_sees_out_a_commit_that_timed_out(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    producer = new_producer()
+    producer.begin_transaction()
+    producer.append(topic, values("committed"))
+    assert producer._transactions is not None
+    producer._transactions._max_block_ms = 0
+    with pytest.raises(TimeoutException):
+        producer.commit_transaction()
+    producer._transactions._max_block_ms = 60_000
+    producer.close()
+    assert committed(cluster, topic) == ["committed"]
+
+
+def test_closing_raises_why_records_failed_if_nobody_was_told(
+    cluster: KafkaCluster, make_topic: NewTopic, new_producer: NewProducer
+) -> None:
+    small = make_topic(1, {"max.message.bytes": "1000"})
+    producer = new_producer()
+    producer.begin_transaction()
+    producer.append(small, values("x" * 3000))
+    while not producer._thread.deliveries.failed_records:
+        with producer._thread.changed:
+            producer._thread.changed.wait(10)
+    with pytest.raises(RecordTooLargeException):
+        producer.close()
+    assert committed(cluster, small) == []
+
+
+def time_out(cluster: KafkaCluster, topic: str, new_producer: NewProducer) -> KafkaProducer:
+    """Give a producer whose transaction its coordinator has aborted; the topic has one partition.
+
+    A reader sees what another producer commits behind it only then.
+    """
+    producer = new_producer({"transaction.timeout.ms": 1000, "transactional.id": f"{topic}-slow"})
+    producer.begin_transaction()
+    producer.append(topic, values("too slow"))
+    producer.flush()
+    other = new_producer({"transactional.id": f"{topic}-other"})
+    other.begin_transaction()
+    other.append(topic, values("later"))
+    other.commit_transaction()
+    deadline = time.monotonic() + 60
+    while not committed(cluster, topic):
+        assert time.monotonic() < deadline, "the coordinator did not abort the transaction"
+    return producer
+
+
+def test_a_transaction_that_timed_out_at_its_coordinator_cannot_be_committed(
+    cluster: KafkaCluster, make_topic: NewTopic, new_producer: NewProducer
+) -> None:
+    topic = make_topic(1)
+    producer = time_out(cluster, topic, new_producer)
+    with pytest.raises(KafkaException, match=r"INVALID_TXN_STATE|PRODUCER_FENCED"):
+        producer.commit_transaction()
+    assert committed(cluster, topic) == ["later"]
+
+
+def test_in_version_2_a_producer_goes_on_after_its_transaction_timed_out(
+    cluster: KafkaCluster,
+    make_topic: NewTopic,
+    new_producer: NewProducer,
+    request: pytest.FixtureRequest,
+) -> None:
+    topic = make_topic(1)
+    producer = time_out(cluster, topic, new_producer)
+    producer.append(topic, values("after the end"))
+    with pytest.raises(InvalidProducerEpochException):
+        producer.flush()
+    if "4-version-2" not in request.node.name:
+        # The coordinator has raised the epoch and, in version 1, tells it to nobody.
+        with pytest.raises(ProducerFencedException):
+            producer.abort_transaction()
+        return
+    producer.abort_transaction()
+    producer.begin_transaction()
+    producer.append(topic, values("the next"))
+    producer.commit_transaction()
+    assert committed(cluster, topic) == ["later", "the next"]
+
+
+def test_a_timeout_that_the_brokers_do_not_allow_is_refused_with_what_to_do(
+    cluster: KafkaCluster, new_producer: NewProducer
+) -> None:
+    producer = new_producer({"transaction.timeout.ms": 2_000_000_000}, init=False)
+    with pytest.raises(InvalidTxnTimeoutException, match=r"transaction\.max\.timeout\.ms"):
+        producer.init_transactions()
+
+
+def test_delivery_errors_of_an_aborted_transaction_are_not_raised_later(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    producer = new_producer({"linger.ms": 600_000, "delivery.timeout.ms": 700_000})
+    producer.begin_transaction()
+    producer.append(topic, values("dropped"))
+    producer.abort_transaction()
+    assert producer._thread.deliveries.failed_records == 1
+    producer.begin_transaction()
+    producer.append(topic, values("kept"))
+    try:
+        producer.flush()
+    except TransactionAbortedException as error:  # pragma: no cover - what must not be
+        pytest.fail(f"the next transaction was told of the one before: {error}")
+    producer.commit_transaction()
+    assert committed(cluster, topic) == ["kept"]
+
+
+def test_transactions_need_an_id_and_idempotence() -> None:
+    with KafkaProducer({"bootstrap.servers": "127.0.0.1:1"}) as producer:
+        for call in (producer.init_transactions, producer.commit_transaction):
+            with pytest.raises(IllegalStateException, match=r"need a transactional\.id"):
+                call()
+    for name, value, found in (
+        ("enable.idempotence", "false", "enable.idempotence is false"),
+        ("acks", "1", "acks is 1"),
+        ("retries", "0", "retries is 0"),
+    ):
+        with pytest.raises(ConfigException, match=f"transactional.id is set, but {found}"):
+            KafkaProducer({"bootstrap.servers": "h:1", "transactional.id": "t", name: value})
