@@ -41,19 +41,22 @@ def replay(seed: int, *, as_bytes: bool, topic_bytes: int | None) -> int:
     return 0
 
 
-def _run_chunk(job: tuple[int, bool]) -> list[tuple[int, str]]:
-    start, as_bytes = job
-    runs = ((seed, failure(seed, as_bytes=as_bytes)) for seed in range(start, start + _CHUNK))
+def _run_chunk(job: tuple[range, bool]) -> list[tuple[int, str]]:
+    seeds, as_bytes = job
+    runs = ((seed, failure(seed, as_bytes=as_bytes)) for seed in seeds)
     return [(seed, found) for seed, found in runs if found is not None]
 
 
 def soak(first: int, count: int, *, as_bytes: bool) -> int:
     """Run many seeds on every core, up to the first that fails; give the exit code."""
     began, done = time.monotonic(), 0
-    jobs = [(start, as_bytes) for start in range(first, first + count, _CHUNK)]
+    seeds = range(first, first + count)
+    chunks = [seeds[start : start + _CHUNK] for start in range(0, count, _CHUNK)]
     with Pool(cpu_count()) as pool:
-        for failures in pool.imap(_run_chunk, jobs):
-            done += _CHUNK
+        for chunk, failures in zip(
+            chunks, pool.imap(_run_chunk, [(chunk, as_bytes) for chunk in chunks]), strict=True
+        ):
+            done += len(chunk)
             if failures:
                 seed, found = failures[0]
                 print(f"seed {seed}: {found}\n{replay_command(seed, as_bytes=as_bytes)}")

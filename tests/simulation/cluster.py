@@ -213,7 +213,6 @@ class Cluster(Controller):
             for data in topic.partition_data:
                 tp = TopicPartition(name, data.index)
                 batch = _batch_of(data)
-                self._check_identity(tp, batch)
                 answer = self._append(broker, tp, batch, request.acks)
                 self.scheduler.trace(
                     f"broker {broker.id}", "{} pid {} epoch {} seq {}: records {} -> {} at {}",
@@ -223,6 +222,7 @@ class Cluster(Controller):
                 )  # fmt: skip
                 waiting.answers[tp] = answer
                 if answer.error_code == codes.NONE:
+                    self._check_identity(tp, batch)
                     waiting.needs[tp] = answer.base_offset + len(batch.numbers)
         if request.acks != -1 or self._is_replicated(broker, waiting):
             self._answer(broker, waiting)
@@ -231,7 +231,7 @@ class Cluster(Controller):
         self.scheduler.after(request.timeout_ms / 1000, self._give_up_waiting, broker, waiting)
 
     def _check_identity(self, tp: TopicPartition, batch: Batch) -> None:
-        """Check that one sequence always stands for the same records."""
+        """Check that a sequence that was taken once always stands for the same records."""
         if batch.producer_id < 0:
             return
         key = tp, batch.producer_id, batch.epoch, batch.base_sequence

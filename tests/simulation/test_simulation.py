@@ -5,6 +5,7 @@ A failing seed is replayed, with a log of all that happens, by the command that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -159,15 +160,15 @@ def _deadlines_forgotten() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("broken", "found"),
     [
-        (_no_sequence_checks, "is there twice"),
+        (_no_sequence_checks, "there twice|out of order|now for"),
         (_acknowledged_before_it_is_replicated, "is lost"),
-        (_sent_again_at_the_tail, ""),
-        (_sent_again_at_the_head_out_of_order, ""),
-        (_another_sequence_on_every_attempt, ""),
+        (_sent_again_at_the_tail, "out of order|all was well"),
+        (_sent_again_at_the_head_out_of_order, "out of order|all was well"),
+        (_another_sequence_on_every_attempt, "there twice|out of order|all was well"),
         (_a_lost_answer_taken_for_a_good_one, "without an offset"),
         (_numbered_anew_though_it_may_be_written, "is there twice"),
         (_memory_of_late_answers_lost, "memory"),
-        (_deadlines_forgotten, ""),
+        (_deadlines_forgotten, "after its deadline|busy loop|has not ended"),
     ],
 )
 def test_what_is_broken_is_found(broken: Callable[[], Iterator[None]], found: str) -> None:
@@ -176,6 +177,6 @@ def test_what_is_broken_is_found(broken: Callable[[], Iterator[None]], found: st
             sentence = failure(seed)
             if sentence is not None:
                 print(f"found by seed {seed}: {sentence}")
-                assert found in sentence
+                assert re.search(found, sentence)
                 return
     pytest.fail(f"not found by {SEEDS_TO_FIND} seeds")
