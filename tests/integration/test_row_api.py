@@ -391,11 +391,16 @@ def test_a_partition_added_since_is_found(kafka: KafkaCluster, new_topic: NewTop
     from confluent_kafka.cimpl import NewPartitions
 
     topic = new_topic(1)
-    with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
-        producer.send(topic, b"a").result(60)
+    config = {"bootstrap.servers": kafka.bootstrap, "linger.ms": A_LONG_TIME_MS}
+    with KafkaProducer(config) as producer:
+        # Also for a row that waits among others for which the topic had one partition.
+        waiting = producer.send(topic, b"a")
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result()
-        assert producer.send(topic, b"b", partition=2).result(60).partition == 2
+        future = producer.send(topic, b"b", partition=2)
+        producer.flush()
+    assert waiting.result(0).offset == 0
+    assert future.result(0).partition == 2
 
 
 @pytest.mark.parametrize(
