@@ -497,7 +497,6 @@ def test_inside_a_callback_sending_works_and_waiting_is_refused(
 ) -> None:
     topic = new_topic(1)
     found: dict[str, object] = {}
-    ended = threading.Event()
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
 
         def refused(call: Callable[[], object]) -> str:
@@ -506,22 +505,34 @@ def test_inside_a_callback_sending_works_and_waiting_is_refused(
             return str(error.value)
 
         def callback(metadata: RecordMetadata, error: BaseException | None) -> None:
-            try:
-                found["flush"] = refused(producer.flush)
-                future = producer.send(topic, b"from the callback")
-                found["result"] = refused(future.result)
-                found["future"] = future
-            finally:
-                ended.set()
+            found["flush"] = refused(producer.flush)
+            found["future"] = future = producer.send(topic, b"from the callback")
+            found["result"] = refused(future.result)
 
         producer.send(topic, b"a", on_delivery=callback)
         producer.flush()
-        assert ended.is_set(), "flush returns after the callbacks"
     assert "flush() invocation inside a callback is not permitted" in str(found["flush"])
     assert "inside a callback is not permitted" in str(found["result"])
     assert found["future"].result(0).offset == 1  # type: ignore[attr-defined]
     found_values = values_in_order(read_with_confluent(kafka.bootstrap, topic))
     assert found_values == [b"a", b"from the callback"]
+
+
+def test_flush_returns_after_the_callbacks(kafka: KafkaCluster, new_topic: NewTopic) -> None:
+    topic, order = new_topic(1), list[str]()
+    flushed = threading.Event()
+
+    def callback(metadata: RecordMetadata, error: BaseException | None) -> None:
+        # Time enough for a flush that does not wait.
+        flushed.wait(1)
+        order.append("called back")
+
+    with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
+        producer.send(topic, b"a", on_delivery=callback)
+        producer.flush()
+        order.append("flushed")
+        flushed.set()
+    assert order == ["called back", "flushed"]
 
 
 def test_a_callback_may_close_its_producer(kafka: KafkaCluster, new_topic: NewTopic) -> None:
