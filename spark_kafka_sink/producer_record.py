@@ -59,10 +59,19 @@ def checked_headers(headers: Iterable[object]) -> tuple[tuple[str, bytes | None]
     return tuple([_checked_header(header) for header in headers])
 
 
+def _is_unicode(name: str) -> bool:
+    """Whether a str can be written as UTF-8: one with half a surrogate pair cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _checked_header(header: object) -> tuple[str, bytes | None]:
     if isinstance(header, tuple | list) and len(header) == 2:
         name, value = header
-        if isinstance(name, str):
+        if isinstance(name, str) and _is_unicode(name):
             if value is None or isinstance(value, bytes):
                 return name, value
             if isinstance(value, bytearray | memoryview):

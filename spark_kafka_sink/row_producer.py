@@ -110,8 +110,8 @@ def next_chunk_bytes(used_bytes: int, age_s: float) -> int:
 
 
 def header_bytes(headers: Headers) -> int:
-    """Give what headers take at most; up to 10 bytes are the lengths of each (3 bytes a letter)."""
-    return sum(3 * len(name) + len(value or b"") + 10 for name, value in headers)
+    """Give what headers take at most; up to 10 bytes are the lengths of each."""
+    return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
 
 
 class _RowQueue:
@@ -145,6 +145,13 @@ class _RowQueue:
                 chunk.sent.callbacks[number] = row.on_delivery
             chunk.cells.extend((row.value, row.key, time.time()))
             return RowFuture(chunk.sent, number)
+
+    def learn(self, metadata: TopicMetadata) -> None:
+        """Take newer metadata, which may have more partitions; also for the rows that wait."""
+        with self.lock:
+            self.partitions = len(metadata.leaders)
+            if self.chunk is not None:
+                self.chunk.metadata = metadata
 
     def install(self, chunk: RowChunk) -> bool:
         """Take a new chunk; False if there is one by now. The caller has the lock."""
@@ -297,8 +304,7 @@ class RowProducer:
         queue = self._queues.get(topic) or self._queues.setdefault(topic, _RowQueue(topic))
         if not queue.partitions or (partition is not None and partition >= queue.partitions):
             least = 0 if partition is None else partition + 1
-            metadata = self._waits.topic(topic, least, self._waits.deadline())
-            queue.partitions = len(metadata.leaders)
+            queue.learn(self._waits.topic(topic, least, self._waits.deadline()))
         key, value = self._serialize(topic, record.key, record.value)
         headers = tuple(record.headers or ())
         row = _Row(value, key, partition, record.timestamp_ms, headers, on_delivery)

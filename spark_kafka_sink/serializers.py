@@ -23,7 +23,7 @@ def as_bytes(option: str, data: object) -> bytes | None:
     if data is None or isinstance(data, bytes):
         return data
     if isinstance(data, str):
-        return data.encode()
+        return _utf8(option, data)
     if isinstance(data, bytearray | memoryview):
         return bytes(data)
     message = (
@@ -31,6 +31,14 @@ def as_bytes(option: str, data: object) -> bytes | None:
         f"expected bytes, str or None; serialize it, or set {option} to what does"
     )
     raise SerializationException(message)
+
+
+def _utf8(option: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        message = f"Can't convert {option.partition('.')[0]} of class str to UTF-8: {error}"
+        raise SerializationException(message) from error
 
 
 def load_serializer(option: str, given: object, configs: Mapping[str, object]) -> Serializer | None:

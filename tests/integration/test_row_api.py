@@ -391,11 +391,16 @@ def test_a_partition_added_since_is_found(kafka: KafkaCluster, new_topic: NewTop
     from confluent_kafka.cimpl import NewPartitions
 
     topic = new_topic(1)
-    with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
-        producer.send(topic, b"a").result(60)
+    config = {"bootstrap.servers": kafka.bootstrap, "linger.ms": A_LONG_TIME_MS}
+    with KafkaProducer(config) as producer:
+        # Also for a row that waits among others for which the topic had one partition.
+        waiting = producer.send(topic, b"a")
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result()
-        assert producer.send(topic, b"b", partition=2).result(60).partition == 2
+        future = producer.send(topic, b"b", partition=2)
+        producer.flush()
+    assert waiting.result(0).offset == 0
+    assert future.result(0).partition == 2
 
 
 @pytest.mark.parametrize(
@@ -492,7 +497,6 @@ def test_inside_a_callback_sending_works_and_waiting_is_refused(
 ) -> None:
     topic = new_topic(1)
     found: dict[str, object] = {}
-    ended = threading.Event()
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
 
         def refused(call: Callable[[], object]) -> str:
@@ -501,22 +505,34 @@ def test_inside_a_callback_sending_works_and_waiting_is_refused(
             return str(error.value)
 
         def callback(metadata: RecordMetadata, error: BaseException | None) -> None:
-            try:
-                found["flush"] = refused(producer.flush)
-                future = producer.send(topic, b"from the callback")
-                found["result"] = refused(future.result)
-                found["future"] = future
-            finally:
-                ended.set()
+            found["flush"] = refused(producer.flush)
+            found["future"] = future = producer.send(topic, b"from the callback")
+            found["result"] = refused(future.result)
 
         producer.send(topic, b"a", on_delivery=callback)
         producer.flush()
-        assert ended.is_set(), "flush returns after the callbacks"
     assert "flush() invocation inside a callback is not permitted" in str(found["flush"])
     assert "inside a callback is not permitted" in str(found["result"])
     assert found["future"].result(0).offset == 1  # type: ignore[attr-defined]
     found_values = values_in_order(read_with_confluent(kafka.bootstrap, topic))
     assert found_values == [b"a", b"from the callback"]
+
+
+def test_flush_returns_after_the_callbacks(kafka: KafkaCluster, new_topic: NewTopic) -> None:
+    topic, order = new_topic(1), list[str]()
+    flushed = threading.Event()
+
+    def callback(metadata: RecordMetadata, error: BaseException | None) -> None:
+        # Time enough for a flush that does not wait.
+        flushed.wait(1)
+        order.append("called back")
+
+    with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
+        producer.send(topic, b"a", on_delivery=callback)
+        producer.flush()
+        order.append("flushed")
+        flushed.set()
+    assert order == ["called back", "flushed"]
 
 
 def test_a_callback_may_close_its_producer(kafka: KafkaCluster, new_topic: NewTopic) -> None:

@@ -59,6 +59,11 @@ def test_other_types_are_refused_with_class_and_option() -> None:
         as_bytes(VALUE, 12)
 
 
+def test_text_that_is_not_unicode_is_refused() -> None:
+    with pytest.raises(SerializationException, match="class str to UTF-8"):
+        as_bytes(VALUE, "half a pair: \ud800")
+
+
 def test_a_function_takes_the_value_and_an_object_the_topic_too() -> None:
     function = load_serializer(VALUE, json.dumps, {})
     assert function is not None
@@ -111,6 +116,7 @@ def test_what_is_no_serializer_is_refused(given: object) -> None:
         ({"headers": [("a", "b")]}, r"\('a', 'b'\) is not a header"),
         ({"headers": [(None, b"b")]}, "is not a header"),
         ({"headers": ["ab"]}, "'ab' is not a header"),
+        ({"headers": [("\ud800", b"half a pair")]}, "is not a header"),
     ],
 )
 def test_a_record_that_cannot_be_is_refused_when_it_is_made(
