@@ -175,10 +175,10 @@ def test_a_broker_without_a_usable_version_is_told_by_name() -> None:
     broker = Broker(connection)
     connection.connected(0.0)
     old = ApiVersionsResponse(
-        error_code=0, api_keys=[ApiVersion(api_key=3, min_version=0, max_version=1)]
+        error_code=0, api_keys=[ApiVersion(api_key=3, min_version=0, max_version=0)]
     )
     connection.received(broker.frame(APIS[18], 4, 0, old), 0.0)
-    with pytest.raises(UnsupportedVersionException, match=r"Metadata: it accepts 0 to 1"):
+    with pytest.raises(UnsupportedVersionException, match=r"Metadata: it accepts 0 to 0"):
         connection.send(ClientRequest(node_id=1, message=METADATA), 0.0)
     produce = ProduceRequest(acks=1, timeout_ms=1, topic_data=[])
     with pytest.raises(UnsupportedVersionException, match=r"Produce: it accepts none"):
