@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import field
+from msgspec import Meta, field
 
-from spark_kafka_sink.config import NonNegative, Positive, ProducerConfig, producer_config
+from spark_kafka_sink.config import NonNegative, ProducerConfig, producer_config
 from spark_kafka_sink.errors import ConfigException
+
+# With the one batch by which an answer may exceed it, well below what a connection takes.
+FetchBytes = Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)]
 
 _OF_EVERY_CLIENT: Final = frozenset(
     {
@@ -44,10 +47,12 @@ class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     client: ProducerConfig
     default_api_timeout_ms: NonNegative = field(name="default.api.timeout.ms", default=60_000)
-    fetch_max_bytes: Positive = field(name="fetch.max.bytes", default=52_428_800)
+    fetch_max_bytes: FetchBytes = field(name="fetch.max.bytes", default=52_428_800)
     fetch_max_wait_ms: NonNegative = field(name="fetch.max.wait.ms", default=500)
     fetch_min_bytes: NonNegative = field(name="fetch.min.bytes", default=1)
-    max_partition_fetch_bytes: Positive = field(name="max.partition.fetch.bytes", default=1_048_576)
+    max_partition_fetch_bytes: FetchBytes = field(
+        name="max.partition.fetch.bytes", default=1_048_576
+    )
 
 
 def reader_config(options: Mapping[str, Any]) -> ReaderConfig:

@@ -244,15 +244,20 @@ class Reading:
         partition.not_before = now + self._retry_backoff.delay_s(partition.attempts, self._random)
         partition.attempts += 1
 
-    def moved(self, partition: PartitionReading, earliest: int, latest: int) -> None:
+    def moved(self, partition: PartitionReading, earliest: int, latest: int, now: float) -> None:
         """Take what the log of an out of range partition has.
 
         A reading from the earliest offset goes on at what is the earliest now. Raises
-        OffsetOutOfRangeException for any other, and where the log ends before the position.
+        OffsetOutOfRangeException for any other, and where the log ends before the position. A
+        position that is in range after all (a new leader lagged behind) is tried again.
         """
         name, number = partition.topic_partition
         position = partition.position
-        if position >= earliest or not self._from_earliest:
+        if earliest <= position <= latest:
+            partition.needs_offset = False
+            self._wait(partition, partition.last_error, now)
+            return
+        if position > latest or not self._from_earliest:
             message = (
                 f"{partition.topic_partition} cannot be read from offset {position}: "
                 f"it has the offsets {earliest} to {latest - 1}; what was there has been deleted "

@@ -189,7 +189,7 @@ class TopicReader:
         latest = self._lookup(wanted, numbers, LATEST_TIMESTAMP, deadline)
         for partition in moved:
             number = partition.topic_partition.partition
-            reading.moved(partition, earliest[number], latest[number])
+            reading.moved(partition, earliest[number], latest[number], self._clock())
 
     # -- before the first record ------------------------------------------------------------------
 

@@ -44,8 +44,7 @@ def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
         return read(data, limit_bytes)
     except ApiException:
         raise
-    # lz4 raises RuntimeError, and MemoryError for a frame that asks for a dictionary.
-    except (OSError, zlib.error, RuntimeError, MemoryError, ValueError, pa.ArrowException) as error:
+    except (OSError, zlib.error, RuntimeError, ValueError, pa.ArrowException) as error:
         raise corrupt(f"{len(data)} bytes are not {name} ({error})") from error
 
 

@@ -36,6 +36,7 @@ def test_options_come_as_strings_or_values() -> None:
         ({**ADDRESS, "fetch.max.byte": 5}, r"did you mean fetch\.max\.bytes"),
         ({**ADDRESS, "fetch.max.bytes": "many"}, r"fetch\.max\.bytes"),
         ({**ADDRESS, "fetch.max.bytes": 0}, r"fetch\.max\.bytes"),
+        ({**ADDRESS, "fetch.max.bytes": 2**30}, r"<= 67108864 - at `\$\.fetch\.max\.bytes"),
         ({**ADDRESS, "request.timeout.ms": -1}, r"request\.timeout\.ms"),
     ],
 )

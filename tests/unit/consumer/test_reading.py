@@ -204,12 +204,25 @@ def test_a_position_that_was_deleted_moves_on_only_for_a_reading_from_the_earlie
         (moved,) = world.reading.out_of_range()
         if not from_earliest:
             with pytest.raises(OffsetOutOfRangeException, match="has the offsets 4 to 9"):
-                world.reading.moved(moved, 4, 10)
-            return
-        world.reading.moved(moved, 4, 10)
+                world.reading.moved(moved, 4, 10, world.now)
+            continue
+        world.reading.moved(moved, 4, 10, world.now)
         assert world.reading.out_of_range() == []
         (fetch,) = world.fetches().values()
         assert places(fetch) == {0: 4}
         world.answer(fetch, OUT_OF_RANGE)
         with pytest.raises(OffsetOutOfRangeException, match="cannot be read from offset 4"):
-            world.reading.moved(moved, 0, 3)
+            world.reading.moved(moved, 0, 3, world.now)
+
+
+def test_a_position_that_is_in_range_after_all_is_tried_again() -> None:
+    world = World([1], from_earliest=False)
+    (fetch,) = world.fetches().values()
+    world.answer(fetch, OUT_OF_RANGE)
+    (moved,) = world.reading.out_of_range()
+    world.reading.moved(moved, 0, 10, world.now)
+    assert world.reading.out_of_range() == []
+    assert world.fetches() == {}, "asked again without a pause"
+    world.now += 1
+    (fetch,) = world.fetches().values()
+    assert places(fetch) == {0: 0}

@@ -73,6 +73,8 @@ def test_a_wrapper_holds_the_plain_set_and_names_its_last_offset_and_latest_time
         assert struct.unpack_from(">q", data, 18)[0] == max(row.timestamp_ms for row in rows)
     assert struct.unpack_from(">ii", data, key_at) == (-1, len(data) - key_at - 8)
     packed = data[key_at + 8 :]
+    if name == "lz4":
+        assert packed[:7].hex() == ("04224d18604082" if magic else "04224d1860401a")
     if magic == 0 and name == "lz4":
         packed = with_new_checksum(packed)
     assert decompress(CODECS[name], packed, 10**9) == _set(magic, rows, "none")
