@@ -26,7 +26,7 @@ from support.numbered_rows import NumberedRows, numbers
 from support.readers import READERS, create_topic, read_with_confluent, read_with_kafka_python
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.errors import TimeoutException
+from spark_kafka_sink.errors import BufferExhaustedException, TimeoutException
 from spark_kafka_sink.model import TopicPartition
 
 pytestmark = pytest.mark.kafka
@@ -196,6 +196,40 @@ def test_rows_whose_answers_never_come_are_an_error_and_there_at_most_once(
         assert acknowledged(producer, proxied.topic) == dict.fromkeys(range(3), 20)
     # The broker had them, so they are there: reported as not acknowledged, which is what is known.
     rows.check(read_with_confluent(proxied.kafka.bootstrap, proxied.topic))
+
+
+def test_memory_that_a_silent_broker_keeps_full_is_an_error_after_max_block_ms(
+    proxied: Proxied,
+) -> None:
+    with proxied.producer(max_block_ms=500, buffer_memory=50_000) as producer:
+        rows = proxied.rows(producer)
+        rows.append(10)
+        producer.flush(30)
+        proxied.proxy.inject(Fault(kind=Kind.SILENCE, times=_FOR_EVER))
+        said = (
+            r"no room for \d+ bytes within kafka\.max\.block\.ms=500: kafka\.buffer\.memory=50000 "
+            "is full of records that no broker has acknowledged yet"
+        )
+        with pytest.raises(BufferExhaustedException, match=said):
+            # Of a batch over a quarter of buffer.memory a part may be taken: these are smaller.
+            rows.append_until(lambda: False, step=20)
+        proxied.proxy.clear()
+        producer.flush(60)
+        rows.append(10)
+        producer.flush(60)
+    rows.check(read_with_confluent(proxied.kafka.bootstrap, proxied.topic))
+
+
+def test_closing_waits_no_longer_than_it_is_told(proxied: Proxied) -> None:
+    producer = proxied.producer(request_timeout_ms=30_000)
+    rows = proxied.rows(producer)
+    rows.append(10)
+    producer.flush(30)
+    proxied.proxy.inject(Fault(kind=Kind.SILENCE, times=_FOR_EVER))
+    rows.append(10)
+    with pytest.raises(TimeoutException, match=r"batch\(es\) not acknowledged in 0\.3 s"):
+        producer.close(0.3)
+    assert not producer._thread._thread.is_alive()
 
 
 def test_a_bootstrap_address_that_refuses_is_named_after_max_block_ms(proxied: Proxied) -> None:
