@@ -15,6 +15,7 @@ from simulation.batches import NUMBER, POISON
 from simulation.checker import Checker, Ledger
 from simulation.scenario import Append, Scenario
 from simulation.scheduler import Scheduler
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.slices import GroupedRows, Rows, encode_rows, record_sizes
@@ -57,6 +58,17 @@ class Application:
         self._scheduler.after(self._left[0].at, self._next)
         for at in self._scenario.flushes:
             self._scheduler.after(at, self._flush, None)
+        if self._scenario.close_at is not None:
+            self._scheduler.after(self._scenario.close_at, self._close)
+
+    def _close(self) -> None:
+        """Give up what is not acknowledged, as `close(0)` does, and take no more."""
+        self._scheduler.trace("producer", "is closed")
+        self._checker.is_closed = True
+        self._left.clear()
+        with self._thread.lock:
+            self._thread.give_up(KafkaException("Producer is closed forcefully."))
+            self._thread.wake()
 
     def _next(self) -> None:
         if not self._left:
@@ -114,6 +126,11 @@ class Application:
         numbers: list[int],
     ) -> None:
         accumulator = self._thread.accumulator
+        if self._checker.is_closed:
+            accumulator.let_go(targets)
+            accumulator.give_back(reserved)
+            self._next()
+            return
         for cut in cuts:
             self._ledger.append(targets[cut.run], numbers[cut.start : cut.stop])
         full = accumulator.append(targets, cuts, encoded, self._scheduler.now)

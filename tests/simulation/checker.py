@@ -80,6 +80,7 @@ class Checker(Deliveries):
         self._delivery_s = scenario.configs["delivery.timeout.ms"] / 1000
         self._request_s = scenario.configs["request.timeout.ms"] / 1000
         self.poisoned: set[int] = set()
+        self.is_closed = False
 
     # -- while it runs ----------------------------------------------------------------------------
 
@@ -116,7 +117,7 @@ class Checker(Deliveries):
         self._require(is_told, f"{batch!r} was acknowledged without an offset")
 
     def _failed(self, batch: ProducerBatch, numbers: list[int], now: float) -> None:
-        if self.poisoned.intersection(numbers):
+        if self.is_closed or self.poisoned.intersection(numbers):
             return
         error = batch.error
         if isinstance(error, RecordTooLargeException) and self._scenario.shape.topic_bytes:

@@ -45,7 +45,10 @@ class Append(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Everything a run is made of; `seed` also drives the delays."""
+    """Everything a run is made of; `seed` also drives the delays.
+
+    close_at: when the producer is closed without waiting, None for at the end.
+    """
 
     seed: int
     shape: ClusterShape
@@ -56,6 +59,7 @@ class Scenario:
     flushes: list[float]
     faults: list[Fault]
     heal_at: float
+    close_at: float | None
 
     @property
     def is_idempotent(self) -> bool:
@@ -100,6 +104,7 @@ def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
         flushes=[random.uniform(0, heal_at) for _ in range(random.choice([0, 0, 1, 3]))],
         faults=sorted(faults),
         heal_at=heal_at,
+        close_at=random.choice(storms) + random.random() if random.random() < 0.06 else None,
     )
     return _expiring(random, drawn) if random.random() < 0.25 else drawn
 
