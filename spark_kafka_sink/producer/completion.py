@@ -105,11 +105,11 @@ class BatchCompletion:
         if error_code(code).refresh_metadata:
             self._metadata.request_update()
         batch.node_id = None
-        if code == codes.MESSAGE_TOO_LARGE and batch.record_count > 1:
+        action = error_action(code, Call.PRODUCE, self._kind)
+        if action is Action.SPLIT and batch.record_count > 1:
             self._split(batch)
             return
         batch.maybe_written = not _is_not_written(code, answer)
-        action = error_action(code, Call.PRODUCE, self._kind)
         if self._can_retry(batch, code, action, answer, now):
             # A newer leader than the one that was asked need not be waited for (KIP-951).
             moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch

@@ -228,7 +228,6 @@ def test_after_a_row_that_was_given_up_the_next_ones_go_on(
     assert read(mock, topic) == [b"before", b"after"]
 
 
-@pytest.mark.xfail(reason="open: the fatal state of the error table comes with transactions")
 @pytest.mark.parametrize("expected", FATAL, ids=by_name)
 def test_after_a_fatal_error_nothing_more_is_taken(
     mock: MockCluster, topic: str, expected: Row
