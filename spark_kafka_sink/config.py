@@ -221,7 +221,9 @@ def producer_config(
     config = _settle_idempotence(config, options, prefix)
     config = _settle_delivery_timeout(config, options, prefix)
     config = _settle_backoffs(config, options, prefix)
-    _ = config.bootstrap_nodes
+    if not config.bootstrap_nodes:
+        message = f"{prefix}bootstrap.servers has no address in it; {_DEFAULT_PORT_HINT}"
+        raise ConfigException(message)
     return config
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
@@ -88,9 +88,16 @@ class SliceAppender:
             )
 
     def pack(self, full: list[ProducerBatch]) -> None:
-        """Compress batches that are full."""
-        for batch in full:
-            batch.pack()
-            with self._thread.lock:
+        """Compress batches that are full; what an exception leaves out, the I/O thread does."""
+        try:
+            for batch in full:
+                batch.pack()
+                self._packed([batch])
+        finally:
+            self._packed(full)
+
+    def _packed(self, batches: Sequence[ProducerBatch]) -> None:
+        with self._thread.lock:
+            for batch in batches:
                 self._thread.accumulator.packed(batch)
-                self._thread.wake()
+            self._thread.wake()

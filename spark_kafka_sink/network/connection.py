@@ -205,7 +205,7 @@ class Connection:
             raise ProtocolError(message, node_id=self.node_id)
         if refused and version > 0:
             listed = [a.max_version for a in response.api_keys if a.api_key == API_VERSIONS.key]
-            self._ask_api_versions(min([version - 1, *listed]) if listed else 0, now)
+            self._ask_api_versions(max(0, min([version - 1, *listed])) if listed else 0, now)
             return []
         if response.error_code != error_codes.NONE:
             row = error_code(response.error_code)

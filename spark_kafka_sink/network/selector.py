@@ -139,7 +139,27 @@ class Selector:
     def connect(self, channel_id: int, address: Address) -> None:
         """Begin to connect; Connected or Closed tells how it ended."""
         family, target = address
-        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # such as IPv6 on a machine without it
+            self._pending.append(Closed(channel_id, error.strerror or str(error)))
+            return
+        try:
+            self._configure(connection)
+            code = connection.connect_ex(target)
+        except (OSError, OverflowError) as error:  # OverflowError: a port that no host has
+            reason = getattr(error, "strerror", None) or str(error)
+        else:
+            reason = "" if code in _IN_PROGRESS else os.strerror(code)
+        if reason:
+            connection.close()
+            self._pending.append(Closed(channel_id, reason))
+            return
+        channel = _Channel(channel_id, connection)
+        self._channels[channel_id] = channel
+        self._selector.register(connection, channel.interest, channel)
+
+    def _configure(self, connection: socket.socket) -> None:
         connection.setblocking(False)  # noqa: FBT003 - the only form there is
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -147,14 +167,6 @@ class Selector:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
         if self._receive_buffer_bytes != UNSET_BUFFER:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
-        code = connection.connect_ex(target)
-        if code not in _IN_PROGRESS:
-            connection.close()
-            self._pending.append(Closed(channel_id, os.strerror(code)))
-            return
-        channel = _Channel(channel_id, connection)
-        self._channels[channel_id] = channel
-        self._selector.register(connection, channel.interest, channel)
 
     def send(self, channel_id: int, buffers: Sequence[Buffer]) -> None:
         """Queue one send; Sent tells when it is written. A channel that is gone ignores it."""

@@ -168,7 +168,7 @@ class RecordAccumulator:
         Called again for the same batch, as on every attempt to send it, it does nothing.
         """
         self._packing.discard(batch)
-        if batch.codec.compress is None or batch.is_done or batch.settled:
+        if batch.codec.compress is None or batch.is_done or batch.settled or not batch.packed:
             return
         self._ratios.observe(
             batch.topic_partition.topic,

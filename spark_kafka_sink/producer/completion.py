@@ -24,6 +24,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortableException,
     api_exception,
 )
+from spark_kafka_sink.model import Node
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 from spark_kafka_sink.producer.metadata import ClusterMetadata
@@ -64,6 +65,8 @@ class BatchCompletion:
         self._retry_backoff = retry_backoff
         self._random = random
         self._done: list[ProducerBatch] = []
+        # Why there is no connection to a node, for messages.
+        self.node_troubles: dict[int, str] = {}
 
     def take_done(self) -> list[ProducerBatch]:
         """Give the batches that succeeded, failed or were split since the last call, in order."""
@@ -145,7 +148,7 @@ class BatchCompletion:
             f"{batch.topic_partition}: {batch.record_count} record(s) were not acknowledged within "
             f"kafka.delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}: {where} after "
             f"{waited_ms} ms and {batch.attempts} failed attempt(s); "
-            f"{'its leader is ' + str(leader) if leader else 'no leader is known'}"
+            f"{self._where_it_goes(leader)}"
         )
         error = TimeoutException(
             message,
@@ -156,6 +159,12 @@ class BatchCompletion:
             attempts=batch.attempts + 1,
         )
         self.abandon(batch, error)
+
+    def _where_it_goes(self, leader: Node | None) -> str:
+        if leader is None:
+            return "no leader is known"
+        trouble = self.node_troubles.get(leader.id)
+        return f"its leader is {leader}{f' ({trouble})' if trouble else ''}"
 
     def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
         """Give up a batch in whatever state it is."""

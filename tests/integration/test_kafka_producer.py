@@ -25,6 +25,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
 )
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender
 
 pytestmark = pytest.mark.kafka
@@ -261,3 +262,31 @@ def test_wrong_configuration_is_refused_before_anything_is_started() -> None:
     with pytest.raises(ConfigException, match=r"did you mean linger\.ms"):
         KafkaProducer({"bootstrap.servers": "h:1", "linger": "1"})
     assert threading.active_count() == before
+
+
+def test_a_compression_that_is_interrupted_leaves_nothing_behind_that_hangs(
+    kafka: KafkaCluster, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C or a lack of memory may come while full batches are compressed."""
+    topic = new_topic(1)
+    config = {
+        "bootstrap.servers": kafka.bootstrap,
+        "compression.type": "lz4",
+        "batch.size": 1000,
+        "linger.ms": 60_000,
+    }
+    pack = ProducerBatch.pack
+
+    def interrupted(batch: ProducerBatch) -> None:
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        pack(batch)
+
+    with KafkaProducer(config) as producer:
+        with monkeypatch.context() as patched:
+            patched.setattr(ProducerBatch, "pack", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                producer.append(topic, values(*(str(n) * 50 for n in range(100))))
+        producer.flush(30.0)
+    found = [record.value for record in read_with_confluent(kafka.bootstrap, topic)]
+    assert found == [(str(n) * 50).encode() for n in range(100)]

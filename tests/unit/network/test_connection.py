@@ -112,7 +112,12 @@ def test_versions_are_asked_first_and_then_requests_may_go() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "asked"), [([ApiVersion(api_key=18, min_version=0, max_version=2)], 2), ([], 0)]
+    ("listed", "asked"),
+    [
+        ([ApiVersion(api_key=18, min_version=0, max_version=2)], 2),
+        ([ApiVersion(api_key=18, min_version=0, max_version=-5)], 0),
+        ([], 0),
+    ],
 )
 def test_a_broker_that_refuses_the_version_is_asked_in_one_it_speaks(
     listed: list[ApiVersion], asked: int

@@ -129,6 +129,24 @@ def test_a_refused_connection_is_closed_with_the_reason(selector: Selector) -> N
     assert events == [Closed(1, "Connection refused")]
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        (socket.AF_APPLETALK, ("127.0.0.1", 9092)),  # a family that the system does not have
+        (socket.AF_INET, ("127.0.0.1", 70_000)),
+        (socket.AF_INET6, ("127.0.0.1", 9092)),
+    ],
+)
+def test_an_address_that_cannot_be_used_closes_its_channel_and_no_other(
+    selector: Selector, listener: socket.socket, address: tuple[int, tuple[str, int]]
+) -> None:
+    selector.connect(1, address)
+    selector.connect(2, (socket.AF_INET, listener.getsockname()))
+    events = poll_until(selector, lambda found: len(found) >= 2)
+    assert [type(event) for event in events if event.channel == 1] == [Closed]
+    assert [type(event) for event in events if event.channel == 2] == [Connected]
+
+
 def test_a_peer_that_goes_away_closes_the_channel_and_only_that(
     selector: Selector, listener: socket.socket
 ) -> None:

@@ -395,6 +395,18 @@ def test_a_batch_that_waits_too_long_expires_with_what_is_known() -> None:
     assert producer.accumulator.available_bytes == producer.settings.buffer_memory
 
 
+def test_a_batch_that_expires_names_why_its_leader_cannot_be_reached() -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.sender.handle(NodeDown(1, "Connection refused"), producer.now)
+    producer.now = 30.0
+    producer.poll()
+    errors = [str(batch.error) for batch in producer.done()]
+    assert errors
+    assert all("its leader is node 1 (127.0.0.1:9001) (Connection refused)" in e for e in errors)
+
+
 def test_a_batch_that_expires_in_flight_keeps_its_memory_until_the_answer() -> None:
     producer = PureProducer([1], Settings(delivery_timeout=30.0))
     producer.append(0, FULL)
