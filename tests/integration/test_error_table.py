@@ -209,10 +209,13 @@ def test_the_last_of_the_retries_that_are_allowed_is_an_error_with_their_number(
 def test_what_no_retry_helps_is_an_error_at_once(
     mock: MockCluster, topic: str, expected: Row, *, idempotent: bool
 ) -> None:
-    with producer(mock, enable_idempotence=idempotent) as sending:
+    sending = producer(mock, enable_idempotence=idempotent)
+    try:
         error = fail(mock, topic, sending, expected.code)
         check_error(error, topic, expected)
         assert error.attempts == 1
+    finally:
+        sending.close(0)
     assert read(mock, topic) == []
 
 
