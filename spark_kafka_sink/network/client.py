@@ -382,7 +382,7 @@ class NetworkClient:
         oldest = min(unused, key=lambda state: state.last_used, default=None)
         if oldest is None or oldest.connection is None:
             return
-        if now - oldest.last_used >= self._config.connections_max_idle_s:
+        if now >= oldest.last_used + self._config.connections_max_idle_s:
             self._release(oldest)
             oldest.connection.closed()
             oldest.connection, oldest.addresses = None, None

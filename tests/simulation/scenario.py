@@ -181,6 +181,7 @@ def _configs(random: Random, shape: ClusterShape) -> dict[str, Any]:
         "socket.connection.setup.timeout.ms": 500,
         "socket.connection.setup.timeout.max.ms": 1000,
         "metadata.max.age.ms": random.choice([300, 5000, 300_000]),
+        "connections.max.idle.ms": random.choice([200, 540_000, 540_000]),
     }
     if random.random() < 0.08:
         configs["retries"] = random.randint(1, 3)
