@@ -123,7 +123,7 @@ class ProducerThread:
         )
         metrics = Metrics(
             num_samples=config.metrics_num_samples,
-            window_s=config.metrics_sample_window_ms / 1000,
+            window_s=max(1, config.metrics_sample_window_ms) / 1000,
             tags={"client-id": client_id},
         )
         network_metrics = NetworkMetrics(metrics)

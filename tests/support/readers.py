@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -75,6 +76,19 @@ def read_with_confluent(bootstrap: str, topic: str) -> list[Record]:
         return records
     finally:
         consumer.close()
+
+
+def read_at_least(bootstrap: str, topic: str, count: int) -> list[Record]:
+    """Read a topic until it shows `count` records.
+
+    What only a leader has (acks=1), or what a broker that was frozen does not know to have missed,
+    is shown once the replicas have caught up.
+    """
+    deadline = time.monotonic() + _IDLE_S
+    while True:
+        records = read_with_confluent(bootstrap, topic)
+        if len(records) >= count or time.monotonic() > deadline:
+            return records
 
 
 def _from_confluent(message: confluent_kafka.Message) -> Record:
