@@ -1,399 +1,63 @@
-"""The options of the producer: every name of the Java client's, its ranges and its rules."""
+"""The producer's configuration: Java's defaults, and the rules between options."""
 
 from __future__ import annotations
 
-import itertools
-import logging
-from pathlib import Path
-from typing import Any, Final
-
-import msgspec
 import pytest
-from support.configuration_table import DOCUMENT, render
-from support.jvm import run_java
+from hypothesis import given
+from hypothesis import strategies as st
 
-from spark_kafka_sink.config import (
-    NO_EFFECT,
-    NOT_YET,
-    OFF_ONLY,
-    REFUSED,
-    ProducerConfig,
-    producer_config,
-)
+from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException
 
-ADDRESS = {"bootstrap.servers": "h:1"}
-MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
-
-# name: default, values that are taken (with what becomes of them), values that are refused.
-ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
-    "acks": ("all", {"-1": "-1", "0": "0", "1": "1", 1: "1", " all ": "all"}, ["2", "any", ""]),
-    "batch.size": (16_384, {"0": 0, MAX_INT: MAX_INT}, ["-1", "1.5", "x", "", 2**31]),
-    "buffer.memory": (33_554_432, {"0": 0, MAX_LONG: MAX_LONG}, ["-1", "1k"]),
-    "client.dns.lookup": (
-        "use_all_dns_ips",
-        {
-            "resolve_canonical_bootstrap_servers_only": "resolve_canonical_bootstrap_servers_only",
-            "use_all_dns_ips": "use_all_dns_ips",
-        },
-        ["default", ""],
-    ),
-    "client.id": ("", {"me": "me"}, []),
-    "compression.gzip.level": (-1, {"-1": -1, "1": 1, "9": 9, 6: 6}, ["0", "10", "-2"]),
-    "compression.lz4.level": (9, {"1": 1, "17": 17}, ["0", "18"]),
-    "compression.type": (
-        "none", {each: each for each in ("none", "gzip", "snappy", "lz4", "zstd")}, ["lzo", ""]
-    ),
-    "compression.zstd.level": (3, {"-131072": -131_072, "22": 22}, ["-131073", "23"]),
-    "connections.max.idle.ms": (540_000, {"-1": -1, "0": 0, MAX_LONG: MAX_LONG}, ["x", 2**63]),
-    "delivery.timeout.ms": (120_000, {MAX_INT: MAX_INT}, ["-1", 2**31, "0"]),
-    "enable.idempotence": (True, {"true": True, "TRUE": True, "false": False, False: False}, ["x"]),
-    "linger.ms": (5, {"0": 0, " 7 ": 7, 60_000: 60_000}, ["-1", ""]),
-    "max.block.ms": (60_000, {"0": 0, MAX_LONG: MAX_LONG}, ["-1"]),
-    "max.in.flight.requests.per.connection": (5, {"1": 1, "5": 5}, ["0", "6"]),
-    "max.request.size": (1_048_576, {"0": 0, MAX_INT: MAX_INT}, ["-1", 2**31]),
-    "metadata.max.age.ms": (300_000, {"0": 0, MAX_LONG: MAX_LONG}, ["-1"]),
-    "metadata.max.idle.ms": (300_000, {"5000": 5000, MAX_LONG: MAX_LONG}, ["4999", "0"]),
-    "metadata.recovery.rebootstrap.trigger.ms": (300_000, {"0": 0}, ["-1"]),
-    "metadata.recovery.strategy": (
-        "rebootstrap", {"none": "none", "NONE": "none", "Rebootstrap": "rebootstrap"}, ["", "no"]
-    ),
-    "metrics.num.samples": (2, {"1": 1}, ["0"]),
-    "metrics.recording.level": ("INFO", {"DEBUG": "DEBUG", "TRACE": "TRACE"}, ["WARN", ""]),
-    "metrics.sample.window.ms": (30_000, {"0": 0}, ["-1"]),
-    "partitioner.adaptive.partitioning.enable": (True, {"false": False}, ["x"]),
-    "partitioner.availability.timeout.ms": (0, {"100": 100}, ["-1"]),
-    "partitioner.class": (
-        None,
-        {
-            None: None,
-            "": None,
-            "roundrobin": "roundrobin",
-            "RoundRobinPartitioner": "roundrobin",
-            "org.apache.kafka.clients.producer.RoundRobinPartitioner": "roundrobin",
-            "uniformsticky": "uniformsticky",
-            "UniformStickyPartitioner": "uniformsticky",
-            "org.apache.kafka.clients.producer.UniformStickyPartitioner": "uniformsticky",
-        },
-        ["random", "com.acme.RoundRobinPartitioner"],
-    ),
-    "partitioner.ignore.keys": (False, {"true": True}, ["x"]),
-    "receive.buffer.bytes": (32_768, {"-1": -1, "0": 0}, ["-2", 2**31]),
-    "reconnect.backoff.max.ms": (1000, {"0": 0}, ["-1"]),
-    "reconnect.backoff.ms": (50, {"0": 0}, ["-1"]),
-    "request.timeout.ms": (30_000, {"0": 0}, ["-1", 2**31]),
-    "retries": (MAX_INT, {"1": 1, MAX_INT: MAX_INT}, ["-1", 2**31]),
-    "retry.backoff.max.ms": (1000, {"0": 0}, ["-1"]),
-    "retry.backoff.ms": (100, {"0": 0}, ["-1"]),
-    "security.protocol": (
-        "PLAINTEXT", {"PLAINTEXT": "PLAINTEXT", "plaintext": "PLAINTEXT"}, ["SSL", "SASL_SSL", "x"]
-    ),
-    "send.buffer.bytes": (131_072, {"-1": -1, "0": 0}, ["-2", 2**31]),
-    "socket.connection.setup.timeout.max.ms": (30_000, {"0": 0}, ["-1", "x"]),
-    "socket.connection.setup.timeout.ms": (10_000, {"0": 0}, ["-1", "x"]),
-    "transaction.timeout.ms": (60_000, {"1": 1, MAX_INT: MAX_INT}, ["0", "-1"]),
-    "transactional.id": (None, {"orders": "orders"}, [""]),
-}  # fmt: skip
-
-# Options that the Java client of 4.3 does not have, and later ones do.
-LATER: Final = {
-    "bootstrap.resolve.timeout.ms",
-    "buffer.memory.allocation.strategy",
-    "client.rack",
-    "metadata.cluster.check.enable",
-    "partitioner.rack.aware",
-}
-# What Java takes and this producer does not, and why not.
-STRICTER: Final = {
-    ("security.protocol", "SSL"): "not there yet",
-    ("security.protocol", "SASL_SSL"): "not there yet",
-    ("socket.connection.setup.timeout.ms", "-1"): "no connection would ever come up",
-    ("transaction.timeout.ms", "-1"): "no coordinator takes it",
-    ("transaction.timeout.ms", "0"): "no coordinator takes it",
-    ("socket.connection.setup.timeout.max.ms", "-1"): "no connection would ever come up",
-}
-# What Java does not take and this producer does: no other meaning is possible.
-MORE_LENIENT: Final = {
-    ("partitioner.class", value)
-    for value in ("", "roundrobin", "RoundRobinPartitioner", "uniformsticky",
-                  "UniformStickyPartitioner",
-                  "org.apache.kafka.clients.producer.UniformStickyPartitioner")
-}  # fmt: skip
+ADDRESS = {"bootstrap.servers": "127.0.0.1:9092"}
 
 
-def fields() -> dict[str, Any]:
-    """Give the options that are offered, with their defaults."""
-    return {f.encode_name: f.default for f in msgspec.structs.fields(ProducerConfig)}
+def test_defaults_are_those_of_the_java_client() -> None:
+    config = producer_config(ADDRESS)
+    assert (config.acks, config.enable_idempotence, config.retries) == ("all", True, 2**31 - 1)
+    assert (config.linger_ms, config.batch_size, config.buffer_memory) == (5, 16_384, 33_554_432)
+    assert (config.max_request_size, config.max_block_ms) == (1_048_576, 60_000)
+    assert (config.delivery_timeout_ms, config.request_timeout_ms) == (120_000, 30_000)
+    assert config.max_in_flight_requests_per_connection == 5
 
 
-def value_of(config: ProducerConfig, name: str) -> object:
-    """Give an option's value by its Java name."""
-    by_name = {f.encode_name: f.name for f in msgspec.structs.fields(ProducerConfig)}
-    value: object = getattr(config, by_name[name])
-    return value
-
-
-@pytest.fixture(scope="module")
-def java_defaults() -> dict[str, str]:
-    """The options of the Java producer, with their defaults as Java prints them."""
-    return dict(line.split("\t") for line in run_java("ProducerConfigs").splitlines())
-
-
-# -- every name ----------------------------------------------------------------------------------
-
-
-def test_every_option_of_the_java_producer_is_offered_or_refused_with_a_sentence(
-    java_defaults: dict[str, str],
-) -> None:
-    here = fields().keys() | NOT_YET | REFUSED.keys() | NO_EFFECT.keys() | OFF_ONLY.keys()
-    assert here - LATER == java_defaults.keys()
-
-
-def test_no_option_stands_in_two_tables() -> None:
-    tables = [fields().keys(), NOT_YET, REFUSED.keys(), NO_EFFECT.keys(), OFF_ONLY.keys()]
-    for one, other in itertools.combinations(tables, 2):
-        assert set(one).isdisjoint(other)
-
-
-def test_defaults_are_the_java_clients(java_defaults: dict[str, str]) -> None:
-    for name, default in fields().items():
-        if name == "bootstrap.servers":
-            continue
-        java = java_defaults[name]
-        expected = {"true": True, "false": False, "null": None}.get(java, java)
-        assert str(default) == str(expected), name
-
-
-def test_every_option_that_is_offered_has_its_row_here() -> None:
-    assert fields().keys() - {"bootstrap.servers"} == ROWS.keys()
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_each_option_has_its_default_and_its_range(name: str) -> None:
-    default, taken, refused = ROWS[name]
-    assert value_of(producer_config(ADDRESS), name) == default
-    for value, expected in taken.items():
-        config = producer_config(ADDRESS | {name: value})
-        assert value_of(config, name) == expected, value
-        assert type(value_of(config, name)) is type(expected), value
-    for value in refused:
-        with pytest.raises(ConfigException) as error:
-            producer_config(ADDRESS | {name: value}, prefix="kafka.")
-        assert f"kafka.{name}" in str(error.value), value
-
-
-def test_java_takes_and_refuses_the_same(tmp_path: Path) -> None:
-    cases = [
-        (name, value, value in taken)
-        for name, (_, taken, refused) in ROWS.items()
-        for value in [*taken, *refused]
-        if value is not None
-    ]
-    wrong = [
-        (name, value)
-        for (name, value, ours), answer in zip(
-            cases, ask_java(tmp_path, [{name: value} for name, value, _ in cases]), strict=True
-        )
-        if ours != (answer is not None) and (name, value) not in STRICTER.keys() | MORE_LENIENT
-        # Java knows its booleans and enumerations in some other letter cases, or with blanks.
-    ]
-    assert wrong == []
-
-
-@pytest.mark.parametrize("name", sorted(NOT_YET))
-def test_what_is_not_there_yet_says_so(name: str) -> None:
-    message = f"kafka.{name} is an option of the Java producer that this one does not have yet"
-    for lenient in (False, True):
-        with pytest.raises(ConfigException, match=message):
-            producer_config(ADDRESS | {name: "x"}, prefix="kafka.", lenient=lenient)
-
-
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_will_not_be_there_says_why(name: str) -> None:
-    for lenient in (False, True):
-        with pytest.raises(ConfigException, match=f"kafka.{name} is refused: {REFUSED[name]}"):
-            producer_config(ADDRESS | {name: "x"}, prefix="kafka.", lenient=lenient)
-
-
-@pytest.mark.parametrize("name", sorted(OFF_ONLY))
-def test_what_can_only_be_off_may_be_off(name: str) -> None:
-    assert producer_config(ADDRESS | {name: "False"}) == producer_config(ADDRESS)
-    with pytest.raises(ConfigException, match=f"kafka.{name} is 'true': expected false"):
-        producer_config(ADDRESS | {name: "true"}, prefix="kafka.")
-
-
-def test_what_has_no_effect_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    config = producer_config(ADDRESS | {"metric.reporters": "com.acme.X"}, prefix="kafka.")
-    assert config == producer_config(ADDRESS)
-    (record,) = caplog.records
-    assert "kafka.metric.reporters has no effect" in record.message
-
-
-def test_a_name_that_nobody_knows_is_refused_with_the_nearest_or_warned_of(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    for name, nearest in (("lingerms", "linger.ms"), ("metric.reporter", "metric.reporters")):
-        with pytest.raises(ConfigException, match=f"did you mean kafka.{nearest}"):
-            producer_config(ADDRESS | {name: 1}, prefix="kafka.")
-    assert producer_config(ADDRESS | {"my.own": 1}, lenient=True) == producer_config(ADDRESS)
-    assert "my.own is not an option" in caplog.text
-
-
-def test_a_value_that_is_wrong_is_told_with_what_is_expected() -> None:
-    for options, message in (
-        ({"linger.ms": "soon"}, r"linger.ms is 'soon': expected `int`"),
-        ({"compression.gzip.level": 0}, r"compression.gzip.level is 0: expected one of -1, 1 to 9"),
-        ({"partitioner.class": "x"}, r"expected one of roundrobin, uniformsticky, or nothing"),
-        ({"metadata.max.idle.ms": 1}, r"metadata.max.idle.ms is 1: expected `int` >= 5000"),
-    ):
-        with pytest.raises(ConfigException, match=message):
-            producer_config(ADDRESS | options)
-
-
-# -- bootstrap.servers ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("servers", "expected"),
-    [
-        ("h:1", [("h", 1)]),
-        ("a-b.c_d:65535", [("a-b.c_d", 65535)]),
-        ("SASL_SSL://[fe80::1%eth0]:1", [("fe80::1%eth0", 1)]),
-        (" a:1 , b:2,", [("a", 1), ("b", 2)]),
-        ("a:1,b:2,a:1", [("a", 1), ("b", 2)]),
-        ("[::1]:9092", [("::1", 9092)]),
-        ("PLAINTEXT://h:1", [("h", 1)]),
-        (["a:1", "b:2"], [("a", 1), ("b", 2)]),
-    ],
+@given(
+    acks=st.sampled_from([None, "all", "-1", "1", "0"]),
+    retries=st.sampled_from([None, 0, 1]),
+    in_flight=st.sampled_from([None, 5, 6]),
+    asked=st.sampled_from([None, True, False]),
 )
-def test_bootstrap_servers_are_addresses_each_once(
-    servers: str | list[str], expected: list[tuple[str, int]]
+def test_idempotence_by_default_gives_way_where_asked_for_it_insists(
+    *, acks: str | None, retries: int | None, in_flight: int | None, asked: bool | None
 ) -> None:
-    nodes = producer_config({"bootstrap.servers": servers}).bootstrap_nodes
-    assert [(node.host, node.port) for node in nodes] == expected
-    assert [node.id for node in nodes] == [-1 - number for number in range(len(nodes))]
+    given = {
+        "acks": acks,
+        "retries": retries,
+        "max.in.flight.requests.per.connection": in_flight,
+        "enable.idempotence": asked,
+    }
+    options = ADDRESS | {name: str(value) for name, value in given.items() if value is not None}
+    conflicts = acks in ("0", "1") or retries == 0
+    # Too many in flight is an error also where nobody asked: order would be lost silently.
+    if asked is not False and (in_flight == 6 or (asked and conflicts)):
+        with pytest.raises(ConfigException, match=r"idempoten.*(needs|allows)"):
+            producer_config(options)
+    else:
+        expected = asked is not False and not conflicts
+        assert producer_config(options).enable_idempotence is expected
 
 
-@pytest.mark.parametrize(
-    "servers", ["h", "h:", ":1", "h:0", "h:65536", "h:x", "h:1;h:2", "h h:1", "h/p:1", "[h:1"]
-)
-def test_what_is_not_an_address_is_named(servers: str) -> None:
-    with pytest.raises(ConfigException, match=r"bootstrap\.servers has .*write host:port"):
-        producer_config({"bootstrap.servers": servers})
+def test_the_delivery_timeout_is_at_least_linger_and_one_request() -> None:
+    times = {"linger.ms": "100", "request.timeout.ms": "200000"}
+    assert producer_config(ADDRESS | times).delivery_timeout_ms == 200_100
+    with pytest.raises(ConfigException, match=r"delivery\.timeout\.ms is 200099: .* 200100"):
+        producer_config(ADDRESS | times | {"delivery.timeout.ms": "200099"})
+    exact = producer_config(ADDRESS | times | {"delivery.timeout.ms": "200100"})
+    assert exact.delivery_timeout_ms == 200_100
 
 
-@pytest.mark.parametrize("servers", ["", " ", ",", None, []])
-def test_bootstrap_servers_must_be_set(servers: object) -> None:
-    with pytest.raises(ConfigException, match=r"bootstrap\.servers is not set"):
-        producer_config({"bootstrap.servers": servers})
-
-
-# -- rules between options -----------------------------------------------------------------------
-
-
-def ask_java(folder: Path, cases: list[dict[str, Any]]) -> list[list[str] | None]:
-    """Give what Java would use for each case, in the order of `what_is_used`; None: refused."""
-    lines = ["\t".join(f"{name}={value}" for name, value in case.items()) for case in cases]
-    path = folder / "cases"
-    path.write_text("\n".join(lines) + "\n")
-    answers = run_java("ProducerConfigs", path).splitlines()
-    return [None if answer == "refused" else answer.split("\t") for answer in answers]
-
-
-def what_is_used(case: dict[str, Any]) -> list[str] | None:
-    """Give the same of this producer."""
-    try:
-        config = producer_config(ADDRESS | case)
-    except ConfigException:
-        return None
-    return [
-        str(config.enable_idempotence).lower(),
-        str(config.acks_number),
-        str(config.retries),
-        str(config.delivery_timeout_ms),
-        str(config.reconnect_backoff_max_ms),
-        ",".join(f"{node.host}:{node.port}" for node in config.bootstrap_nodes),
-    ]
-
-
-def combinations(**choices: list[Any]) -> list[dict[str, Any]]:
-    """Give every combination of the values of these options; None leaves one out."""
-    return [
-        {
-            name.replace("_", "."): value
-            for name, value in zip(choices, values, strict=True)
-            if value is not None
-        }
-        for values in itertools.product(*choices.values())
-    ]
-
-
-def test_the_rules_between_options_give_what_java_gives(tmp_path: Path) -> None:
-    cases = [
-        *combinations(
-            enable_idempotence=[None, "true", "false"],
-            acks=[None, "all", "-1", "1", "0"],
-            retries=[None, 0, 1, MAX_INT],
-            max_in_flight_requests_per_connection=[None, 5, 6],
-        ),
-        *combinations(
-            delivery_timeout_ms=[None, 0, 35_004, 35_005, 30_000, MAX_INT],
-            linger_ms=[None, 0, 100_000, MAX_LONG],
-            request_timeout_ms=[None, 0, 30_000, MAX_INT],
-        ),
-        *combinations(
-            reconnect_backoff_ms=[None, 7, 5000], reconnect_backoff_max_ms=[None, 3, 1000]
-        ),
-        *combinations(bootstrap_servers=["a:1,b:2", "a:1,b:2,a:1", ""]),
-    ]
-    for case, java in zip(cases, ask_java(tmp_path, cases), strict=True):
-        assert what_is_used(case) == java, case
-
-
-def test_idempotence_that_was_asked_for_names_what_stands_against_it() -> None:
-    options = {"enable.idempotence": "true", "acks": "1", "retries": "0"}
-    message = "acks is 1, it needs all and kafka.retries is 0, it needs more"
-    with pytest.raises(ConfigException, match=message):
-        producer_config(ADDRESS | options, prefix="kafka.")
-
-
-def test_too_many_in_flight_names_both_ways_out() -> None:
-    with pytest.raises(ConfigException, match=r"at most 5; lower it, or .*idempotence to false"):
-        producer_config(ADDRESS | {"max.in.flight.requests.per.connection": 6})
-
-
-def test_a_delivery_timeout_that_is_too_short_names_what_it_must_be() -> None:
-    options = {"delivery.timeout.ms": 1000, "linger.ms": 10, "request.timeout.ms": 995}
-    with pytest.raises(ConfigException, match=r"at least .*, which is 1005"):
-        producer_config(ADDRESS | options)
-
-
-@pytest.mark.parametrize(
-    "name", ["retry.backoff", "reconnect.backoff", "socket.connection.setup.timeout"]
-)
-def test_a_pause_over_its_maximum_is_said(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    producer_config(ADDRESS | {f"{name}.ms": 10, f"{name}.max.ms": 10}, prefix="kafka.")
-    assert not caplog.records
-    producer_config(ADDRESS | {f"{name}.ms": 11, f"{name}.max.ms": 10}, prefix="kafka.")
-    (record,) = caplog.records
-    assert record.message == (
-        f"kafka.{name}.ms=11 is more than {name}.max.ms=10: it is always the latter"
-    )
-
-
-def test_defaults_of_the_caller_are_not_the_users_words() -> None:
-    defaults = {"acks": "1", "delivery.timeout.ms": 10, "batch.size": 1}
-    config = producer_config(ADDRESS, defaults=defaults)
-    assert (config.acks, config.enable_idempotence) == ("1", False)
-    assert config.delivery_timeout_ms == 30_005
-    assert producer_config(ADDRESS | {"batch.size": 2}, defaults=defaults).batch_size == 2
-
-
-# -- the document --------------------------------------------------------------------------------
-
-
-def test_the_table_of_options_is_what_the_code_says() -> None:
-    assert DOCUMENT.read_text() == render(), (
-        "docs/configuration.md is stale: PYTHONPATH=tests python -m support.configuration_table"
-    )
+def test_a_security_protocol_that_is_not_there_yet_is_refused_by_a_sentence() -> None:
+    with pytest.raises(ConfigException, match=r"TLS and SASL are not supported yet"):
+        producer_config(ADDRESS | {"security.protocol": "SASL_SSL"})
+    config = producer_config(ADDRESS | {"security.protocol": "plaintext"})
+    assert config.security_protocol == "PLAINTEXT"
