@@ -17,6 +17,8 @@ OPTION = re.compile(r"^#?([a-z.0-9]+)=(.*)$")
 WITHOUT_DEFAULT = {"bootstrap.servers", "topic"}
 # The file proposes another value, and says so.
 PROPOSED = {"compression.type", "partitioner.class"}
+# A task of Spark owns no transaction.
+NOT_FOR_TASKS = {"transactional.id", "transaction.timeout.ms"}
 # Alone, it is its own maximum, as the file says.
 CONSTANT_ALONE = {"reconnect.backoff.ms"}
 
@@ -34,7 +36,7 @@ def test_no_option_is_set_until_a_user_sets_it() -> None:
 
 def test_every_option_of_the_producer_has_its_line_and_no_other() -> None:
     known = {each.encode_name for each in msgspec.structs.fields(ProducerConfig)}
-    assert options().keys() - {"topic"} == known
+    assert options().keys() - {"topic"} == known - NOT_FOR_TASKS
 
 
 def test_all_options_together_are_accepted() -> None:
