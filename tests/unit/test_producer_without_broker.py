@@ -194,3 +194,36 @@ def test_a_record_over_either_limit_is_refused_by_the_limit_s_name(
         assert isinstance(by_row, RecordTooLargeException)
         assert limit in str(by_row)
         assert rows_by_partition(producer) == {}
+
+
+def test_who_comes_later_for_memory_is_served_later_though_there_is_room_for_little() -> None:
+    with producing([1]) as producer:
+        accumulator, changed = producer._thread.accumulator, producer._thread.changed
+        with changed:
+            everything, accumulator.available_bytes = accumulator.available_bytes, 50
+        callers = []
+        for size_bytes in (100, 10):
+            arguments = (size_bytes, time.monotonic() + 60, producer._raise_if_closed)
+            callers.append(threading.Thread(target=producer._reserve, args=arguments))
+            callers[-1].start()
+            with changed:
+                while accumulator.waiters < len(callers) and callers[-1].is_alive():
+                    changed.wait(0.01)
+                assert accumulator.waiters == len(callers)
+        with changed:
+            accumulator.available_bytes = 110
+            changed.notify_all()
+        for caller in callers:
+            caller.join(60)
+        with changed:
+            assert accumulator.available_bytes == 0
+            accumulator.available_bytes = everything
+
+
+def test_a_topic_is_forgotten_when_it_was_idle_for_as_long_as_configured() -> None:
+    for idle_ms, is_known in ((5000, False), (300_000, True)):
+        with producing([1], metadata_max_idle_ms=idle_ms) as producer, producer._thread.lock:
+            metadata, now = producer._thread.metadata, time.monotonic()
+            metadata.track(TOPIC, now - 10)
+            metadata.update(answer([1]), now)
+            assert (metadata.topic(TOPIC) is not None) is is_known
