@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from spark_kafka_sink.config import NOT_YET, ProducerConfig
+from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, ProducerConfig
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "behaviours.md"
@@ -38,7 +38,14 @@ OTHER_OPTIONS = {
     "sasl.oauthbearer.jwt.validator.class",
     "sasl.oauthbearer.scope",
 }
-OPTIONS = {f.encode_name for f in msgspec.structs.fields(ProducerConfig)} | NOT_YET | OTHER_OPTIONS
+OPTIONS = {
+    *(field.encode_name for field in msgspec.structs.fields(ProducerConfig)),
+    *NOT_YET,
+    *NO_EFFECT,
+    *OFF_ONLY,
+    *REFUSED,
+    *OTHER_OPTIONS,
+}
 
 _QUOTED = re.compile(r"`([^`]+)`")
 _NAME = re.compile(r"\w+")

@@ -1,0 +1,229 @@
+"""What a producer does before a broker has its part in it: names, partitions, waits and limits.
+
+Its thread runs, and no broker can be reached; what is known of the topic is put in by the test.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import RecordTooLargeException
+from spark_kafka_sink.wire.messages import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+TOPIC = "t"
+NOBODY = "127.0.0.1:1"
+A_LONG_TIME_MS = 60_000
+
+
+def answer(leaders: list[int]) -> MetadataResponse:
+    """Describe the topic by its partitions' leaders, none of which can be reached."""
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=number, host="127.0.0.1", port=1)
+            for number in sorted(set(leaders))
+        ],
+        topics=[
+            MetadataResponseTopic(
+                error_code=0,
+                name=TOPIC,
+                partitions=[
+                    MetadataResponsePartition(
+                        error_code=0,
+                        partition_index=index,
+                        leader_id=leader,
+                        replica_nodes=[],
+                        isr_nodes=[],
+                    )
+                    for index, leader in enumerate(leaders)
+                ],
+            )
+        ],
+    )
+
+
+@contextmanager
+def producing(leaders: list[int], **config: object) -> Iterator[KafkaProducer]:
+    """Make a producer that knows the topic and reaches nobody."""
+    options = {name.replace("_", "."): value for name, value in config.items()}
+    producer = KafkaProducer({"bootstrap.servers": NOBODY, "linger.ms": A_LONG_TIME_MS, **options})
+    try:
+        with producer._thread.lock:
+            producer._thread.metadata.track(TOPIC, time.monotonic())
+            producer._thread.metadata.update(answer(leaders), time.monotonic())
+        yield producer
+    finally:
+        producer.close(0)
+
+
+def rows_by_partition(producer: KafkaProducer) -> dict[int, int]:
+    """Give how many rows wait in batches of each partition."""
+    found: dict[int, int] = defaultdict(int)
+    for batch in producer._thread.accumulator.incomplete:
+        found[batch.topic_partition.partition] += batch.record_count
+    return dict(found)
+
+
+def client_id(producer: KafkaProducer) -> str:
+    """Give the name under which a producer's metrics stand."""
+    (name,) = {metric.tags["client-id"] for metric in producer.metrics()}
+    return name
+
+
+def test_producers_are_numbered_or_named_by_their_transactional_id_or_as_they_are_told() -> None:
+    with producing([1]) as first, producing([1]) as second:
+        numbers = [re.fullmatch(r"producer-(\d+)", client_id(p)) for p in (first, second)]
+    assert all(numbers)
+    assert int(numbers[0][1]) + 1 == int(numbers[1][1])  # type: ignore[index] # asserted above
+    with producing([1], transactional_id="tid") as transactional:
+        assert client_id(transactional) == "producer-tid"
+    with producing([1], transactional_id="tid", client_id="me") as named:
+        assert client_id(named) == "me"
+
+
+# Two keys, of which Java's hash sends the first to partition 1 of 3 and the second to partition 0.
+KEYS = ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, 2),
+        ({"partitioner_ignore_keys": "true"}, 1),
+        ({"partitioner_class": "uniformsticky"}, 1),
+        ({"partitioner_class": "RoundRobinPartitioner"}, 3),
+    ],
+)
+@pytest.mark.parametrize("by_row", [True, False])
+def test_keys_spread_rows_unless_the_configuration_says_otherwise(
+    config: dict[str, object], expected: int, *, by_row: bool
+) -> None:
+    with producing([1, 1, 1], **config) as producer:
+        keys = KEYS * 30
+        if by_row:
+            for key in keys:
+                producer.send(TOPIC, b"v", key=key)
+            producer._rows.drain()
+        else:
+            producer.append(TOPIC, pa.record_batch({"key": keys, "value": ["v"] * len(keys)}))
+        found = rows_by_partition(producer)
+    assert len(found) == expected
+    assert set(found.values()) == {60 // expected}
+
+
+def test_a_node_that_took_no_data_for_the_configured_time_gets_no_rows_without_key() -> None:
+    batch = pa.record_batch({"value": ["x" * 100] * 100})
+    for timeout, expected in (("1000", {1}), ("0", {0, 1})):
+        config = {"partitioner_availability_timeout_ms": timeout, "batch_size": 300}
+        with producing([1, 2], **config) as producer:
+            with producer._thread.lock:
+                for now in (0.0, 1.001):
+                    producer._thread.latencies.update(1, now, can_send=False)
+            producer.append(TOPIC, batch)
+            assert rows_by_partition(producer).keys() == expected
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_a_long_queue_draws_fewer_rows_unless_that_is_turned_off(*, adaptive: bool) -> None:
+    config = {"partitioner_adaptive_partitioning_enable": adaptive, "batch_size": 300}
+    with producing([1, 1], **config) as producer:
+        behind = pa.record_batch(
+            {"value": ["x" * 200] * 400, "partition": pa.array([0] * 400, pa.int32())}
+        )
+        producer.append(TOPIC, behind)
+        producer.append(TOPIC, pa.record_batch({"value": ["x" * 200] * 400}))
+        found = rows_by_partition(producer)
+    # By the weights 1 to 401, one row in 400 goes to the long queue; else every second one.
+    assert (found[0] - 400 < 40) is adaptive
+
+
+@pytest.mark.parametrize("by_row", [True, False])
+def test_what_waited_for_memory_is_as_old_as_the_end_of_the_wait(*, by_row: bool) -> None:
+    with producing([1], max_block_ms=A_LONG_TIME_MS) as producer:
+        accumulator, changed = producer._thread.accumulator, producer._thread.changed
+        with changed:
+            everything, accumulator.available_bytes = accumulator.available_bytes, 0
+
+        def append() -> None:
+            if by_row:
+                producer.send(TOPIC, b"v")
+            else:
+                producer.append(TOPIC, pa.record_batch({"value": ["v"]}))
+
+        caller = threading.Thread(target=append)
+        caller.start()
+        with changed:
+            while not accumulator.waiters and caller.is_alive():
+                changed.wait(0.01)
+            freed_at = time.monotonic()
+            accumulator.available_bytes = everything
+            changed.notify_all()
+        caller.join(60)
+        producer._rows.drain()
+        (batch,) = accumulator.incomplete
+    assert batch.created_at >= freed_at
+
+
+@pytest.mark.parametrize(
+    ("limit", "config"),
+    [
+        ("max.request.size=1000", {"max_request_size": 1000}),
+        ("buffer.memory=1000", {"buffer_memory": 1000}),
+    ],
+)
+def test_a_record_over_either_limit_is_refused_by_the_limit_s_name(
+    limit: str, config: dict[str, object]
+) -> None:
+    with producing([1], **config) as producer:
+        by_row = producer.send(TOPIC, bytes(2000)).exception(0)
+        with pytest.raises(RecordTooLargeException, match=limit):
+            producer.append(TOPIC, pa.record_batch({"value": ["fits", "x" * 2000]}))
+        assert isinstance(by_row, RecordTooLargeException)
+        assert limit in str(by_row)
+        assert rows_by_partition(producer) == {}
+
+
+def test_who_comes_later_for_memory_is_served_later_though_there_is_room_for_little() -> None:
+    with producing([1]) as producer:
+        accumulator, changed = producer._thread.accumulator, producer._thread.changed
+        with changed:
+            everything, accumulator.available_bytes = accumulator.available_bytes, 50
+        callers = []
+        for size_bytes in (100, 10):
+            arguments = (size_bytes, time.monotonic() + 60, producer._raise_if_closed)
+            callers.append(threading.Thread(target=producer._reserve, args=arguments))
+            callers[-1].start()
+            with changed:
+                while accumulator.waiters < len(callers) and callers[-1].is_alive():
+                    changed.wait(0.01)
+                assert accumulator.waiters == len(callers)
+        with changed:
+            accumulator.available_bytes = 110
+            changed.notify_all()
+        for caller in callers:
+            caller.join(60)
+        with changed:
+            assert accumulator.available_bytes == 0
+            accumulator.available_bytes = everything
+
+
+def test_a_topic_is_forgotten_when_it_was_idle_for_as_long_as_configured() -> None:
+    for idle_ms, is_known in ((5000, False), (300_000, True)):
+        with producing([1], metadata_max_idle_ms=idle_ms) as producer, producer._thread.lock:
+            metadata, now = producer._thread.metadata, time.monotonic()
+            metadata.track(TOPIC, now - 10)
+            metadata.update(answer([1]), now)
+            assert (metadata.topic(TOPIC) is not None) is is_known
