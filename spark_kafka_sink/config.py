@@ -157,10 +157,6 @@ class ProducerConfig(
         name="metrics.sample.window.ms", default=30_000
     )
     """How long one sample is."""
-    metrics_recording_level: Literal["INFO", "DEBUG", "TRACE"] = field(
-        name="metrics.recording.level", default="INFO"
-    )
-    """Down to which level metrics are kept: `INFO`, `DEBUG` or `TRACE`."""
 
     @property
     def compression_level(self) -> int | None:
@@ -277,7 +273,7 @@ def _invalid(error: msgspec.ValidationError, given: Mapping[str, Any], prefix: s
 
 
 _LOWER_CASE: Final = ("acks", "compression.type", "client.dns.lookup", "metadata.recovery.strategy")
-_UPPER_CASE: Final = ("security.protocol", "metrics.recording.level")
+_UPPER_CASE: Final = ("security.protocol",)
 # Java's classes go by their names, with the package or without; in lower case here.
 PARTITIONERS: Final = {
     "": None,
@@ -292,7 +288,6 @@ _ALLOWED: Final = {
     "compression.gzip.level": ("-1", "1 to 9"),
     "compression.type": ("none", "gzip", "snappy", "lz4", "zstd"),
     "metadata.recovery.strategy": ("rebootstrap", "none"),
-    "metrics.recording.level": ("INFO", "DEBUG", "TRACE"),
     "partitioner.class": ("roundrobin", "uniformsticky", "or nothing for the built-in one"),
     "security.protocol": ("PLAINTEXT (TLS and SASL are not supported yet)",),
 }
@@ -403,6 +398,7 @@ def _node(node_id: int, entry: str) -> Node:
 # Options of the Java producer that are read and change nothing, and why.
 NO_EFFECT: Final[Mapping[str, str]] = {
     "metric.reporters": "it names Java classes",
+    "metrics.recording.level": "all metrics are always kept",
 }
 # Options of the Java producer that can be off here and not on, and why.
 OFF_ONLY: Final[Mapping[str, str]] = {
@@ -413,20 +409,21 @@ OFF_ONLY: Final[Mapping[str, str]] = {
 REFUSED: Final[Mapping[str, str]] = {
     "buffer.memory.allocation.strategy": "memory is allocated as it is used",
     "config.providers": "values are taken as they are written, and nothing is looked up for them",
+    "interceptor.classes": "interceptors see row by row: only KafkaProducer.send has them",
+    "key.serializer": "keys are the bytes of a column: only KafkaProducer.send has serializers",
     "security.providers": "it names Java classes",
     "ssl.engine.factory.class": "it names a Java class",
     "ssl.keymanager.algorithm": "it is about the Java runtime",
     "ssl.provider": "it is about the Java runtime",
     "ssl.secure.random.implementation": "it is about the Java runtime",
     "ssl.trustmanager.algorithm": "it is about the Java runtime",
+    "value.serializer": "values are the bytes of a column: only KafkaProducer.send has serializers",
 }
 # Options of the Java producer (ProducerConfig, SslConfigs, SaslConfigs) that are not here yet.
 NOT_YET: Final = frozenset(
     {
         "bootstrap.resolve.timeout.ms",
         "client.rack",
-        "interceptor.classes",
-        "key.serializer",
         "metadata.cluster.check.enable",
         "partitioner.rack.aware",
         "sasl.client.callback.handler.class",
@@ -488,6 +485,5 @@ NOT_YET: Final = frozenset(
         "ssl.truststore.location",
         "ssl.truststore.password",
         "ssl.truststore.type",
-        "value.serializer",
     }
 )

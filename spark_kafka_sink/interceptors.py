@@ -108,13 +108,17 @@ def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerI
         message = f"{INTERCEPTORS} is {given!r}: expected a list"
         raise ConfigException(message)
     chain: list[ProducerInterceptor] = []
-    for item in given:
-        interceptor, made = plugins.instance(INTERCEPTORS, item)
-        if made:
-            plugins.configure(interceptor, configs)
-        if not isinstance(interceptor, ProducerInterceptor):
-            interceptor = _Adapted(interceptor)
-        chain.append(interceptor)
+    try:
+        for item in given:
+            interceptor, made = plugins.instance(INTERCEPTORS, item)
+            if made:
+                plugins.configure(interceptor, configs)
+            if not isinstance(interceptor, ProducerInterceptor):
+                interceptor = _Adapted(interceptor)
+            chain.append(interceptor)
+    except BaseException:
+        ProducerInterceptors(chain).close()
+        raise
     return ProducerInterceptors(chain)
 
 

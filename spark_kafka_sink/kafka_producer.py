@@ -174,15 +174,21 @@ class KafkaProducer:
             # What this thread has sent row by row goes before.
             self._rows.drain()
             for end in slice_ends(sizes, self._config.buffer_memory):
-                self._append_slice(rows.slice(start, end), sizes[start:end], topics)
+                self._append_slice(rows.slice(start, end), sizes[start:end], topics, deadline)
                 start = end
+                # Every slice is a send of its own, which may wait for memory as long as any.
+                deadline = self._block_deadline()
         except KafkaException as error:
             self._thread.refused(record_batch.num_rows - start, error)
+            if start:
+                self._thread.spoil_transaction(error)
             raise
 
-    def _append_slice(self, rows: Rows, sizes: Int64s, topics: list[TopicMetadata]) -> None:
+    def _append_slice(
+        self, rows: Rows, sizes: Int64s, topics: list[TopicMetadata], deadline: float
+    ) -> None:
         reserved = int(sizes.sum())
-        self._reserve(reserved, self._block_deadline(), self._raise_if_unusable)
+        self._reserve(reserved, deadline, self._raise_if_unusable)
         try:
             with self._appender.turn:
                 full = self._appender.append(rows, sizes, topics, self._check_may_append)

@@ -213,6 +213,12 @@ class ProducerThread:
         with self.lock:
             self.metrics.refused(records, self._clock(), exhausted=exhausted)
 
+    def spoil_transaction(self, error: KafkaException) -> None:
+        """Note that a transaction, if there is one, lacks records that its caller gave to it."""
+        with self.lock:
+            if self.transactions is not None:
+                self.transactions.record_refused(error)
+
     def stop(self) -> None:
         """End the thread and close the connections; what is in flight is abandoned."""
         with self.lock:

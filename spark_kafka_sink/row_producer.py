@@ -300,16 +300,17 @@ class RowProducer:
 
     def _append_record(self, record: ProducerRecord, on_delivery: OnDelivery | None) -> RowFuture:
         self._waits.check_usable()
+        deadline = self._waits.deadline()
         topic, partition = record.topic, record.partition
         queue = self._queues.get(topic) or self._queues.setdefault(topic, _RowQueue(topic))
         if not queue.partitions or (partition is not None and partition >= queue.partitions):
             least = 0 if partition is None else partition + 1
-            queue.learn(self._waits.topic(topic, least, self._waits.deadline()))
+            queue.learn(self._waits.topic(topic, least, deadline))
         key, value = self._serialize(topic, record.key, record.value)
         headers = tuple(record.headers or ())
         row = _Row(value, key, partition, record.timestamp_ms, headers, on_delivery)
         size = ROW_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + header_bytes(headers)
-        return self._append_row(queue, row, size)
+        return self._append_row(queue, row, size, deadline)
 
     def _refuse(
         self,
@@ -319,6 +320,8 @@ class RowProducer:
         on_delivery: OnDelivery | None,
     ) -> Future[RecordMetadata]:
         """Give a failed future: what brokers and limits have against a record is not raised."""
+        self._thread.refused(1, error)
+        self._thread.spoil_transaction(error)
         if on_delivery is not None:
             call_back(on_delivery, unsent_metadata(topic, partition), error)
         failed: Future[RecordMetadata] = Future()
@@ -335,14 +338,16 @@ class RowProducer:
             as_bytes(_VALUE_SERIALIZER, value) if by_value is None else by_value(topic, value),
         )
 
-    def _append_row(self, queue: _RowQueue, row: _Row, size_bytes: int) -> RowFuture:
-        """Append a row when there is room for it, which may be after a wait."""
+    def _append_row(
+        self, queue: _RowQueue, row: _Row, size_bytes: int, deadline: float | None = None
+    ) -> RowFuture:
+        """Append a row when there is room for it, which may be after a wait until `deadline`."""
         if size_bytes > self._always_fits_bytes:
             self._check_size(queue.topic, row)
         future = queue.put(row, size_bytes)
         if future is None:
             self._waits.check_usable()
-            deadline = self._waits.deadline()
+            deadline = self._waits.deadline() if deadline is None else deadline
             while future is None:
                 self._make_room(queue, size_bytes, deadline)
                 future = queue.put(row, size_bytes)
@@ -454,6 +459,8 @@ class RowProducer:
             raise self._thread.fatal_error
 
     def _fail(self, chunk: RowChunk, error: KafkaException) -> None:
+        self._thread.refused(len(chunk), error)
+        self._thread.spoil_transaction(error)
         with self._thread.lock:
             self._thread.call_later(partial(chunk.sent.fail, len(chunk), error))
 

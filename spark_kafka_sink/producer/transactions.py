@@ -419,6 +419,11 @@ class TransactionManager:
                 self._must_raise_epoch = self._must_raise_epoch or leaves_gap
                 self._abortable(error)
 
+    def record_refused(self, error: KafkaException) -> None:
+        """Note that a record of the transaction was refused before it had a place in a batch."""
+        if self._state is _S.IN_TRANSACTION and self._answer_to(_S.ABORTABLE_ERROR):
+            self.error = error
+
     def give_up(self, error: KafkaException) -> None:
         """End everything: the producer is closed, or cannot go on."""
         self._fatal(error)

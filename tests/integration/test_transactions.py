@@ -290,6 +290,24 @@ def test_after_a_record_was_refused_the_transaction_is_aborted_and_the_next_one_
     assert committed(cluster, small) == ["fits"]
 
 
+def test_a_transaction_without_a_row_that_send_refused_is_not_committed(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    producer = new_producer({"max.request.size": 1000})
+    producer.begin_transaction()
+    producer.send(topic, "there", partition=0)
+    refused = producer.send(topic, "x" * 2000, partition=0)
+    assert isinstance(refused.exception(), RecordTooLargeException)
+    with pytest.raises(KafkaException, match=r"max\.request\.size"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    sent = producer.send(topic, "again", partition=0)
+    producer.commit_transaction()
+    assert sent.result(0).partition == 0
+    assert committed(cluster, topic) == ["again"]
+
+
 def test_an_abort_does_not_wait_for_what_was_not_sent(
     cluster: KafkaCluster, topic: str, new_producer: NewProducer
 ) -> None:

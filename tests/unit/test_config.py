@@ -59,7 +59,6 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
         "rebootstrap", {"none": "none", "NONE": "none", "Rebootstrap": "rebootstrap"}, ["", "no"]
     ),
     "metrics.num.samples": (2, {"1": 1}, ["0"]),
-    "metrics.recording.level": ("INFO", {"DEBUG": "DEBUG", "TRACE": "TRACE"}, ["WARN", ""]),
     "metrics.sample.window.ms": (30_000, {"0": 0}, ["-1"]),
     "partitioner.adaptive.partitioning.enable": (True, {"false": False}, ["x"]),
     "partitioner.availability.timeout.ms": (0, {"100": 100}, ["-1"]),

@@ -140,3 +140,10 @@ def test_classes_and_names_are_made_and_configured_and_objects_taken_as_they_are
 def test_what_is_no_interceptor_is_refused(value: object, message: str) -> None:
     with pytest.raises(ConfigException, match=message):
         load_interceptors(value, {})
+
+
+def test_interceptors_are_closed_where_one_after_them_cannot_be_made() -> None:
+    made = Append("a")
+    with pytest.raises(ConfigException):
+        load_interceptors([made, "no.such.Interceptor"], {})
+    assert made.closed == 1

@@ -227,3 +227,15 @@ def test_a_topic_is_forgotten_when_it_was_idle_for_as_long_as_configured() -> No
             metadata.track(TOPIC, now - 10)
             metadata.update(answer([1]), now)
             assert (metadata.topic(TOPIC) is not None) is is_known
+
+
+def test_rows_that_send_refuses_are_counted() -> None:
+    with producing([1], max_request_size=1000) as producer:
+        refused = producer.send(TOPIC, b"x" * 2000)
+        assert isinstance(refused.exception(), RecordTooLargeException)
+        counted = {
+            name.name: value
+            for name, value in producer.metrics().items()
+            if not name.tags.get("topic")
+        }
+    assert counted["record-error-total"] == 1
