@@ -90,6 +90,7 @@ class ProducerThread:
             delivery_timeout_s=config.delivery_timeout_ms / 1000,
             retry_backoff=retry_backoff,
             random=random,
+            option_prefix=config.option_prefix,
         )
         self._sender = Sender(
             SenderConfig(
@@ -98,6 +99,7 @@ class ProducerThread:
                 max_request_size_bytes=config.max_request_size,
                 request_timeout_ms=config.request_timeout_ms,
                 retry_backoff=retry_backoff,
+                option_prefix=config.option_prefix,
             ),
             accumulator=self.accumulator,
             metadata=self.metadata,
@@ -135,6 +137,7 @@ class ProducerThread:
                 ),
                 client_dns_lookup=config.client_dns_lookup,
                 rebootstraps=rebootstraps,
+                option_prefix=config.option_prefix,
             ),
             config.bootstrap_nodes,
             self._clock,

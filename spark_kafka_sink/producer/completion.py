@@ -13,11 +13,11 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
-    ADVICE,
     ApiException,
     InvalidRecordException,
     KafkaException,
     TimeoutException,
+    advice,
     api_exception,
 )
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
@@ -42,6 +42,7 @@ class BatchCompletion:
         delivery_timeout_s: float,
         retry_backoff: ExponentialBackoff,
         random: Random,
+        option_prefix: str = "",
     ) -> None:
         self._accumulator = accumulator
         self._metadata = metadata
@@ -50,6 +51,7 @@ class BatchCompletion:
         self._delivery_timeout_s = delivery_timeout_s
         self._retry_backoff = retry_backoff
         self._random = random
+        self._option_prefix = option_prefix
         self._done: list[ProducerBatch] = []
 
     def take_done(self) -> list[ProducerBatch]:
@@ -103,7 +105,7 @@ class BatchCompletion:
             batch.retry(now if moved else now + wait)
             self._accumulator.reenqueue(batch)
             return
-        error = _exception(batch, code, reason, node_id)
+        error = _exception(batch, code, reason, node_id, self._option_prefix)
         if answer is not None:
             batch.record_errors = _record_errors(answer, error)
         self._give_up(batch, error)
@@ -127,8 +129,8 @@ class BatchCompletion:
         leader = self._metadata.leader(batch.topic_partition)
         message = (
             f"{batch.topic_partition}: {batch.record_count} record(s) were not acknowledged within "
-            f"kafka.delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}: {where} after "
-            f"{waited_ms} ms and {batch.attempts} failed attempt(s); "
+            f"{self._option_prefix}delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}: "
+            f"{where} after {waited_ms} ms and {batch.attempts} failed attempt(s); "
             f"{'its leader is ' + str(leader) if leader else 'no leader is known'}"
         )
         error = TimeoutException(
@@ -236,7 +238,9 @@ def _record_errors(
     return found
 
 
-def _exception(batch: ProducerBatch, code: int, reason: str, node_id: int | None) -> ApiException:
+def _exception(
+    batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
+) -> ApiException:
     row = error_code(code)
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
     text += f": {row.name} ({code})"
@@ -246,7 +250,7 @@ def _exception(batch: ProducerBatch, code: int, reason: str, node_id: int | None
         text += f" after {batch.attempts + 1} attempts"
     return api_exception(
         code,
-        "; ".join(part for part in (text, reason, ADVICE.get(code)) if part),
+        "; ".join(part for part in (text, reason, advice(code, option_prefix)) if part),
         topic=batch.topic_partition.topic,
         partition=batch.topic_partition.partition,
         node_id=node_id,

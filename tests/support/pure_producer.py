@@ -57,6 +57,7 @@ class Settings:
     compression: str = "none"
     retry_backoff: float = 0.1
     availability_timeout: float = 0.0
+    option_prefix: str = ""
 
 
 @dataclass
@@ -88,6 +89,7 @@ class PureProducer:
             delivery_timeout_s=s.delivery_timeout,
             retry_backoff=backoff,
             random=random,
+            option_prefix=s.option_prefix,
         )
         self.latencies = NodeLatencies(s.availability_timeout)
         self.sender = Sender(
@@ -97,6 +99,7 @@ class PureProducer:
                 max_request_size_bytes=s.max_request_size,
                 request_timeout_ms=30_000,
                 retry_backoff=backoff,
+                option_prefix=s.option_prefix,
             ),
             accumulator=self.accumulator,
             metadata=self.metadata,

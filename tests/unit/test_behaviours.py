@@ -9,9 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
-from spark_kafka_sink.config import NOT_YET, ProducerConfig
+from spark_kafka_sink.config import NOT_YET, option_fields
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "behaviours.md"
@@ -38,7 +36,7 @@ OTHER_OPTIONS = {
     "sasl.oauthbearer.jwt.validator.class",
     "sasl.oauthbearer.scope",
 }
-OPTIONS = {f.encode_name for f in msgspec.structs.fields(ProducerConfig)} | NOT_YET | OTHER_OPTIONS
+OPTIONS = {f.encode_name for f in option_fields()} | NOT_YET | OTHER_OPTIONS
 
 _QUOTED = re.compile(r"`([^`]+)`")
 _NAME = re.compile(r"\w+")
