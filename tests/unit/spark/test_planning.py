@@ -7,14 +7,17 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructType
 
-from spark_kafka_sink.errors import ConfigException, TimeoutException
+from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException
+from spark_kafka_sink.serde.columns import read_rows
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.preflight import check_report_path
+from spark_kafka_sink.spark.schema import check_schema
 
 SCHEMA = StructType().add("value", StringType())
 NAMES = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
@@ -102,3 +105,15 @@ def test_a_commit_asks_nobody_and_checks_nothing(
     done = SinkCommitMessage(task=0, attempt=0, rows=1, seconds=0.0, partitions=[])
     source.streamWriter(SCHEMA, overwrite=False).commit([done], 1)
     assert "wrote 1 rows" in capsys.readouterr().err
+
+
+def test_driver_and_task_say_the_same_of_a_column_that_is_missing() -> None:
+    for columns, topic in ((["key"], "t"), (["value"], None)):
+        schema = StructType()
+        for name in columns:
+            schema.add(name, StringType())
+        with pytest.raises(DataException) as planned:
+            check_schema(schema, topic)
+        with pytest.raises(DataException) as read:
+            read_rows(pa.record_batch({name: ["x"] for name in columns}), topic, 0)
+        assert str(planned.value).startswith(str(read.value))
