@@ -158,6 +158,13 @@ class ProducerConfig(
     )
     """How long one sample is."""
 
+    option_prefix: str = ""
+    """No option: what the user writes before every name, so that errors name options as written."""
+
+    def setting(self, name: str, value: object) -> str:
+        """Give an option and its value as the user would write them: ``kafka.linger.ms=5``."""
+        return f"{self.option_prefix}{name}={value}"
+
     @property
     def compression_level(self) -> int | None:
         """The level of the codec in use, None for one that has no levels."""
@@ -177,7 +184,15 @@ class ProducerConfig(
     def bootstrap_nodes(self) -> list[Node]:
         """The bootstrap addresses as nodes with the ids -1, -2 and so on."""
         entries = dict.fromkeys(e.strip() for e in self.bootstrap_servers.split(",") if e.strip())
-        return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
+        return [
+            _node(-1 - number, entry, self.option_prefix) for number, entry in enumerate(entries)
+        ]
+
+
+def option_fields() -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Give the fields of `ProducerConfig` that are options."""
+    fields = msgspec.structs.fields(ProducerConfig)
+    return tuple(each for each in fields if each.name != "option_prefix")
 
 
 def producer_config(
@@ -190,10 +205,10 @@ def producer_config(
     """Check options and give them typed.
 
     options: Java names to strings or values. defaults: values in place of the Java client's.
-    prefix: what the user writes before a name, for error messages. lenient: ignore names that no
-    Kafka producer has, with a warning. Raises ConfigException.
+    prefix: what the user writes before a name, for messages here and later. lenient: ignore names
+    that no Kafka producer has, with a warning. Raises ConfigException.
     """
-    known = {f.encode_name for f in msgspec.structs.fields(ProducerConfig)}
+    known = {each.encode_name for each in option_fields()}
     for name in options:
         if name in NO_EFFECT:
             logger.warning("%s%s has no effect: %s", prefix, name, NO_EFFECT[name])
@@ -211,7 +226,7 @@ def producer_config(
         message = f"{prefix}bootstrap.servers is not set; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
     try:
-        config = msgspec.convert(given, ProducerConfig, strict=False)
+        config = msgspec.convert({**given, "option_prefix": prefix}, ProducerConfig, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigException(_invalid(error, given, prefix)) from None
     config = _settle_idempotence(config, options, prefix)
@@ -350,7 +365,7 @@ def _settle_delivery_timeout(
     if "delivery.timeout.ms" in options:
         message = (
             f"{prefix}delivery.timeout.ms is {config.delivery_timeout_ms}: expected at least "
-            f"linger.ms + request.timeout.ms, which is {least}"
+            f"{prefix}linger.ms + {prefix}request.timeout.ms, which is {least}"
         )
         raise ConfigException(message)
     return msgspec.structs.replace(config, delivery_timeout_ms=least)
@@ -380,17 +395,20 @@ def _settle_backoffs(
     for name, base, most in pairs:
         if base > most:
             logger.warning(
-                "%s%s.ms=%d is more than %s.max.ms=%d: it is always the latter",
-                prefix, name, base, name, most,
+                "%s%s.ms=%d is more than %s%s.max.ms=%d: it is always the latter",
+                prefix, name, base, prefix, name, most,
             )  # fmt: skip
     return config
 
 
-def _node(node_id: int, entry: str) -> Node:
+def _node(node_id: int, entry: str, prefix: str) -> Node:
     # A protocol name before the address is allowed and ignored, as the Java client does.
     found = _ADDRESS.fullmatch(entry)
     if found is None or not 0 < int(found["port"]) < 65536:
-        message = f"bootstrap.servers has {entry!r}, which is not an address: {_DEFAULT_PORT_HINT}"
+        message = (
+            f"{prefix}bootstrap.servers has {entry!r}, which is not an address: "
+            f"{_DEFAULT_PORT_HINT}"
+        )
         raise ConfigException(message)
     return Node(id=node_id, host=found["six"] or found["host"], port=int(found["port"]))
 

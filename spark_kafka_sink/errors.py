@@ -249,24 +249,33 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
 }
 
 
-# What a user can do about an error code; sentences to stand behind a message.
-ADVICE: Final = {
+# What a user can do about an error code; {} is what the user writes before an option's name.
+_ADVICE: Final = {
     3: "create the topic, or let the brokers do it (auto.create.topics.enable)",
-    10: "lower kafka.batch.size and kafka.max.request.size, or raise the topic's max.message.bytes",
+    10: "lower {}batch.size and {}max.request.size, or raise the topic's max.message.bytes",
     17: "topic names have 1 to 249 of the characters a-z A-Z 0-9 . _ -",
-    18: "lower kafka.batch.size, or raise the topic's segment.bytes",
+    18: "lower {}batch.size, or raise the topic's segment.bytes",
     19: "fewer replicas are in sync than min.insync.replicas asks for",
     20: "fewer replicas are in sync than min.insync.replicas asks for",
     29: "grant WRITE and DESCRIBE on the topic to this client",
     30: "grant READ on the consumer group to this client",
-    31: "grant IDEMPOTENT_WRITE on the cluster, or set kafka.enable.idempotence to false",
+    31: "grant IDEMPOTENT_WRITE on the cluster, or set {}enable.idempotence to false",
     32: "see the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms",
-    50: "lower transaction.timeout.ms, or raise the brokers' transaction.max.timeout.ms",
+    50: "lower {}transaction.timeout.ms, or raise the brokers' transaction.max.timeout.ms",
     53: "grant WRITE and DESCRIBE on the transactional id to this client",
-    90: "each running producer needs a transactional.id of its own",
+    76: "choose another {}compression.type",
+    90: "each running producer needs a {}transactional.id of its own",
     120: "abort the transaction",
-    76: "choose another kafka.compression.type",
 }
+
+
+def advice(code: int, option_prefix: str = "") -> str | None:
+    """Give a sentence to stand behind the message of an error code, None where there is none.
+
+    option_prefix: what the user writes before the name of an option.
+    """
+    text = _ADVICE.get(code)
+    return None if text is None else text.replace("{}", option_prefix)
 
 
 def exception_class(code: int) -> type[ApiException]:

@@ -100,6 +100,11 @@ class KafkaProducer:
         ]
         interceptors = load_interceptors(given.get(INTERCEPTORS, ()), given)
         self._config = config
+        prefix = config.option_prefix
+        self._record_limits = {
+            f"{prefix}max.request.size": config.max_request_size,
+            f"{prefix}buffer.memory": config.buffer_memory,
+        }
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         self._thread = ProducerThread(config, client_id)
         self._transactions: ProducerTransactions | None = None
@@ -122,6 +127,7 @@ class KafkaProducer:
             linger_s=config.linger_ms / 1000,
             max_request_size_bytes=config.max_request_size,
             buffer_memory_bytes=config.buffer_memory,
+            option_prefix=prefix,
             serializers=serializers,
             interceptors=interceptors,
             partitioner=partitioner,
@@ -165,7 +171,7 @@ class KafkaProducer:
         try:
             rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)
             sizes = record_sizes(rows.columns)
-            check_record_sizes(sizes, self._config.max_request_size, self._config.buffer_memory)
+            check_record_sizes(sizes, self._record_limits)
             deadline = self._block_deadline()
             topics = [self._wait_for_topic(name, deadline) for name in rows.topics]
             topics = self._check_partitions(rows, topics, deadline)
@@ -244,18 +250,22 @@ class KafkaProducer:
             try:
                 while self._waiting[0] is not ticket or not accumulator.reserve(size_bytes):
                     if not self._wait_for_memory(deadline):
-                        message = (
-                            f"no room for {size_bytes} bytes within kafka.max.block.ms="
-                            f"{self._config.max_block_ms}: kafka.buffer.memory="
-                            f"{self._config.buffer_memory} is full of records that no broker has "
-                            f"acknowledged yet{self._network_trouble()}"
-                        )
-                        raise BufferExhaustedException(message)
+                        raise self._no_room(size_bytes)
                     check_usable()
             finally:
                 self._waiting.remove(ticket)
                 accumulator.waiters = len(self._waiting)
                 changed.notify_all()
+
+    def _no_room(self, size_bytes: int) -> BufferExhaustedException:
+        memory = self._config.setting("buffer.memory", self._config.buffer_memory)
+        return BufferExhaustedException(
+            f"no room for {size_bytes} bytes within {self._max_block()}: {memory} is full of "
+            f"records that no broker has acknowledged yet{self._network_trouble()}"
+        )
+
+    def _max_block(self) -> str:
+        return self._config.setting("max.block.ms", self._config.max_block_ms)
 
     def _wait_for_memory(self, deadline: float) -> bool:
         """Wait for a change, and tell whether one came before the deadline."""
@@ -291,8 +301,7 @@ class KafkaProducer:
             except TimeoutException as error:
                 message = (
                     f"Partition {partitions - 1} of topic {name} with partition count "
-                    f"{len(topic.leaders)} is not present in metadata after kafka.max.block.ms="
-                    f"{self._config.max_block_ms}"
+                    f"{len(topic.leaders)} is not present in metadata after {self._max_block()}"
                 )
                 raise TimeoutException(
                     message, topic=name, partition=partitions - 1, api="Metadata"
@@ -339,11 +348,11 @@ class KafkaProducer:
         if error is not None:
             found = str(error)
         else:
-            servers = self._config.bootstrap_servers
-            found = f"no broker has answered; check kafka.bootstrap.servers={servers}"
+            servers = self._config.setting("bootstrap.servers", self._config.bootstrap_servers)
+            found = f"no broker has answered; check {servers}"
         message = (
-            f"Topic {name} not present in metadata after kafka.max.block.ms="
-            f"{self._config.max_block_ms}: {found}{self._network_trouble()}"
+            f"Topic {name} not present in metadata after {self._max_block()}: "
+            f"{found}{self._network_trouble()}"
         )
         return TimeoutException(message, topic=name, api="Metadata")
 

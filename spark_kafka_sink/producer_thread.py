@@ -104,6 +104,7 @@ class ProducerThread:
             retry_backoff=retry_backoff,
             random=random,
             transactions=self.transactions,
+            option_prefix=config.option_prefix,
         )
         self._sender = Sender(
             SenderConfig(
@@ -112,6 +113,7 @@ class ProducerThread:
                 max_request_size_bytes=config.max_request_size,
                 request_timeout_ms=config.request_timeout_ms,
                 retry_backoff=retry_backoff,
+                option_prefix=config.option_prefix,
             ),
             accumulator=self.accumulator,
             metadata=self.metadata,
@@ -150,6 +152,7 @@ class ProducerThread:
                 ),
                 client_dns_lookup=config.client_dns_lookup,
                 rebootstraps=rebootstraps,
+                option_prefix=config.option_prefix,
             ),
             config.bootstrap_nodes,
             self._clock,

@@ -184,6 +184,7 @@ class RowProducer:
         linger_s: float,
         max_request_size_bytes: int,
         buffer_memory_bytes: int,
+        option_prefix: str,
         serializers: Sequence[Serializer | None],
         interceptors: ProducerInterceptors,
         partitioner: BatchPartitioner | None,
@@ -195,8 +196,8 @@ class RowProducer:
         self._waits = waits
         self._linger_s = linger_s
         self._limits = (
-            ("max.request.size", max_request_size_bytes),
-            ("buffer.memory", buffer_memory_bytes),
+            (f"{option_prefix}max.request.size", max_request_size_bytes),
+            (f"{option_prefix}buffer.memory", buffer_memory_bytes),
         )
         # What fits a request and memory for certain. No chunk has more room, so that a row for
         # which there is room needs no further check.

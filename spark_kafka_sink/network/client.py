@@ -56,6 +56,7 @@ class NetworkConfig:
     """What the client is configured with; times in seconds, infinity for never.
 
     rebootstraps: whether bootstrap addresses are tried while no broker can be (KIP-899).
+    option_prefix: what the user writes before the name of an option.
     """
 
     client_id: str
@@ -67,6 +68,7 @@ class NetworkConfig:
         "use_all_dns_ips"
     )
     rebootstraps: bool = True
+    option_prefix: str = ""
 
 
 class NetworkClient:
@@ -364,16 +366,17 @@ class NetworkClient:
 
     def _expire(self, now: float) -> None:
         """Drop connections that took too long to come up, or to answer."""
+        prefix = self._config.option_prefix
         for state in self._states.values():
             connection = state.connection
             if connection is None:
                 continue
             if now >= state.setup_until:
-                reason = "the connection was not up within socket.connection.setup.timeout.ms"
-                self._lost(state, reason, now)
+                option = f"{prefix}socket.connection.setup.timeout.ms"
+                self._lost(state, f"the connection was not up within {option}", now)
             elif now >= connection.in_flight.expires_at():
                 timeout_ms = round(self._config.request_timeout_s * 1000)
-                reason = f"no answer within request.timeout.ms={timeout_ms}"
+                reason = f"no answer within {prefix}request.timeout.ms={timeout_ms}"
                 self._lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
 
     def _close_idle(self, now: float) -> None:

@@ -14,7 +14,6 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
-    ADVICE,
     ApiException,
     InvalidRecordException,
     InvalidTxnStateException,
@@ -22,6 +21,7 @@ from spark_kafka_sink.errors import (
     RetriableException,
     TimeoutException,
     TransactionAbortableException,
+    advice,
     api_exception,
 )
 from spark_kafka_sink.model import Node
@@ -42,7 +42,7 @@ class BatchCompletion:
     fatal_error: an answer after which the producer cannot go on, None if there was none.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - made in one place, by keywords
         self,
         *,
         accumulator: RecordAccumulator,
@@ -53,6 +53,7 @@ class BatchCompletion:
         retry_backoff: ExponentialBackoff,
         random: Random,
         transactions: TransactionManager | None = None,
+        option_prefix: str = "",
     ) -> None:
         self.fatal_error: KafkaException | None = None
         self._transactions = transactions
@@ -64,6 +65,7 @@ class BatchCompletion:
         self._delivery_timeout_s = delivery_timeout_s
         self._retry_backoff = retry_backoff
         self._random = random
+        self._option_prefix = option_prefix
         self._done: list[ProducerBatch] = []
         # Why there is no connection to a node, for messages.
         self.node_troubles: dict[int, str] = {}
@@ -120,7 +122,7 @@ class BatchCompletion:
             batch.retry(now if moved else now + wait)
             self._accumulator.reenqueue(batch)
             return
-        error = _exception(batch, code, reason, node_id)
+        error = _exception(batch, code, reason, node_id, self._option_prefix)
         if answer is not None:
             batch.record_errors = _record_errors(answer, error)
         if action is Action.FATAL:
@@ -146,8 +148,8 @@ class BatchCompletion:
         leader = self._metadata.leader(batch.topic_partition)
         message = (
             f"{batch.topic_partition}: {batch.record_count} record(s) were not acknowledged within "
-            f"kafka.delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}: {where} after "
-            f"{waited_ms} ms and {batch.attempts} failed attempt(s); "
+            f"{self._option_prefix}delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}: "
+            f"{where} after {waited_ms} ms and {batch.attempts} failed attempt(s); "
             f"{self._where_it_goes(leader)}"
         )
         error = TimeoutException(
@@ -277,7 +279,7 @@ def _abortable(error: KafkaException) -> KafkaException:
     if not isinstance(error, RetriableException | InvalidTxnStateException):
         return error
     wrapped = TransactionAbortableException(
-        f"{error}; {ADVICE[codes.TRANSACTION_ABORTABLE]}",
+        f"{error}; {advice(codes.TRANSACTION_ABORTABLE)}",
         topic=error.topic,
         partition=error.partition,
         node_id=error.node_id,
@@ -326,7 +328,9 @@ def _record_errors(
     return found
 
 
-def _exception(batch: ProducerBatch, code: int, reason: str, node_id: int | None) -> ApiException:
+def _exception(
+    batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
+) -> ApiException:
     row = error_code(code)
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
     text += f": {row.name} ({code})"
@@ -336,7 +340,7 @@ def _exception(batch: ProducerBatch, code: int, reason: str, node_id: int | None
         text += f" after {batch.attempts + 1} attempts"
     return api_exception(
         code,
-        "; ".join(part for part in (text, reason, ADVICE.get(code)) if part),
+        "; ".join(part for part in (text, reason, advice(code, option_prefix)) if part),
         topic=batch.topic_partition.topic,
         partition=batch.topic_partition.partition,
         node_id=node_id,

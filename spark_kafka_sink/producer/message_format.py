@@ -29,14 +29,15 @@ def magic_for(versions: NodeApiVersions) -> int:
     return 1 if version == 2 else 0
 
 
-def records_for(magic: int, batch: ProducerBatch) -> Records:
+def records_for(magic: int, batch: ProducerBatch, option_prefix: str = "") -> Records:
     """Give a batch as it goes over the wire to a broker of format `magic`.
 
-    Raises an ApiException, with its code, for a batch that the format cannot hold.
+    option_prefix: what the user writes before the name of an option. Raises an ApiException, with
+    its code, for a batch that the format cannot hold.
     """
     stamped = batch.stamp()
     if magic == CURRENT_MAGIC:
         return stamped
-    converted = down_convert(b"".join(stamped.buffers), magic, batch.codec)
+    converted = down_convert(b"".join(stamped.buffers), magic, batch.codec, option_prefix)
     batch.sent_bytes = sum(map(len, converted))
     return Records(converted, batch.sent_bytes)

@@ -22,7 +22,7 @@ from uuid import UUID
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ADVICE, ApiException, KafkaException, api_exception
+from spark_kafka_sink.errors import ApiException, KafkaException, advice, api_exception
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.wire.messages import (
     LeaderIdAndEpoch,
@@ -159,9 +159,8 @@ class ClusterMetadata:
         if code is None:
             return None
         row = error_code(code)
-        message = f"topic {name}: {row.name} ({code})"
-        if code in ADVICE:
-            message += f"; {ADVICE[code]}"
+        parts = (f"topic {name}: {row.name} ({code})", advice(code))
+        message = "; ".join(part for part in parts if part)
         return api_exception(code, message, topic=name, api="Metadata")
 
     def take_error(self, name: str) -> KafkaException | None:

@@ -70,13 +70,17 @@ _NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderConfig:
-    """What the sender is configured with; acks as they travel, -1 for all."""
+    """What the sender is configured with; acks as they travel, -1 for all.
+
+    option_prefix: what the user writes before the name of an option.
+    """
 
     acks: int
     max_in_flight: int
     max_request_size_bytes: int
     request_timeout_ms: int
     retry_backoff: ExponentialBackoff
+    option_prefix: str = ""
 
 
 @dataclass(slots=True)
@@ -326,7 +330,7 @@ class Sender:
         magic = self._magic.get(drained.node_id, CURRENT_MAGIC)
         for batch in drained.batches:
             try:
-                records = records_for(magic, batch)
+                records = records_for(magic, batch, self._config.option_prefix)
             except ApiException as error:
                 refused[batch.topic_partition] = error
                 continue
@@ -493,7 +497,8 @@ class Sender:
         message = f"no producer id could be had: {row.name} ({code})"
         if reason:
             message += f"; {reason}"
-        message += "; kafka.enable.idempotence=false does without one, at the price of duplicates"
+        message += f"; {self._config.option_prefix}enable.idempotence=false does without one"
+        message += ", at the price of duplicates"
         self.fail_all(api_exception(code, message, api="InitProducerId", node_id=node_id))
 
     def fail_all(self, error: KafkaException) -> None:

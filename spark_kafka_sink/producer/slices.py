@@ -6,7 +6,7 @@ Pure functions between the columns that came in and `RecordAccumulator.append`. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -66,19 +66,19 @@ def record_sizes(columns: RecordColumns) -> Int64s:
     return record_size_bounds(columns, _span_ms(columns.timestamps_ms, ()), _ANY_OFFSET_DELTA)
 
 
-def check_record_sizes(sizes: Int64s, max_request_size: int, buffer_memory: int) -> None:
-    """Raise RecordTooLargeException for the first record that no request or memory can hold."""
+def check_record_sizes(sizes: Int64s, limits: Mapping[str, int]) -> None:
+    """Raise RecordTooLargeException for the first record that no request or memory can hold.
+
+    limits: bytes by the option that sets them, named as the user writes it.
+    """
     largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
-    for name, limit in (
-        ("max.request.size", max_request_size),
-        ("buffer.memory", buffer_memory),
-    ):
+    for option, limit in limits.items():
         if largest > limit:
             row = int(np.flatnonzero(sizes + RECORD_BATCH_OVERHEAD > limit)[0])
             message = (
                 f"the record of row {row} of an Arrow batch is "
                 f"{int(sizes[row]) + RECORD_BATCH_OVERHEAD} bytes when serialized, more than "
-                f"kafka.{name}={limit}; raise it (and the topic's max.message.bytes where needed), "
+                f"{option}={limit}; raise it (and the topic's max.message.bytes where needed), "
                 "or make the record smaller"
             )
             raise RecordTooLargeException(message)

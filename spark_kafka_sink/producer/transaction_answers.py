@@ -12,9 +12,9 @@ from typing import Final
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
-    ADVICE,
     CommitFailedException,
     KafkaException,
+    advice,
     api_exception,
 )
 from spark_kafka_sink.model import Node, TopicPartition
@@ -59,7 +59,7 @@ class Answer:
         text = f"{api} failed: {row.name} ({row.code}) from node {self.node_id}"
         if self.partitions:
             text += f" for {', '.join(map(str, self.partitions))}"
-        message = "; ".join(part for part in (text, ADVICE.get(code)) if part)
+        message = "; ".join(part for part in (text, advice(code)) if part)
         if self.call is Call.TXN_OFFSET_COMMIT and code in _MEMBERSHIP_CHANGED:
             return CommitFailedException(message, node_id=self.node_id, api=api)
         topic = self.partitions[0].topic if self.partitions else None

@@ -20,16 +20,19 @@ from spark_kafka_sink.records.message_set import LZ4, message_set
 _OLD = "the partition's leader is a broker before 0.11 and takes message format v{magic}, which has"
 
 
-def down_convert(batch: Buffer, magic: int, codec: Codec) -> tuple[Buffer, ...]:
+def down_convert(
+    batch: Buffer, magic: int, codec: Codec, option_prefix: str = ""
+) -> tuple[Buffer, ...]:
     """Give a batch (one, whole, not empty) as a message set of format `magic`, 0 or 1.
 
-    codec: the batch's own. Raises UnsupportedVersionException for a batch with a producer id,
-    UnsupportedForMessageFormatException for headers, UnsupportedCompressionTypeException for zstd.
+    codec: the batch's own; option_prefix: what the user writes before the name of an option. Raises
+    UnsupportedVersionException for a batch with a producer id, UnsupportedForMessageFormatException
+    for headers, UnsupportedCompressionTypeException for zstd.
     """
     old = _OLD.format(magic=magic)
     (read,) = read_log(batch)
     if read.producer_id >= 0:
-        message = f"{old} no producer ids; set kafka.enable.idempotence to false"
+        message = f"{old} no producer ids; set {option_prefix}enable.idempotence to false"
         raise api_exception(codes.UNSUPPORTED_VERSION, message)
     if codec.id > LZ4:
         message = f"{old} no {codec.name}"

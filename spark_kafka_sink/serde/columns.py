@@ -22,6 +22,11 @@ from spark_kafka_sink.records.headers import encode_headers
 from spark_kafka_sink.records.varint import Int64s
 
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+NO_TOPIC: Final = (
+    "topic option required when no 'topic' attribute is present. "
+    "Use the topic option for setting a topic."
+)
+NO_VALUE: Final = "Required attribute 'value' not found: the data has no column named value"
 _NO_PARTITION: Final = -1
 
 
@@ -32,8 +37,7 @@ def read_rows(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
     """
     columns = {name: batch.column(i) for i, name in reversed(list(enumerate(batch.schema.names)))}
     if "value" not in columns:
-        message = "Required attribute 'value' not found: the data has no column named value"
-        raise DataException(message)
+        raise DataException(NO_VALUE)
     topics, numbers = _topics(columns.get("topic"), topic)
     return Rows(
         RecordColumns.of(
@@ -73,11 +77,7 @@ def _topics(array: pa.Array | None, topic: str | None) -> tuple[list[str], Int64
     if topic is not None:
         return [topic], None
     if array is None:
-        message = (
-            "topic option required when no 'topic' attribute is present. "
-            "Use the topic option for setting a topic."
-        )
-        raise DataException(message)
+        raise DataException(NO_TOPIC)
     _check_type("topic", array, "string", pa.types.is_string, pa.types.is_large_string)
     if array.null_count:
         row = pc.index(pc.is_null(array), True).as_py()

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,29 +124,38 @@ def commit_report(
     )
 
 
-def publish(report: CommitReport, report_path: str | None) -> None:
-    """Print the summary, and write the report to reportPath.
+def publish(report: CommitReport, path: Path | None) -> None:
+    """Print the summary, and write the report to the file of reportPath.
 
     A batch job's report replaces the file as a whole; a stream's reports are lines of it, one per
     micro-batch. The rows are in Kafka already, so a report that cannot be written is said on stderr
-    and does not fail the job.
+    and never fails the job.
     """
     _say(report.summary())
-    if report_path is None:
+    if path is None:
         return
-    path = Path(report_path.removeprefix("file://"))
     try:
         if report.batch_id is None:
-            partial = path.with_name(f".{path.name}.{os.getpid()}")
-            partial.write_text(json.dumps(report.to_json(), indent=2) + "\n")
-            partial.replace(path)
+            _replace(path, json.dumps(report.to_json(), indent=2) + "\n")
         else:
             with path.open("a") as lines:
                 lines.write(json.dumps(report.to_json()) + "\n")
-    except OSError as error:
-        _say(f"pykafka: the report could not be written to reportPath {report_path}: {error}")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
+        _say(f"pykafka: the report could not be written to reportPath {path}: {error}")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    # stderr may be closed, or None.
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()

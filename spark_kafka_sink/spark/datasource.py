@@ -6,12 +6,14 @@ is cheap to make and decides nothing but what is wrong.
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.preflight import check_topic
+from spark_kafka_sink.spark.preflight import check_report_path, check_topic
 from spark_kafka_sink.spark.schema import check_schema
 from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
 
@@ -23,6 +25,14 @@ _OVERWRITE = (
 
 class KafkaDataSource(DataSource):
     """The Kafka sink as a Python data source."""
+
+    # Spark plans with a source that it makes in the planning process, and commits with one that was
+    # made elsewhere and came pickled.
+    _is_copy = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._is_copy = True
 
     @classmethod
     def name(cls) -> str:
@@ -40,15 +50,19 @@ class KafkaDataSource(DataSource):
             raise ConfigException(_OVERWRITE)
         options = sink_options(self.options)
         check_schema(schema, options.topic)
+        check_report_path(options)
         check_topic(options)
         return KafkaArrowWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature
-        """Plan a micro-batch; also called to commit one.
+        """Plan a micro-batch; also called, on a copy of this source, to commit or abort one.
 
         overwrite is True in output mode complete: as in Spark's own sink, every result is appended
-        again. Raises as `writer` does.
+        again. Raises as `writer` does; to commit, nothing is checked that may have changed since.
         """
         options = sink_options(self.options)
         check_schema(schema, options.topic)
+        if not self._is_copy:
+            check_report_path(options)
+            check_topic(options)
         return KafkaStreamArrowWriter(options)

@@ -12,6 +12,9 @@ from contextlib import suppress
 from typing import Final
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
+# Arrays below this come from the heap. glibc takes no more than HEAP_MAX_SIZE / 2, which is 32 MiB
+# in 64-bit ones before 2.35.
+_MMAP_THRESHOLD_BYTES: Final = 32 * 1024 * 1024
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -21,5 +24,6 @@ def keep_heap() -> None:
     """Set glibc's thresholds in this process; elsewhere than on glibc, do nothing."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+        # Either call ends glibc's adapting of the mmap threshold, so the second alone does harm.
+        if mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES) == 1:
+            mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)

@@ -11,9 +11,11 @@ ignored is worse than one that is refused.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Final
 
 from spark_kafka_sink.config import ProducerConfig, producer_config
@@ -64,6 +66,8 @@ _REFUSED: Final = {
     ),
 }
 _KAFKA: Final = "kafka."
+# What stands before the path in file:/a, file:///a and file://localhost/a, and its likes.
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class SinkOptions:
 
     producer: ProducerConfig
     topic: str | None = None
-    report_path: str | None = None
+    report_path: Path | None = None
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -103,7 +107,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         producer=producer_config(kafka, defaults=SINK_DEFAULTS, prefix=_KAFKA, lenient=lenient),
         topic=topic or None,
-        report_path=given.get("reportpath"),
+        report_path=_report_path(given.get("reportpath")),
     )
 
 
@@ -112,6 +116,24 @@ def _lenient(value: str) -> bool:
         message = f"option unknownOptions is {value!r}: expected error or warn"
         raise ConfigException(message)
     return value.lower() == "warn"
+
+
+def _report_path(value: str | None) -> Path | None:
+    """Give the file that reportPath names: a path of the driver, or the same behind ``file:``."""
+    if value is None:
+        return None
+    scheme = _SCHEME.match(value)
+    if scheme is not None and scheme[1].lower() != "file":
+        found = f"{value!r}, which is not on the driver"
+    elif not value.strip():
+        found = "empty"
+    else:
+        return Path(value if scheme is None else value[scheme.end() :])
+    message = (
+        f"option reportPath is {found}: expected a file on the driver, as /reports/job.json or "
+        "file:///reports/job.json"
+    )
+    raise ConfigException(message)
 
 
 def _complain(name: str, *, lenient: bool) -> None:

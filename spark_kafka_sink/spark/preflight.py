@@ -1,18 +1,34 @@
-"""What is checked on the driver before any task starts: whether the topic can be written to.
+"""What is checked on the driver before any task starts: whether topic and report can be written to.
 
 One clear error from the driver takes the place of four attempts of every task. Stream writers are
-planned for every micro-batch, so what was found is remembered per process for metadata.max.age.ms;
-it is never asked on the commit side.
+planned for every micro-batch, so what was found of a topic is remembered per process for
+metadata.max.age.ms. Nothing is checked on the commit side: rows are in Kafka then.
 """
 
 from __future__ import annotations
 
 import time
 
+from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.options import SinkOptions
 
 _checked_at: dict[tuple[str, str], float] = {}
+
+
+def check_report_path(options: SinkOptions) -> None:
+    """Raise ConfigException where reportPath cannot be a file."""
+    path = options.report_path
+    if path is None:
+        return
+    if path.is_dir():
+        found = "a folder"
+    elif not path.parent.is_dir():
+        found = f"in the folder {path.parent}, which does not exist on the driver"
+    else:
+        return
+    message = f"option reportPath is {path}, {found}: expected a file in a folder that exists"
+    raise ConfigException(message)
 
 
 def check_topic(options: SinkOptions) -> None:

@@ -5,6 +5,8 @@ to which every Python data source belongs, it refuses that mode in the JVM befor
 source runs, so ``df.write.format("pykafka").save()`` could never work. Appending is the only thing
 that can be done to a topic, so `register` makes ``save()`` append: for this format, and only where
 the user named no mode. Modes that are named keep their meaning, and other formats are untouched.
+A classic writer that was made before `register` was called may have been given a mode that nobody
+noted (its JVM half cannot tell "error" from nothing), so it is left to Spark.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _MARK = "_pykafka_hooked"
 class _Hooks(Protocol):
     """How the two kinds of DataFrameWriter keep a mode."""
 
-    def mode_is_given(self, writer: Any) -> bool: ...
+    def may_have_mode(self, writer: Any) -> bool: ...
 
     def format_of(self, writer: Any) -> str | None: ...
 
@@ -32,7 +34,7 @@ class _Hooks(Protocol):
 class _Connect:
     """Spark Connect's writer collects everything in a plan; None is no mode."""
 
-    def mode_is_given(self, writer: Any) -> bool:
+    def may_have_mode(self, writer: Any) -> bool:
         return writer._write.mode is not None  # noqa: SLF001 - there is no public way
 
     def format_of(self, writer: Any) -> str | None:
@@ -43,10 +45,18 @@ class _Connect:
 
 
 class _Classic:
-    """The classic writer hands everything to the JVM at once; what is given is noted on the way."""
+    """The classic writer hands everything to the JVM at once; what is given is noted on the way.
+
+    `_pykafka_mode` is what mode() was given, None before; a writer without it was made before the
+    hooks were, and nobody knows.
+    """
 
     def __init__(self, writer_class: Any) -> None:
-        mode, source_format = writer_class.mode, writer_class.format
+        init, mode, source_format = writer_class.__init__, writer_class.mode, writer_class.format
+
+        def noting_init(writer: Any, *args: Any, **kwargs: Any) -> None:
+            init(writer, *args, **kwargs)
+            writer._pykafka_mode = None  # noqa: SLF001 - our own mark
 
         def noting_mode(writer: Any, saveMode: str | None) -> Any:  # noqa: N803 - Spark's name
             if saveMode is not None:
@@ -57,11 +67,17 @@ class _Classic:
             writer._pykafka_format = source  # noqa: SLF001 - our own mark
             return source_format(writer, source)
 
-        noting_mode.__doc__, noting_format.__doc__ = mode.__doc__, source_format.__doc__
+        for hook, hooked in (
+            (noting_init, init),
+            (noting_mode, mode),
+            (noting_format, source_format),
+        ):
+            hook.__doc__ = hooked.__doc__
+        writer_class.__init__ = noting_init
         writer_class.mode, writer_class.format = noting_mode, noting_format
 
-    def mode_is_given(self, writer: Any) -> bool:
-        return hasattr(writer, "_pykafka_mode")
+    def may_have_mode(self, writer: Any) -> bool:
+        return getattr(writer, "_pykafka_mode", "unknown") is not None
 
     def format_of(self, writer: Any) -> str | None:
         return cast("str | None", getattr(writer, "_pykafka_format", None))
@@ -74,8 +90,9 @@ class _Classic:
 def register(spark: SparkSession) -> None:
     """Make ``format("pykafka")`` known to a session, and let its bare ``save()`` append.
 
-    For classic sessions and Spark Connect; calling it again is harmless. After ``pip install`` the
-    name is known without it; ``save()`` then needs ``.mode("append")``.
+    For classic sessions and Spark Connect; calling it again is harmless. Call it before
+    ``df.write``: a classic writer that is older keeps Spark's meaning of a bare save. After
+    ``pip install`` the name is known without it; ``save()`` then needs ``.mode("append")``.
     """
     spark.dataSource.register(KafkaDataSource)
     writer_class, is_connect = _writer_class(spark)
@@ -108,7 +125,7 @@ def _hook_save(writer_class: Any, hooks: _Hooks) -> None:
     ) -> None:
         source = format or hooks.format_of(writer)
         is_ours = source is not None and source.lower() == KafkaDataSource.name()
-        if not is_ours or mode is not None or hooks.mode_is_given(writer):
+        if not is_ours or mode is not None or hooks.may_have_mode(writer):
             save(writer, path, format, mode, partitionBy, **options)
             return
         hooks.set_mode(writer, "append")

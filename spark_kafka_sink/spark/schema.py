@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.serde.columns import HEADERS_TYPE
+from spark_kafka_sink.serde.columns import HEADERS_TYPE, NO_TOPIC, NO_VALUE
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
@@ -32,16 +32,9 @@ def check_schema(schema: StructType, topic: str | None) -> None:
     for field in schema.fields:
         types.setdefault(field.name, field.dataType)
     if topic is None and "topic" not in types:
-        message = (
-            "topic option required when no 'topic' attribute is present. "
-            "Use the topic option for setting a topic."
-        )
-        raise DataException(message)
+        raise DataException(NO_TOPIC)
     if "value" not in types:
-        message = (
-            "Required attribute 'value' not found: name the column to send value, as in "
-            'df.selectExpr("to_json(struct(*)) AS value")'
-        )
+        message = f'{NO_VALUE}; name one so, as in df.selectExpr("to_json(struct(*)) AS value")'
         raise DataException(message)
     if topic is None:
         _check(types, "topic", _is_string, "string")

@@ -17,6 +17,7 @@ from support.mock_cluster import INIT_PRODUCER_ID, PRODUCE, MockCluster
 from support.readers import read_with_confluent
 
 from spark_kafka_sink import KafkaProducer, errors
+from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
     ApiException,
     ClusterAuthorizationException,
@@ -274,7 +275,7 @@ def test_a_producer_id_that_is_refused_is_fatal_and_the_error_says_how_to_do_wit
     sending = producer(mock)
     try:
         sending.append(topic, row("refused"))
-        with pytest.raises(error, match=r"no producer id .*kafka\.enable\.idempotence=false"):
+        with pytest.raises(error, match=r"no producer id .*; enable\.idempotence=false"):
             sending.flush(30)
         with pytest.raises(error, match="no producer id"):
             sending.append(topic, row("refused too"))
@@ -283,13 +284,25 @@ def test_a_producer_id_that_is_refused_is_fatal_and_the_error_says_how_to_do_wit
     assert read(mock, topic) == []
 
 
+def test_a_user_of_spark_reads_the_option_with_its_prefix(mock: MockCluster, topic: str) -> None:
+    mock.answer_next(INIT_PRODUCER_ID, [31])
+    config = producer_config({"bootstrap.servers": mock.bootstrap}, prefix="kafka.")
+    sending = KafkaProducer(config)
+    try:
+        sending.append(topic, row("refused"))
+        with pytest.raises(ClusterAuthorizationException, match=r"; kafka\.enable\.idempotence="):
+            sending.flush(30)
+    finally:
+        sending.close(0)
+
+
 @pytest.mark.parametrize(
     ("code", "error", "said"),
     [
         (17, InvalidTopicException, r"INVALID_TOPIC_EXCEPTION \(17\)"),
         (29, TopicAuthorizationException, r"TOPIC_AUTHORIZATION_FAILED \(29\)"),
-        (3, TimeoutException, r"kafka\.max\.block\.ms=300: .*UNKNOWN_TOPIC_OR_PARTITION \(3\)"),
-        (5, TimeoutException, r"kafka\.max\.block\.ms=300: .*LEADER_NOT_AVAILABLE \(5\)"),
+        (3, TimeoutException, r" max\.block\.ms=300: .*UNKNOWN_TOPIC_OR_PARTITION \(3\)"),
+        (5, TimeoutException, r" max\.block\.ms=300: .*LEADER_NOT_AVAILABLE \(5\)"),
     ],
 )
 def test_a_topic_that_metadata_has_an_error_for_is_named_with_it(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-import tarfile
+import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,16 @@ from support import environments, flights
 from support.flights import check_every_row_once
 from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent
-from support.spark_processes import environment, standalone_cluster, submit
+from support.spark_processes import (
+    environment,
+    plain_environment,
+    standalone_cluster,
+    submit,
+)
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
+README = Path(__file__).parents[2] / "README.md"
 COUNT, TASKS, PARTITIONS = 40_000, 4, 6
 
 _JOB = f"""
@@ -45,6 +52,7 @@ hosts = spark.sparkContext.parallelize(range(8), 8).map(
     lambda _: (__import__("os").environ["SPARK_LOCAL_IP"], __import__("sys").executable)
 )
 print(sorted(set(hosts.collect())))
+print("driver", sys.executable)
 """
 
 
@@ -61,50 +69,76 @@ def master(tmp_path_factory: pytest.TempPathFactory, bare_python: Path) -> Itera
         yield address
 
 
-def run_job(
-    master: str, arguments: list[str | Path], env: dict[str, str], kafka: KafkaCluster, topic: str,
-    folder: Path,
-) -> str:  # fmt: skip
-    """Submit the job; check every row and that both workers took part; give its output."""
-    script, report = folder / "job.py", folder / "report.json"
+def job_arguments(
+    master: str, kafka: KafkaCluster, topic: str, folder: Path
+) -> tuple[list[str], list[str]]:
+    """Write the job; give spark-submit's arguments for every job here, and the job with its own."""
+    script = folder / "job.py"
     script.write_text(_JOB)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executor.memory": "900m",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    }
+    common = ["--master", master]
+    for name, value in settings.items():
+        common += ["--conf", f"{name}={value}"]
     tests = Path(flights.__file__).parent.parent
-    common: list[str | Path] = ["--master", master, "--conf", "spark.ui.enabled=false"]
-    common += ["--conf", "spark.driver.bindAddress=127.0.0.1", "--executor-memory", "900m"]
-    common += ["--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0"]
-    done = submit(
-        [*common, *arguments, script, tests, kafka.bootstrap, topic, report], cwd=folder, env=env
-    )
+    own = [str(each) for each in (script, tests, kafka.bootstrap, topic, folder / "report.json")]
+    return common, own
+
+
+def check_job(
+    done: subprocess.CompletedProcess[str], kafka: KafkaCluster, topic: str, folder: Path
+) -> None:
+    """Check every row, the report, and that both workers took part."""
     assert done.returncode == 0, done.stderr[-5000:]
     check_every_row_once(read_with_confluent(kafka.bootstrap, topic), COUNT, TASKS, PARTITIONS)
-    assert json.loads(report.read_text())["rows"] == COUNT
+    assert json.loads((folder / "report.json").read_text())["rows"] == COUNT
     assert "127.0.0.1" in done.stdout
     assert "127.0.0.2" in done.stdout
-    return done.stdout
+
+
+def recipe_of_archives() -> str:
+    """Give what the README tells to do with a packed environment."""
+    blocks = README.read_text().split("```")[1::2]
+    (recipe,) = (block for block in blocks if "--archives" in block)
+    return recipe
 
 
 def test_the_sink_shipped_by_py_files(
     master: str, bare_python: Path, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
+    topic = new_topic(PARTITIONS)
     sink = environments.zip_of_the_sink(tmp_path / "spark_kafka_sink.zip")
     env = environment(bare_python) | {"PYSPARK_DRIVER_PYTHON": str(bare_python)}
-    run_job(master, ["--py-files", sink], env, kafka, new_topic(PARTITIONS), tmp_path)
+    common, job = job_arguments(master, kafka, topic, tmp_path)
+    done = submit([*common, "--py-files", sink, *job], cwd=tmp_path, env=env)
+    check_job(done, kafka, topic, tmp_path)
 
 
-def test_the_sink_shipped_in_an_archive(
+def test_the_readme_s_recipe_for_a_packed_environment(
     master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    packed = environments.archive_of_an_environment(tmp_path / "environment.tar.gz")
-    # The driver plans the write with the same Python, so it has the environment unpacked as well.
-    with tarfile.open(packed) as archive:
-        archive.extractall(tmp_path / "environment", filter="fully_trusted")
-    env = environment("./environment/bin/python") | {"PYSPARK_DRIVER_PYTHON": sys.executable}
-    output = run_job(
-        master,
-        ["--archives", f"{packed}#environment"],
-        env,
-        kafka,
-        new_topic(PARTITIONS),
-        tmp_path,
+    topic = new_topic(PARTITIONS)
+    common, job = job_arguments(master, kafka, topic, tmp_path)
+    packing, _, running = recipe_of_archives().partition("mkdir ")
+    # The environment is made as venv-pack makes it; all that follows is done as it is written.
+    assert packing.endswith("venv-pack -p environment -o environment.tar.gz\n")
+    environments.archive_of_an_environment(tmp_path / "environment.tar.gz")
+    for example, ours in (("--master spark://host:7077", common), ("job.py", job)):
+        assert running.count(example) == 1
+        running = running.replace(example, shlex.join(ours))
+    done = subprocess.run(
+        ["sh", "-e", "-c", f"mkdir {running}"],
+        cwd=tmp_path,
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
     )
-    assert "environment/bin/python" in output
+    check_job(done, kafka, topic, tmp_path)
+    (driver,) = re.findall(r"^driver (.*)$", done.stdout, re.MULTILINE)
+    assert driver == str(tmp_path / "run" / "environment" / "bin" / "python")

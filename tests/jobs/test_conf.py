@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-import msgspec
 import pytest
 
-from spark_kafka_sink.config import ProducerConfig, producer_config
+from spark_kafka_sink.config import option_fields, producer_config
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 
 from .conftest import ROOT
@@ -35,7 +34,7 @@ def test_no_option_is_set_until_a_user_sets_it() -> None:
 
 
 def test_every_option_of_the_producer_has_its_line_and_no_other() -> None:
-    known = {each.encode_name for each in msgspec.structs.fields(ProducerConfig)}
+    known = {each.encode_name for each in option_fields()}
     assert options().keys() - {"topic"} == known - NOT_FOR_TASKS
 
 

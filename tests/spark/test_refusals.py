@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import time
+from pathlib import Path
 
 import pytest
 from conftest import NewTopic
@@ -15,14 +17,30 @@ from support.sink import save
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
+# Under the 60 s that max.block.ms is by default, and far over the 2 s that are set: who waits for
+# longer than this does not obey it.
+_SOON_S = 50
+
+
+def refused_soon(spark: SparkSession, bootstrap: str, topic: str) -> str:
+    """Give how a write with max.block.ms of 2 s is refused, which must be soon.
+
+    A write that is refused at once goes before: starting the planner's Python is not what counts.
+    """
+    frame = spark.range(1).selectExpr("'x' AS value")
+    with pytest.raises(PySparkException, match="option topc is not an option"):
+        save(frame, bootstrap, topic, topc="x")
+    started = time.monotonic()
+    with pytest.raises(PySparkException) as refused:
+        save(frame, bootstrap, topic, kafka_max_block_ms="2000")
+    assert time.monotonic() - started < _SOON_S
+    return str(refused.value)
+
 
 def test_an_unknown_topic_is_named_within_max_block_ms(
     spark: SparkSession, kafka: KafkaCluster
 ) -> None:
-    frame = spark.range(1).selectExpr("'x' AS value")
-    with pytest.raises(PySparkException) as refused:
-        save(frame, kafka.bootstrap, "not-there", kafka_max_block_ms="2000")
-    text = str(refused.value)
+    text = refused_soon(spark, kafka.bootstrap, "not-there")
     assert "Topic not-there not present in metadata after kafka.max.block.ms=2000" in text
     assert "UNKNOWN_TOPIC_OR_PARTITION" in text
     assert "auto.create.topics.enable" in text
@@ -32,13 +50,10 @@ def test_an_unknown_topic_is_named_within_max_block_ms(
 def test_a_dead_bootstrap_address_is_named_within_max_block_ms(spark: SparkSession) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        port = nobody.getsockname()[1]
-        frame = spark.range(1).selectExpr("'x' AS value")
-        with pytest.raises(PySparkException) as refused:
-            save(frame, f"127.0.0.1:{port}", "any", kafka_max_block_ms="2000")
-    text = str(refused.value)
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        text = refused_soon(spark, address, "any")
     assert "kafka.max.block.ms=2000" in text
-    assert f"check kafka.bootstrap.servers=127.0.0.1:{port}" in text
+    assert f"check kafka.bootstrap.servers={address}" in text
     assert "Connection refused" in text
 
 
@@ -106,7 +121,10 @@ def test_a_missing_topic_is_refused_on_the_driver(spark: SparkSession, kafka: Ka
             {"kafka_max_in_flight_requests_per_connection": "6"},
             "the idempotent producer allows at most 5",
         ),
-        ({"kafka_delivery_timeout_ms": "1"}, "expected at least linger.ms + request.timeout.ms"),
+        (
+            {"kafka_delivery_timeout_ms": "1"},
+            "expected at least kafka.linger.ms + kafka.request.timeout.ms",
+        ),
         ({"unknownOptions": "maybe"}, "option unknownOptions is 'maybe': expected error or warn"),
     ],
 )
@@ -117,6 +135,32 @@ def test_a_wrong_option_is_refused_on_the_driver(
         save(spark.sql("SELECT 'x' AS value"), kafka.bootstrap, "any", **options)
     assert message in str(refused.value)
     assert "Failed to initialize Python data source writer" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("report_path", "message"),
+    [
+        ("", "option reportPath is empty: expected a file on the driver"),
+        ("file:/no/such/folder/x.json", "in the folder /no/such/folder, which does not exist"),
+        ("{folder}", "option reportPath is {folder}, a folder: expected a file"),
+    ],
+)
+def test_a_report_that_has_no_place_is_refused_before_any_row_is_sent(
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    report_path: str,
+    message: str,
+) -> None:
+    topic = new_topic(1)
+    frame = spark.sql("SELECT 'x' AS value")
+    with pytest.raises(PySparkException) as refused:
+        save(frame, kafka.bootstrap, topic, reportPath=report_path.format(folder=tmp_path))
+    assert message.format(folder=tmp_path) in str(refused.value)
+    assert "Failed to initialize Python data source writer" in str(refused.value)
+    assert read_with_confluent(kafka.bootstrap, topic) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_bootstrap_servers_must_be_set(spark: SparkSession) -> None:
@@ -193,7 +237,10 @@ def test_what_the_topic_refuses_is_told_with_the_way_out(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
     topic = new_topic(1, {"max.message.bytes": "5000"})
-    with pytest.raises(PySparkException, match=r"MESSAGE_TOO_LARGE \(10\).*max\.message\.bytes"):
+    with pytest.raises(
+        PySparkException,
+        match=r"MESSAGE_TOO_LARGE \(10\).*lower kafka\.batch\.size.*max\.message\.bytes",
+    ):
         save(spark.sql("SELECT repeat('x', 9000) AS value"), kafka.bootstrap, topic)
     future = "CAST(unix_millis(current_timestamp()) + 86400000 AS BIGINT)"
     topic = new_topic(1)

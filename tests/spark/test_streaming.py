@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from conftest import NewTopic
 from pyspark.errors import StreamingQueryException
@@ -150,3 +153,73 @@ def test_a_stream_with_a_wrong_column_fails_with_the_sentence(
     )
     with pytest.raises(StreamingQueryException, match="Required attribute 'value' not found"):
         query.awaitTermination()
+
+
+def start_and_fail(
+    spark: SparkSession, source: Path, checkpoint: Path, bootstrap: str, topic: str
+) -> str:
+    """Stream to what cannot be written to, with max.block.ms of 2 s; give the error."""
+    add_file(source, "a.txt", range(3))
+    query = (
+        spark.readStream.format("text")
+        .load(str(source))
+        .writeStream.format("pykafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("kafka.max.block.ms", "2000")
+        .option("topic", topic)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(StreamingQueryException) as failed:
+        query.awaitTermination()
+    return str(failed.value)
+
+
+def test_a_stream_to_an_unknown_topic_fails_on_the_driver(
+    spark: SparkSession, kafka: KafkaCluster, source: Path, tmp_path: Path
+) -> None:
+    said = start_and_fail(spark, source, tmp_path / "checkpoint", kafka.bootstrap, "not-there")
+    assert "Topic not-there not present in metadata after kafka.max.block.ms=2000" in said
+    assert "Failed to initialize Python data source writer" in said, "not refused on the driver"
+
+
+def test_a_stream_to_a_dead_address_fails_on_the_driver(
+    spark: SparkSession, source: Path, tmp_path: Path
+) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        said = start_and_fail(spark, source, tmp_path / "checkpoint", address, "any")
+    assert f"check kafka.bootstrap.servers={address}" in said
+    assert "Failed to initialize Python data source writer" in said, "not refused on the driver"
+
+
+def test_a_report_that_loses_its_folder_on_the_way_does_not_fail_the_commit(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, source: Path, tmp_path: Path
+) -> None:
+    topic, reports = new_topic(1), tmp_path / "reports"
+    reports.mkdir()
+
+    def removing_the_folder(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows and reports.exists():
+                reports.rmdir()
+            yield batch
+
+    add_file(source, "a.txt", range(100))
+    query = (
+        spark.readStream.format("text")
+        .load(str(source))
+        .mapInArrow(removing_the_folder, "value STRING")
+        .writeStream.format("pykafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("topic", topic)
+        .option("reportPath", str(reports / "reports.jsonl"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert not reports.exists()
+    assert values_in(kafka, topic) == Counter(range(100))

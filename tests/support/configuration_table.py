@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from spark_kafka_sink import config
-from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, ProducerConfig
+from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -71,7 +71,7 @@ def render() -> str:
 
 def _offered() -> Iterator[str]:
     texts = descriptions()
-    for field in sorted(msgspec.structs.fields(ProducerConfig), key=lambda f: f.encode_name):
+    for field in sorted(option_fields(), key=lambda f: f.encode_name):
         name = field.encode_name
         default = _default(name, field.default)
         yield f"| `{name}` | {default} | {texts[field.name]} |\n"

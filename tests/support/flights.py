@@ -10,12 +10,11 @@ from collections import defaultdict
 from functools import cache
 from typing import TYPE_CHECKING
 
-from kafka.partitioner.default import murmur2
-
-from support.readers import Record
-
+# Jobs import this where nothing but the sink and Spark is installed.
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from support.readers import Record
 
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 _KEYS = 997
@@ -51,6 +50,8 @@ def _expected(number: int) -> tuple[bytes | None, tuple[tuple[str, bytes | None]
 @cache
 def java_partition(key: bytes, partitions: int) -> int:
     """Give the partition that the Java client gives a key."""
+    from kafka.partitioner.default import murmur2
+
     return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 

@@ -23,6 +23,13 @@ SPARK_SUBMIT = SPARK_HOME / "bin" / "spark-submit"
 _SPARK_CLASS = SPARK_HOME / "bin" / "spark-class"
 
 
+def plain_environment() -> dict[str, str]:
+    """Give the environment of a user's shell: ``spark-submit`` is found, and no Python named."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    path = f"{SPARK_SUBMIT.parent}{os.pathsep}{found['PATH']}"
+    return {**found, "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PATH": path}
+
+
 def environment(python: Path | str = sys.executable, host: str = "127.0.0.1") -> dict[str, str]:
     """Give the environment of a Spark process whose Python is `python`."""
     return {

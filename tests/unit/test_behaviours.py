@@ -9,9 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
-from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, ProducerConfig
+from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "behaviours.md"
@@ -39,7 +37,7 @@ OTHER_OPTIONS = {
     "sasl.oauthbearer.scope",
 }
 OPTIONS = {
-    *(field.encode_name for field in msgspec.structs.fields(ProducerConfig)),
+    *(field.encode_name for field in option_fields()),
     *NOT_YET,
     *NO_EFFECT,
     *OFF_ONLY,

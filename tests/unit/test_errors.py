@@ -12,11 +12,11 @@ from support.jvm import run_java
 from spark_kafka_sink import error_codes, errors
 from spark_kafka_sink.error_codes import ERROR_CODES, ErrorCode, error_code
 from spark_kafka_sink.errors import (
-    ADVICE,
     ApiException,
     InvalidMetadataException,
     KafkaException,
     RetriableException,
+    advice,
     api_exception,
     exception_class,
 )
@@ -105,8 +105,15 @@ def test_one_exception_s_code_is_not_another_s() -> None:
 
 
 def test_advice_is_given_for_codes_that_exist() -> None:
-    assert set(ADVICE) <= set(ERROR_CODES)
-    assert all(code != error_codes.NONE and advice for code, advice in ADVICE.items())
+    given = {code: advice(code) for code in range(-2, 1000)}
+    assert {code for code, text in given.items() if text} <= set(ERROR_CODES) - {error_codes.NONE}
+    assert "" not in given.values()
+
+
+def test_advice_names_options_as_the_user_writes_them() -> None:
+    assert advice(18) == "lower batch.size, or raise the topic's segment.bytes"
+    assert advice(18, "kafka.") == "lower kafka.batch.size, or raise the topic's segment.bytes"
+    assert all("{}" not in (advice(code) or "") for code in ERROR_CODES)
 
 
 def test_the_named_codes_are_those_of_the_table() -> None:

@@ -390,7 +390,7 @@ def test_a_batch_that_waits_too_long_expires_with_what_is_known() -> None:
     producer.poll()
     (batch,) = producer.done()
     assert isinstance(batch.error, TimeoutException)
-    assert "kafka.delivery.timeout.ms=30000: waiting to be sent" in str(batch.error)
+    assert "within delivery.timeout.ms=30000: waiting to be sent" in str(batch.error)
     assert "no leader is known" in str(batch.error)
     assert producer.accumulator.available_bytes == producer.settings.buffer_memory
 
@@ -432,7 +432,7 @@ def test_no_producer_id_without_permission_and_the_sentence_says_how_to_do_witho
     producer.sender.handle(Answered(init[-1], 1, refused), 0.0)
     (batch,) = producer.done()
     assert isinstance(batch.error, ClusterAuthorizationException)
-    assert "kafka.enable.idempotence=false" in str(batch.error)
+    assert "; enable.idempotence=false" in str(batch.error)
     assert producer.sender.fatal_error is batch.error
 
 

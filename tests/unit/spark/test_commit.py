@@ -78,7 +78,7 @@ def test_the_report_is_one_line_on_stderr_and_json_in_a_file(
 ) -> None:
     path = tmp_path / "report.json"
     path.write_text("an older report")
-    publish(commit_report([message(0, partition(3, 4, 9))]), f"file://{path}")
+    publish(commit_report([message(0, partition(3, 4, 9))]), path)
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (
@@ -92,8 +92,37 @@ def test_a_report_that_cannot_be_written_is_said_and_does_not_fail_the_job(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "no" / "such" / "folder.json"
-    publish(commit_report([message(0)]), str(path))
-    assert f"could not be written to reportPath {path}" in capsys.readouterr().err
+    publish(commit_report([message(0)]), path)
+    publish(commit_report([message(0)], 7), path)
+    assert capsys.readouterr().err.count(f"could not be written to reportPath {path}: ") == 2
+
+
+@pytest.mark.parametrize("batch_id", [None, 3])
+def test_a_report_over_a_folder_leaves_nothing_behind(
+    batch_id: int | None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    publish(commit_report([message(0)], batch_id), folder)
+    assert f"could not be written to reportPath {folder}: " in capsys.readouterr().err
+    assert list(tmp_path.rglob("*")) == [folder]
+
+
+@pytest.mark.parametrize("path", [Path(), Path("a\0b"), Path("/")])
+def test_no_path_however_odd_fails_the_job(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    publish(commit_report([message(0)]), path)
+    assert "could not be written to reportPath" in capsys.readouterr().err
+
+
+def test_a_driver_without_stderr_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    closed = (tmp_path / "stderr").open("w")
+    closed.close()
+    for stderr in (None, closed):
+        monkeypatch.setattr("sys.stderr", stderr)
+        publish(commit_report([message(0)]), tmp_path / "report.json")
+        assert json.loads((tmp_path / "report.json").read_text())["tasks"] == 1
 
 
 def test_abort_never_raises() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from spark_kafka_sink.spark.memory import keep_heap
 
 FAULTS = """
 import resource, sys
@@ -34,3 +37,32 @@ def faults(how: str) -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator is what is set")
 def test_freed_memory_is_used_again() -> None:
     assert faults("keep") < faults("default") / 10
+
+
+class Allocator:
+    """An allocator's mallopt, as glibc has it, with the largest mmap threshold that it takes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.mmap_threshold: int | None = None
+        self.trim_threshold: int | None = None
+
+    def mallopt(self, option: int, value: int) -> int:
+        """Set an option; 1 where it was taken."""
+        if option == -3:
+            if value > self.most_bytes:
+                return 0
+            self.mmap_threshold = value
+        elif option == -1:
+            self.trim_threshold = value
+        return 1
+
+
+def test_old_glibc_takes_the_thresholds_and_one_that_refuses_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for most, taken in ((32 << 20, (32 << 20, 64 << 20)), (16 << 20, (None, None))):
+        libc = Allocator(most)
+        monkeypatch.setattr(ctypes, "CDLL", lambda _name, libc=libc: libc)
+        keep_heap()
+        assert (libc.mmap_threshold, libc.trim_threshold) == taken

@@ -1,0 +1,119 @@
+"""What is checked when a write is planned, and that nothing of it is when one is committed."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructType
+
+from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException
+from spark_kafka_sink.serde.columns import read_rows
+from spark_kafka_sink.spark.commit import SinkCommitMessage
+from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.preflight import check_report_path
+from spark_kafka_sink.spark.schema import check_schema
+
+SCHEMA = StructType().add("value", StringType())
+NAMES = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+
+
+@pytest.fixture
+def dead_address() -> Iterator[str]:
+    """An address at which nobody listens."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{nobody.getsockname()[1]}"
+
+
+def report_path(value: str) -> Path | None:
+    """Give what the option reportPath is understood as."""
+    return sink_options(NAMES | {"reportPath": value}).report_path
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        ("/a/b c.json", "/a/b c.json"),
+        ("report.json", "report.json"),
+        ("file:/a/b.json", "/a/b.json"),
+        ("file:///a/b.json", "/a/b.json"),
+        ("FILE:///a/b.json", "/a/b.json"),
+        ("file://localhost/a/b.json", "/a/b.json"),
+    ],
+)
+def test_a_report_path_is_a_path_or_a_file_uri(written: str, path: str) -> None:
+    assert report_path(written) == Path(path)
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("", "empty"),
+        ("  ", "empty"),
+        ("hdfs:///a/b.json", "'hdfs:///a/b.json', which is not on the driver"),
+        ("s3a://bucket/b.json", "'s3a://bucket/b.json', which is not on the driver"),
+        ("dbfs:/a/b.json", "'dbfs:/a/b.json', which is not on the driver"),
+    ],
+)
+def test_what_is_no_file_of_the_driver_is_refused(written: str, found: str) -> None:
+    with pytest.raises(ConfigException) as refused:
+        report_path(written)
+    assert f"option reportPath is {found}: expected a file on the driver" in str(refused.value)
+
+
+def test_a_report_needs_a_file_in_a_folder_that_exists(tmp_path: Path) -> None:
+    for path, found in (
+        (tmp_path, "a folder"),
+        (tmp_path / "no" / "such.json", f"in the folder {tmp_path / 'no'}, which does not exist"),
+    ):
+        with pytest.raises(ConfigException) as refused:
+            check_report_path(sink_options(NAMES | {"reportPath": str(path)}))
+        assert f"option reportPath is {path}, {found}" in str(refused.value)
+    for path in (tmp_path / "new.json", Path("report-of-a-test.json")):
+        check_report_path(sink_options(NAMES | {"reportPath": str(path)}))
+    assert list(tmp_path.iterdir()) == [], "the check wrote something"
+
+
+def test_a_write_is_not_planned_where_the_topic_cannot_be_asked_for(dead_address: str) -> None:
+    options = NAMES | {"kafka.bootstrap.servers": dead_address, "kafka.max.block.ms": "300"}
+    for plan in (KafkaDataSource(options).writer, KafkaDataSource(options).streamWriter):
+        with pytest.raises(TimeoutException, match=r"Topic t not .*kafka\.max\.block\.ms=300"):
+            plan(SCHEMA, overwrite=False)
+
+
+def test_a_write_is_not_planned_where_the_report_cannot_be_written() -> None:
+    options = NAMES | {"reportPath": "/no/such/folder/report.json"}
+    for plan in (KafkaDataSource(options).writer, KafkaDataSource(options).streamWriter):
+        with pytest.raises(ConfigException, match="option reportPath is"):
+            plan(SCHEMA, overwrite=False)
+
+
+def test_a_commit_asks_nobody_and_checks_nothing(
+    dead_address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = NAMES | {
+        "kafka.bootstrap.servers": dead_address,
+        "reportPath": "/no/such/folder/report.json",
+    }
+    source = pickle.loads(pickle.dumps(KafkaDataSource(options)))
+    done = SinkCommitMessage(task=0, attempt=0, rows=1, seconds=0.0, partitions=[])
+    source.streamWriter(SCHEMA, overwrite=False).commit([done], 1)
+    assert "wrote 1 rows" in capsys.readouterr().err
+
+
+def test_driver_and_task_say_the_same_of_a_column_that_is_missing() -> None:
+    for columns, topic in ((["key"], "t"), (["value"], None)):
+        schema = StructType()
+        for name in columns:
+            schema.add(name, StringType())
+        with pytest.raises(DataException) as planned:
+            check_schema(schema, topic)
+        with pytest.raises(DataException) as read:
+            read_rows(pa.record_batch({name: ["x"] for name in columns}), topic, 0)
+        assert str(planned.value).startswith(str(read.value))
