@@ -19,15 +19,13 @@ def arrived() -> list[Record]:
     for number in range(COUNT):
         row = expected(number, PARTITIONS)
         partition = 2 if row.partition is None else row.partition
-        records.append(
-            Record(partition, number, row.timestamp_ms, row.key, row.value, row.headers)
-        )
+        records.append(Record(partition, number, row.timestamp_ms, row.key, row.value, row.headers))
     return records
 
 
 def changed(number: int, **fields: object) -> Callable[[list[Record]], None]:
     def change(records: list[Record]) -> None:
-        records[number] = records[number]._replace(**fields)
+        records[number] = records[number]._replace(**fields)  # type: ignore[arg-type]  # each by its name
 
     return change
 

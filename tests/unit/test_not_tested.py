@@ -26,8 +26,7 @@ def test_without():
     pass
 """
 NO_MAVEN = (
-    "Apache Kafka 4.3.1 and 3.9.2 cannot be fetched: "
-    "install Maven, so that `mvn` is on the PATH.\n"
+    "Apache Kafka 4.3.1 and 3.9.2 cannot be fetched: install Maven, so that `mvn` is on the PATH.\n"
 )
 NO_JAVA = (
     "Apache Kafka 4.3.1 and 3.9.2 cannot run: "
@@ -68,7 +67,7 @@ def run_tests(folder: Path, *, has_java: bool = True, **environment: str) -> tup
 
 @pytest.mark.parametrize(("has_java", "reason"), [(True, NO_MAVEN), (False, NO_JAVA)])
 def test_a_green_run_without_brokers_says_what_it_did_not_test(
-    tmp_path: Path, has_java: bool, reason: str
+    tmp_path: Path, *, has_java: bool, reason: str
 ) -> None:
     code, said = run_tests(tmp_path, has_java=has_java)
     assert code == 0, said
