@@ -236,9 +236,8 @@ def read_properties(spark: SparkSession, path: Path) -> dict[str, str]:
         finally:
             stream.close()
     except (Py4JJavaError, PySparkException) as error:
-        java_error = getattr(error, "java_exception", None)
-        reason = str(error) if java_error is None else java_error.getMessage()
-        message = f"--config {path} cannot be read as Java properties: {running.sentence(reason)}"
+        reason = running.sentence(str(getattr(error, "java_exception", error)))
+        message = f"--config {path} cannot be read as Java properties: {reason}"
         raise running.JobError(message) from None
     names = [str(name) for name in properties.stringPropertyNames()]
     return {_writer_name(name): str(properties.getProperty(name)) for name in names}
