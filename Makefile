@@ -8,6 +8,21 @@ SOURCES := pyproject.toml pyspark_pykafka.py $(shell find spark_kafka_sink -name
 # Workers of Spark run the Python that PYSPARK_PYTHON names; nothing listens beyond loopback.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export SPARK_LOCAL_IP := 127.0.0.1
+# Spark runs the Java of JAVA_HOME; so do the tests, which look for java on the PATH.
+JAVA_PATH := $(if $(JAVA_HOME),PATH="$(JAVA_HOME)/bin:$$PATH")
+
+ifneq ($(filter-out 0 1,$(STREAM)),)
+$(error STREAM is '$(STREAM)': expected 1, for streams too, or 0)
+endif
+
+# An environment without a pip that works was broken off in the making: it is made again.
+define make_environment
+@$(1)/bin/python -m pip show --quiet pip > /dev/null 2>&1 || { \
+	$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { \
+		echo "Python's modules venv and ensurepip are missing: install them (Debian: apt install python3-venv)." >&2; exit 1; }; \
+	$(PYTHON) -m venv $(1) || { \
+		echo "The virtual environment $(1) could not be made, for what is said above; 'make clean' removes what there is of it." >&2; exit 1; }; }
+endef
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-faults check soak bench clean java python
@@ -16,15 +31,15 @@ help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
 
 demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too
-	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(STREAM),--stream)
+	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream)
 
 test: java check  ## lint and the whole suite, on real brokers
-	@PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
-	@exec $(BIN)/pytest $(ARGS)
+	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
+	@$(JAVA_PATH) exec $(BIN)/pytest $(ARGS)
 
 test-faults: java $(VENV)/.test  ## an hour of random faults of network and brokers; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
-	@PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
-	@FAULT_ROUNDS=$(or $(ROUNDS),150) exec $(BIN)/pytest -s --timeout 7200 tests/integration/test_faults.py tests/integration/test_cluster_faults.py $(ARGS)
+	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
+	@$(JAVA_PATH) FAULT_ROUNDS=$(or $(ROUNDS),150) exec $(BIN)/pytest -s --timeout 7200 tests/integration/test_faults.py tests/integration/test_cluster_faults.py $(ARGS)
 
 check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/ruff format --check .
@@ -36,22 +51,20 @@ soak: $(VENV)/.test  ## the producer in a simulated cluster with faults, on ever
 	@PYTHONPATH=tests exec $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
 
 bench: java .venv-bench/.bench  ## this sink, Spark's own, and the broker's ceiling, in one run; ARGS="--cells 100B 1KB 10KB"
-	@PYTHONPATH=tests PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
+	@$(JAVA_PATH) PYTHONPATH=tests PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
 
 clean:  ## remove the virtual environment and caches of tools
 	rm -rf $(VENV) .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-java:
-	@command -v java > /dev/null || { echo "Java is missing: install a JDK or JRE of version 17 or newer, so that 'java' is on the PATH." >&2; exit 1; }
+java: python
+	@$(PYTHON) jobs/java_version.py
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { echo "Python 3.11 or newer is missing: install it, or name one with 'make PYTHON=/path/to/python3'." >&2; exit 1; }
 
-$(BIN)/python: | python
-	@$(PYTHON) -m venv $(VENV)
-
 # The wheel is installed, not the checkout: Spark finds data sources among installed modules only.
-$(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | $(BIN)/python
+$(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
+	$(call make_environment,$(VENV))
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
 	@$(BIN)/pip install --quiet --disable-pip-version-check ".[$*]"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
@@ -59,8 +72,8 @@ $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | $(BIN)/python
 
 # The benchmark has an environment of its own: Spark's own sink is not published for every Spark.
 .venv-bench/.bench: $(SOURCES) | python
+	$(call make_environment,.venv-bench)
 	@echo "installing spark-kafka-sink[bench] into .venv-bench …"
-	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
 	@.venv-bench/bin/pip install --quiet --disable-pip-version-check ".[bench]"
 	@.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
 	@touch $@

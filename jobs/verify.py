@@ -3,9 +3,10 @@ r"""Reads a topic back with confluent-kafka and compares it with the source it w
     spark-submit jobs/verify.py --bootstrap host:9092 --topic flights \
         --source data/flights.parquet --key carrier,flight --headers origin,dest
 
-Give it the arguments of produce.py (or stream.py). Count and digest of key, value and headers are
-computed twice: of the source by Spark, of the topic in Python. Exit code 0: they agree; 1: they
-differ; 2: they could not be compared.
+Give it what produce.py or stream.py was given of the three groups of arguments below: source, rows
+to records, Kafka. Count and digest of key, value and headers are computed twice: of the source by
+Spark, of the topic in Python. Exit code 0: they agree; 1: they differ; 2: they could not be
+compared.
 """
 
 from __future__ import annotations

@@ -111,6 +111,11 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
+def is_sink_option(name: str) -> bool:
+    """Tell whether a name is known here, however it is written, without being the producer's."""
+    return name.lower() in _OWN.keys() | _SOURCE_ONLY and not name.lower().startswith(_KAFKA)
+
+
 def _lenient(value: str) -> bool:
     if value.lower() not in ("error", "warn"):
         message = f"option unknownOptions is {value!r}: expected error or warn"

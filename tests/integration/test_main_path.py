@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from support.flights import check_every_row_once, rows
 from support.kafka_cluster import KafkaCluster
-from support.readers import READERS, read_at_least
+from support.readers import READERS, Record, read_at_least
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -43,10 +45,20 @@ def test_a_million_rows_arrive_once_in_order_and_where_java_would_put_them(
 
     report = json.loads(report_path.read_text())
     assert (report["rows"], report["tasks"]) == (count, tasks)
+    check_partitions(report, records, range(partitions))
+
+
+def check_partitions(report: dict[str, Any], records: list[Record], numbers: Sequence[int]) -> None:
+    """Assert that a report tells of each partition what a reader found there."""
+    assert [entry["partition"] for entry in report["partitions"]] == list(numbers)
+    assert sum(entry["records"] for entry in report["partitions"]) == len(records)
+    offsets: dict[int, list[int]] = {number: [] for number in numbers}
+    for record in records:
+        offsets[record.partition].append(record.offset)
     for entry in report["partitions"]:
-        offsets = [r.offset for r in records if r.partition == entry["partition"]]
-        assert entry["records"] == len(offsets)
-        assert (entry["first_offset"], entry["last_offset"]) == (min(offsets), max(offsets))
+        found = offsets[entry["partition"]]
+        assert entry["records"] == len(found)
+        assert (entry["first_offset"], entry["last_offset"]) == (min(found), max(found))
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -14,10 +14,10 @@ from .conftest import ROOT
 CONF = ROOT / "conf"
 OPTION = re.compile(r"^#?([a-z.0-9]+)=(.*)$")
 WITHOUT_DEFAULT = {"bootstrap.servers", "topic"}
+# A task of Spark cannot own a transactional id, and the sink refuses one.
+NOT_OF_THE_SINK = {"transactional.id", "transaction.timeout.ms"}
 # The file proposes another value, and says so.
 PROPOSED = {"compression.type", "partitioner.class"}
-# A task of Spark owns no transaction.
-NOT_FOR_TASKS = {"transactional.id", "transaction.timeout.ms"}
 # Alone, it is its own maximum, as the file says.
 CONSTANT_ALONE = {"reconnect.backoff.ms"}
 
@@ -35,7 +35,7 @@ def test_no_option_is_set_until_a_user_sets_it() -> None:
 
 def test_every_option_of_the_producer_has_its_line_and_no_other() -> None:
     known = {each.encode_name for each in option_fields()}
-    assert options().keys() - {"topic"} == known - NOT_FOR_TASKS
+    assert options().keys() - {"topic"} == known - NOT_OF_THE_SINK
 
 
 def test_all_options_together_are_accepted() -> None:

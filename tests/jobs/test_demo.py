@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -62,29 +61,8 @@ def test_old_java_is_one_sentence(tmp_path: Path) -> None:
     ended = run_demo(str(tmp_path))
     assert ended.returncode == 2
     assert ended.stderr.startswith("demo.py: Java is too old for Spark: ")
-    assert JAVA_8 in ended.stderr
+    assert "is of version 8; install a JDK or JRE of version 17 or newer" in ended.stderr
     assert ended.stderr.count("\n") == 1
-
-
-def test_make_demo_says_that_java_is_missing(tmp_path: Path) -> None:
-    make = shutil.which("make")
-    if make is None:
-        pytest.skip("make is not installed")
-    for tool in ("sh", "find", "grep", "sed"):
-        (tmp_path / tool).symlink_to(shutil.which(tool) or pytest.fail(f"{tool} is missing"))
-    ended = subprocess.run(
-        [make, "--silent", "demo"],
-        cwd=ROOT,
-        env={"PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-    )
-    assert ended.returncode != 0
-    said = [line for line in ended.stderr.splitlines() if not line.startswith("make: ***")]
-    assert len(said) == 1
-    assert said[0].startswith("Java is missing: install a JDK or JRE of version 17 or newer")
 
 
 @pytest.fixture

@@ -16,7 +16,9 @@ from support.readers import read_with_confluent
 
 from .conftest import ROOT, TIMEOUT_S, RunMany, SubmitAll, command
 
-JOBS = ("produce.py", "verify.py", "stream.py", "demo.py")
+JOBS = ("produce.py", "verify.py", "stream.py", "demo.py", "bench.py")
+# The groups of arguments that verify.py is to be given, as its help says.
+SHARED = ("source", "rows to records", "Kafka")
 
 
 @pytest.mark.spark
@@ -26,6 +28,29 @@ def test_every_job_has_help(submit_all: SubmitAll) -> None:
     for job, end in zip(JOBS, ended, strict=True):
         assert end.code == 0, end.output
         assert f"usage: {job} " in end.output
+
+
+def groups_of_help(job: str) -> dict[str, str]:
+    """Give the parts of a job's help by their titles."""
+    ended = subprocess.run(
+        [sys.executable, f"jobs/{job}", "--help"],
+        cwd=ROOT,
+        env=os.environ | {"COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    parts = re.split(r"^(\w[\w ]*):\n", ended.stdout, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True)) | {"": parts[0]}
+
+
+def test_verify_takes_the_groups_of_arguments_that_its_help_names() -> None:
+    verify, produce, stream = map(groups_of_help, ("verify.py", "produce.py", "stream.py"))
+    assert "of the three groups of arguments below: source, rows\nto records, Kafka." in verify[""]
+    for title in SHARED:
+        assert verify[title].strip() == produce[title].strip() == stream[title].strip()
+    assert produce.keys() == {"", "options", *SHARED}
 
 
 @pytest.mark.spark
@@ -42,6 +67,7 @@ def test_every_job_has_help(submit_all: SubmitAll) -> None:
         ("produce.py", ["--format", "csv"], "--format and --read-option say how to read"),
         ("verify.py", ["--format", "xml"], "argument --format: invalid choice: 'xml'"),
         ("verify.py", ["--timeout", "x"], "argument --timeout: invalid float value: 'x'"),
+        ("verify.py", ["--checkpoint", "c"], "unrecognized arguments: --checkpoint c"),
         ("stream.py", [], "the following arguments are required: --checkpoint"),
         ("stream.py", ["--checkpoint", "c"], "a stream reads a folder of files"),
         (
@@ -114,10 +140,12 @@ def test_produce_has_progress_and_report_and_verify_an_exit_code(
     assert producer.flush(60) == 0
     arguments = ["--source", str(source), "--key", "value", "--bootstrap", kafka.bootstrap]
     arguments += ["--config", "conf/producer.properties", "--topic"]
-    produced, verified = submit_all(
+    produced, verified, refused = submit_all(
         [
             command("jobs/produce.py", *arguments, topic),
             command("jobs/verify.py", *arguments, one_missing),
+            # No record is small enough, so that every task fails.
+            command("jobs/produce.py", *arguments, topic, "--option", "max.request.size=10"),
         ]
     )
     assert produced.code == 0, produced.output
@@ -135,3 +163,8 @@ def test_produce_has_progress_and_report_and_verify_an_exit_code(
     assert verified.lines[-1] == (
         f"verify.py: topic {one_missing} has 999 records, the source 1,000: 1 are missing"
     )
+    assert refused.code == 2, refused.output
+    assert refused.lines[-1].startswith("produce.py: ")
+    assert "max.request.size" in refused.lines[-1]
+    # That Spark gives the write up is no news beside the reason.
+    assert not re.search("(AppendDataExec|DataWritingSparkTask): ", refused.output)

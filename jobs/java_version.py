@@ -1,0 +1,39 @@
+"""The one check of Java: there must be one that Spark runs on, and it is what Spark will take.
+
+`make` runs it before anything is installed, so it imports nothing but Python's own modules.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+_OLDEST: Final = 17
+_WANTED: Final = f"install a JDK or JRE of version {_OLDEST} or newer"
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+def problem() -> str | None:
+    """Say in one sentence what stands against Java here; None where nothing does."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    if found is None:
+        where = f"JAVA_HOME is {home}, which has none" if home else "there is none on the PATH"
+        return f"Java is missing: {where}; {_WANTED}"
+    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)  # noqa: S603 - the user's Java
+    version = _VERSION.search(said.stderr)
+    if version is None:
+        first_line = said.stderr.partition("\n")[0]
+        return f"Java does not tell its version: {found} -version says {first_line!r}; {_WANTED}"
+    if int(version[1]) < _OLDEST:
+        return f"Java is too old for Spark: {found} is of version {version[1]}; {_WANTED}"
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(problem())

@@ -1,0 +1,206 @@
+"""The Makefile, run by make with a PATH of its own: what is missing or broken is one sentence."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 60
+NEEDS_JAVA = ("demo", "test", "test-faults", "bench")
+JAVA_8 = "echo 'java version \"1.8.0_412\"' >&2"
+JAVA_21 = "echo 'openjdk version \"21.0.1\"' >&2"
+
+# A python3 that makes environments as its last lines say, and otherwise is this one.
+PYTHON = f"""
+case "$*" in
+    "-m venv "*) ;;
+    *) exec {sys.executable} "$@" ;;
+esac
+mkdir -p $3/bin
+"""
+# Every command of the environment says how it was called, and which java it would find.
+WHOLE = (
+    "for each in python pip pytest ruff mypy lint-imports; do ln -sf {command} $3/bin/$each; done"
+)
+COMMAND = 'echo "${0##*/} $*"; echo "java: $(command -v java)"'
+# What is there before pip is; then venv fails, or Ctrl-C ends it.
+WITHOUT_PIP = "ln -sf {false} $3/bin/python; echo 'disk full' >&2; "
+FAILS, STOPPED = WITHOUT_PIP + "exit 1", WITHOUT_PIP + "kill -INT $$"
+WITHOUT_ENSUREPIP = 'case "$*" in *ensurepip*) exit 1 ;; esac'
+
+
+def write_command(path: Path, script: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+class Project:
+    """A folder with the Makefile and what it names, and the only folder on its PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder / "project", folder / "path"
+        for each in (self.folder, self.path):
+            each.mkdir()
+        for name in ("Makefile", "jobs", "pyproject.toml", "pyspark_pykafka.py"):
+            (self.folder / name).symlink_to(ROOT / name)
+        (self.folder / "spark_kafka_sink").mkdir()
+        for tool in ("sh", "find", "grep", "sed", "touch", "mkdir", "ln"):
+            (self.path / tool).symlink_to(shutil.which(tool) or pytest.fail(f"no {tool} here"))
+        self.command = write_command(folder / "environment" / "command", COMMAND)
+        self.has_java(JAVA_21)
+        self.makes_environments(WHOLE)
+
+    def has_java(self, script: str) -> None:
+        """Put a java on the PATH."""
+        write_command(self.path / "java", script)
+
+    def makes_environments(self, script: str, before: str = "") -> None:
+        """Put a python3 on the PATH whose venv does so."""
+        made = script.format(command=self.command, false=shutil.which("false"))
+        write_command(self.path / "python3", before + PYTHON + made)
+
+    def make(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run make."""
+        return subprocess.run(
+            [shutil.which("make") or "make", "--silent", *arguments],
+            cwd=self.folder,
+            env={"PATH": str(self.path), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+
+    def refusal(self, *arguments: str, **environment: str) -> list[str]:
+        """Run make, which must fail; give what was said besides make's own line."""
+        ended = self.make(*arguments, **environment)
+        assert ended.returncode != 0, ended.stdout
+        assert ended.stdout == ""
+        lines = ended.stderr.splitlines()
+        return [line for line in lines if not line.startswith(("make: ***", "make: Deleting"))]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    return Project(tmp_path)
+
+
+@pytest.mark.parametrize("target", NEEDS_JAVA)
+def test_missing_java_is_one_sentence(project: Project, target: str) -> None:
+    (project.path / "java").unlink()
+    assert project.refusal(target) == [
+        "Java is missing: there is none on the PATH; install a JDK or JRE of version 17 or newer"
+    ]
+
+
+@pytest.mark.parametrize("target", NEEDS_JAVA)
+def test_old_java_is_one_sentence(project: Project, target: str) -> None:
+    project.has_java(JAVA_8)
+    assert project.refusal(target) == [
+        f"Java is too old for Spark: {project.path}/java is of version 8; "
+        "install a JDK or JRE of version 17 or newer"
+    ]
+
+
+def test_what_is_no_java_is_one_sentence(project: Project) -> None:
+    project.has_java("echo 'no runtime here' >&2")
+    assert project.refusal("demo") == [
+        f"Java does not tell its version: {project.path}/java -version says 'no runtime here'; "
+        "install a JDK or JRE of version 17 or newer"
+    ]
+
+
+def test_java_home_without_java_is_one_sentence(project: Project) -> None:
+    assert project.refusal("demo", JAVA_HOME="/nowhere") == [
+        "Java is missing: JAVA_HOME is /nowhere, which has none; "
+        "install a JDK or JRE of version 17 or newer"
+    ]
+
+
+@pytest.mark.parametrize("on_the_path", [None, JAVA_8], ids=["none", "an old one"])
+def test_the_java_of_java_home_is_enough(
+    project: Project, tmp_path: Path, on_the_path: str | None
+) -> None:
+    (project.path / "java").unlink()
+    if on_the_path is not None:
+        project.has_java(on_the_path)
+    (tmp_path / "jdk").mkdir()
+    java = write_command(tmp_path / "jdk" / "bin" / "java", JAVA_21)
+    ended = project.make("test", JAVA_HOME=str(tmp_path / "jdk"))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith(f"pytest \njava: {java}\n")
+
+
+def test_old_python_is_one_sentence(project: Project) -> None:
+    write_command(project.path / "python3", "exit 1")
+    (said,) = project.refusal("demo")
+    assert said.startswith("Python 3.11 or newer is missing: install it, or name one with")
+
+
+@pytest.mark.parametrize("target", NEEDS_JAVA)
+def test_python_without_venv_is_one_sentence_however_often(project: Project, target: str) -> None:
+    project.makes_environments(WHOLE, before=WITHOUT_ENSUREPIP)
+    for _ in range(2):
+        (said,) = project.refusal(target)
+        assert said.startswith("Python's modules venv and ensurepip are missing: install them")
+
+
+def test_an_environment_that_cannot_be_made_is_told_however_often(project: Project) -> None:
+    project.makes_environments(FAILS)
+    for _ in range(2):
+        reason, said = project.refusal("demo")
+        assert reason == "disk full"
+        assert said.startswith("The virtual environment .venv could not be made")
+
+
+@pytest.mark.parametrize("broken_off", [FAILS, STOPPED], ids=["failed", "stopped"])
+@pytest.mark.parametrize(
+    ("target", "says"), [("demo", "python jobs/demo.py"), ("bench", "python -m support.run_bench")]
+)
+def test_an_environment_that_was_broken_off_is_made_again(
+    project: Project, broken_off: str, target: str, says: str
+) -> None:
+    project.makes_environments(broken_off)
+    project.refusal(target)
+    project.makes_environments(WHOLE)
+    ended = project.make(target)
+    assert ended.returncode == 0, ended.stderr
+    assert says in ended.stdout
+
+
+def test_an_environment_that_is_there_is_used(project: Project) -> None:
+    assert project.make("demo").returncode == 0
+    project.makes_environments(FAILS)
+    (project.folder / ".venv" / ".demo").unlink()
+    ended = project.make("demo")
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("STREAM=1", "python jobs/demo.py --stream"),
+        ("STREAM=0", "python jobs/demo.py"),
+        ("STREAM=", "python jobs/demo.py"),
+        ("BOOTSTRAP=h:1", "python jobs/demo.py --bootstrap h:1"),
+    ],
+)
+def test_settings_of_the_demo(project: Project, setting: str, says: str) -> None:
+    ended = project.make("demo", setting)
+    assert ended.returncode == 0, ended.stderr
+    said = [line.split() for line in ended.stdout.splitlines()]
+    assert says.split() in said
+
+
+def test_a_stream_that_is_neither_0_nor_1_is_refused(project: Project) -> None:
+    (said,) = project.refusal("demo", "STREAM=yes")
+    assert "STREAM is 'yes': expected 1, for streams too, or 0" in said

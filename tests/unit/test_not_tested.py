@@ -1,0 +1,90 @@
+"""Without Kafka: a run that tested less says so, and REQUIRE_KAFKA=1 makes that a failure."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+TIMEOUT_S = 120
+NEEDS_KAFKA = """
+import pytest
+
+@pytest.mark.kafka
+def test_on_a_broker(kafka):
+    pass
+
+@pytest.mark.kafka
+def test_on_an_old_broker(old_kafka):
+    pass
+
+def test_without():
+    pass
+"""
+NO_MAVEN = (
+    "Apache Kafka 4.3.1 and 3.9.2 cannot be fetched: install Maven, so that `mvn` is on the PATH.\n"
+)
+NO_JAVA = (
+    "Apache Kafka 4.3.1 and 3.9.2 cannot run: "
+    "install Java 17 or newer, so that `java` is on the PATH.\n"
+)
+
+
+def run(folder: Path, *command: str, has_java: bool = True, **environment: str) -> tuple[int, str]:
+    """Run a module with nothing in the cache and no Maven; give exit code and output."""
+    path = folder / "path"
+    path.mkdir()
+    if has_java:
+        (path / "java").write_text("#!/bin/sh\n")
+        (path / "java").chmod(0o755)
+    given = {name: value for name, value in os.environ.items() if name != "REQUIRE_KAFKA"}
+    given |= {"PATH": str(path), "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(TESTS)}
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=TESTS.parent,
+        env=given | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    return done.returncode, done.stdout
+
+
+def run_tests(folder: Path, *, has_java: bool = True, **environment: str) -> tuple[int, str]:
+    """Run tests that need Kafka, by the conftest.py of all tests."""
+    (folder / "test_needs_kafka.py").write_text(NEEDS_KAFKA)
+    options = ["-p", "conftest", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    options += ["-c", str(TESTS.parent / "pyproject.toml"), "--rootdir", str(folder)]
+    test = str(folder / "test_needs_kafka.py")
+    return run(folder, "pytest", *options, test, has_java=has_java, **environment)
+
+
+@pytest.mark.parametrize(("has_java", "reason"), [(True, NO_MAVEN), (False, NO_JAVA)])
+def test_a_green_run_without_brokers_says_what_it_did_not_test(
+    tmp_path: Path, *, has_java: bool, reason: str
+) -> None:
+    code, said = run_tests(tmp_path, has_java=has_java)
+    assert code == 0, said
+    assert " NOT TESTED =" in said
+    assert f"\nNo test ran on real brokers. {reason}" in said
+    assert "= 1 passed, 2 skipped in " in said
+
+
+def test_brokers_that_are_required_and_missing_fail_the_run(tmp_path: Path) -> None:
+    code, said = run_tests(tmp_path, REQUIRE_KAFKA="1")
+    assert code == 1, said
+    assert f"\nNo test ran on real brokers. {NO_MAVEN}" in said
+    assert "= 1 passed, 2 errors in " in said
+    assert "skipped" not in said
+
+
+@pytest.mark.parametrize(("required", "code"), [("0", 0), ("1", 1)])
+def test_fetching_without_maven_is_one_sentence(tmp_path: Path, required: str, code: int) -> None:
+    ended = run(tmp_path, "support.fetch_kafka", REQUIRE_KAFKA=required)
+    assert ended == (code, NO_MAVEN)
