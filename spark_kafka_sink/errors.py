@@ -252,7 +252,7 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
 # What a user can do about an error code; {} is what the user writes before an option's name.
 _ADVICE: Final = {
     3: "create the topic, or let the brokers do it (auto.create.topics.enable)",
-    10: "lower {}batch.size and {}max.request.size, or raise the topic's max.message.bytes",
+    10: "make the record smaller, or raise the topic's max.message.bytes",
     17: "topic names have 1 to 249 of the characters a-z A-Z 0-9 . _ -",
     18: "lower {}batch.size, or raise the topic's segment.bytes",
     19: "fewer replicas are in sync than min.insync.replicas asks for",
