@@ -82,8 +82,6 @@ class ClusterMetadata:
         rebootstrap_after_s: float | None = None,
     ) -> None:
         self.nodes: Mapping[int, Node] = {}
-        self.cluster_id: str | None = None
-        self.controller_id = _NO_NODE
         self.version = 0
         self._max_age_s = max_age_s
         self._max_idle_s = max_idle_s
@@ -258,8 +256,6 @@ class ClusterMetadata:
             b.node_id: Node(id=b.node_id, host=b.host, port=b.port, rack=b.rack)
             for b in response.brokers
         }
-        self.cluster_id = response.cluster_id
-        self.controller_id = response.controller_id
         self._same_answers += 1
         for topic in response.topics:
             self._take_topic(topic, reliable_epochs=reliable_epochs)

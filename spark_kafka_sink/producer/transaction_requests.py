@@ -101,11 +101,6 @@ class TransactionalRequest:
     attempts: int = 0
     retry_at: float = 0.0
 
-    @property
-    def ends_transaction(self) -> bool:
-        """Whether this is the EndTxn."""
-        return self.priority is Priority.END_TXN
-
 
 def find_coordinator(key: CoordinatorKey) -> TransactionalRequest:
     """Ask any broker who coordinates `key`; made for any version: a single key, a batch of one."""

@@ -78,8 +78,3 @@ def batch_header(
 def increment_sequence(sequence: int, increment: int) -> int:
     """Add to a sequence number; after 2**31 - 1 comes 0 (DefaultRecordBatch)."""
     return (sequence + increment) & MAX_SEQUENCE
-
-
-def decrement_sequence(sequence: int, decrement: int) -> int:
-    """Subtract from a sequence number; before 0 comes 2**31 - 1 (DefaultRecordBatch)."""
-    return (sequence - decrement) & MAX_SEQUENCE

@@ -13,7 +13,6 @@ from spark_kafka_sink.records.batch import (
     RECORD_BATCH_OVERHEAD,
     BatchInfo,
     batch_header,
-    decrement_sequence,
     increment_sequence,
 )
 
@@ -86,7 +85,6 @@ def test_sequence_numbers_count_on_past_the_largest_as_in_java(sequence: int, re
     over = sequence > MAX_SEQUENCE - records
     expected = records - (MAX_SEQUENCE - sequence) - 1 if over else sequence + records
     assert increment_sequence(sequence, records) == expected
-    assert decrement_sequence(expected, records) == sequence
 
 
 @pytest.mark.parametrize(
@@ -103,7 +101,3 @@ def test_sequence_numbers_of_the_java_client_s_tests(
     sequence: int, increment: int, expected: int
 ) -> None:
     assert increment_sequence(sequence, increment) == expected
-
-
-def test_before_sequence_0_comes_the_largest() -> None:
-    assert decrement_sequence(0, 1) == MAX_SEQUENCE
