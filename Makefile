@@ -35,8 +35,7 @@ demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOO
 
 test: java check  ## lint and the whole suite, on real brokers
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
-	@$(JAVA_PATH) $(BIN)/pytest -n 2 tests/unit tests/simulation $(ARGS)
-	@$(JAVA_PATH) exec $(BIN)/pytest tests/integration tests/spark tests/jobs $(ARGS)
+	@$(JAVA_PATH) exec $(BIN)/pytest -n 2 --dist loadfile --durations 15 $(ARGS)
 
 test-faults: java $(VENV)/.test  ## an hour of random faults of network and brokers; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
