@@ -207,7 +207,7 @@ def test_memory_that_a_silent_broker_keeps_full_is_an_error_after_max_block_ms(
         producer.flush(30)
         proxied.proxy.inject(Fault(kind=Kind.SILENCE, times=_FOR_EVER))
         said = (
-            r"no room for \d+ bytes within kafka\.max\.block\.ms=500: kafka\.buffer\.memory=50000 "
+            r"no room for \d+ bytes within max\.block\.ms=500: buffer\.memory=50000 "
             "is full of records that no broker has acknowledged yet"
         )
         with pytest.raises(BufferExhaustedException, match=said):
