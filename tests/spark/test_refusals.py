@@ -239,7 +239,7 @@ def test_what_the_topic_refuses_is_told_with_the_way_out(
     topic = new_topic(1, {"max.message.bytes": "5000"})
     with pytest.raises(
         PySparkException,
-        match=r"MESSAGE_TOO_LARGE \(10\).*lower kafka\.batch\.size.*max\.message\.bytes",
+        match=r"MESSAGE_TOO_LARGE \(10\).*make the record smaller.*max\.message\.bytes",
     ):
         save(spark.sql("SELECT repeat('x', 9000) AS value"), kafka.bootstrap, topic)
     future = "CAST(unix_millis(current_timestamp()) + 86400000 AS BIGINT)"

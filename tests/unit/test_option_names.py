@@ -14,7 +14,7 @@ from support.pure_producer import PureProducer, Settings
 import spark_kafka_sink
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.error_codes import MESSAGE_TOO_LARGE
+from spark_kafka_sink.error_codes import UNSUPPORTED_COMPRESSION_TYPE
 from spark_kafka_sink.errors import ConfigException, RecordTooLargeException, TimeoutException
 from spark_kafka_sink.spark.options import sink_options
 
@@ -90,9 +90,9 @@ def test_what_is_late_and_what_brokers_refuse_is_named(prefix: str) -> None:
     producer = PureProducer([1, -1], Settings(option_prefix=prefix, delivery_timeout=30.0))
     producer.append(0, [b"x"])
     producer.ready()
-    producer.answer(producer.poll()[0], MESSAGE_TOO_LARGE)
+    producer.answer(producer.poll()[0], UNSUPPORTED_COMPRESSION_TYPE)
     (refused,) = producer.done()
-    assert f"; lower {prefix}batch.size and {prefix}max.request.size, " in str(refused.error)
+    assert str(refused.error).endswith(f"; choose another {prefix}compression.type")
     producer.append(1, [b"x"])
     producer.now = 30.0
     producer.poll()
