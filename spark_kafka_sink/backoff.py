@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, Self
 
 _MULTIPLIER: Final = 2.0
 _JITTER: Final = 0.2
@@ -20,6 +20,11 @@ class ExponentialBackoff:
 
     base_s: float
     max_s: float
+
+    @classmethod
+    def of_ms(cls, base_ms: int, max_ms: int) -> Self:
+        """Make one of two options, which are in milliseconds."""
+        return cls(base_ms / 1000, max_ms / 1000)
 
     def delay_s(self, attempts: int, random: Random) -> float:
         """Give the wait after `attempts` failed attempts (0: the first retry)."""

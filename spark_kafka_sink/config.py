@@ -181,6 +181,11 @@ class ProducerConfig(
         return -1 if self.acks == "all" else int(self.acks)
 
     @property
+    def rebootstraps(self) -> bool:
+        """Whether the bootstrap addresses are tried again when no broker can be reached."""
+        return self.metadata_recovery_strategy == "rebootstrap"
+
+    @property
     def bootstrap_nodes(self) -> list[Node]:
         """The bootstrap addresses as nodes with the ids -1, -2 and so on."""
         entries = dict.fromkeys(e.strip() for e in self.bootstrap_servers.split(",") if e.strip())

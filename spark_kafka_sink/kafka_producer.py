@@ -294,8 +294,7 @@ class KafkaProducer:
         topic = self._wait_for_topic(name, deadline, check_usable=check)
         while len(topic.leaders) < partitions:
             with self._thread.lock:
-                version = self._thread.metadata.version
-                self._thread.metadata.request_update()
+                version = self._thread.metadata.request_update()
             try:
                 topic = self._wait_for_topic(name, deadline, version, check)
             except TimeoutException as error:

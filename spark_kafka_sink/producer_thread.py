@@ -64,7 +64,9 @@ class ProducerThread:
     def __init__(self, config: ProducerConfig, client_id: str) -> None:
         self._clock = time.monotonic
         random = Random()  # noqa: S311 - jitter, not secrets
-        retry_backoff = _backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+        retry_backoff = ExponentialBackoff.of_ms(
+            config.retry_backoff_ms, config.retry_backoff_max_ms
+        )
         self.accumulator = RecordAccumulator(
             batch_size_bytes=config.batch_size,
             linger_s=config.linger_ms / 1000,
@@ -72,14 +74,13 @@ class ProducerThread:
             delivery_timeout_s=config.delivery_timeout_ms / 1000,
             codec=codec(config.compression_type, config.compression_level),
         )
-        rebootstraps = config.metadata_recovery_strategy == "rebootstrap"
         trigger_s = config.metadata_recovery_rebootstrap_trigger_ms / 1000
         self.metadata = ClusterMetadata(
             config.metadata_max_age_ms / 1000,
             retry_backoff,
             random,
             max_idle_s=config.metadata_max_idle_ms / 1000,
-            rebootstrap_after_s=trigger_s if rebootstraps else None,
+            rebootstrap_after_s=trigger_s if config.rebootstraps else None,
         )
         self.deliveries = Deliveries()
         self.latencies = NodeLatencies(config.partitioner_availability_timeout_ms / 1000)
@@ -135,25 +136,7 @@ class ProducerThread:
                 receive_buffer_bytes=config.receive_buffer_bytes,
                 metrics=network_metrics,
             ),
-            NetworkConfig(
-                client_id=client_id,
-                request_timeout_s=config.request_timeout_ms / 1000,
-                reconnect_backoff=_backoff(
-                    config.reconnect_backoff_ms, config.reconnect_backoff_max_ms
-                ),
-                connection_setup_timeout=_backoff(
-                    config.socket_connection_setup_timeout_ms,
-                    config.socket_connection_setup_timeout_max_ms,
-                ),
-                connections_max_idle_s=(
-                    config.connections_max_idle_ms / 1000
-                    if config.connections_max_idle_ms >= 0
-                    else float("inf")
-                ),
-                client_dns_lookup=config.client_dns_lookup,
-                rebootstraps=rebootstraps,
-                option_prefix=config.option_prefix,
-            ),
+            NetworkConfig.of(config, client_id),
             config.bootstrap_nodes,
             self._clock,
             random,
@@ -345,7 +328,3 @@ class ProducerThread:
 def _tell_owners(batch: ProducerBatch) -> None:
     for span in batch.spans:
         span.owner.completed(span, batch)
-
-
-def _backoff(base_ms: int, max_ms: int) -> ExponentialBackoff:
-    return ExponentialBackoff(base_ms / 1000, max_ms / 1000)

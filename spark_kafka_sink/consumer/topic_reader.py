@@ -18,9 +18,10 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, TypeAlias
 import pyarrow as pa
 
 from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.consumer.list_offsets import Asked, OffsetsByPartition, OffsetsLookup
 from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
-from spark_kafka_sink.consumer.reader_config import ReaderConfig, reader_config
+from spark_kafka_sink.consumer.reader_config import reader_config
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ConfigException, TimeoutException
@@ -60,12 +61,14 @@ class TopicReader:
         self._clock = time.monotonic
         self._random = Random()  # noqa: S311 - jitter, not secrets
         shared = self._config.client
-        self._retry_backoff = _backoff(shared.retry_backoff_ms, shared.retry_backoff_max_ms)
+        self._retry_backoff = ExponentialBackoff.of_ms(
+            shared.retry_backoff_ms, shared.retry_backoff_max_ms
+        )
         self._metadata = ClusterMetadata(
             shared.metadata_max_age_ms / 1000, self._retry_backoff, self._random
         )
         self._metadata_future: RequestFuture | None = None
-        self._client = _network_client(self._config, self._random)
+        self._client = _network_client(shared, self._random)
 
     def __enter__(self) -> Self:
         return self
@@ -294,33 +297,16 @@ class _Wanted(NamedTuple):
     isolation_level: int
 
 
-def _backoff(base_ms: int, max_ms: int) -> ExponentialBackoff:
-    return ExponentialBackoff(base_ms / 1000, max_ms / 1000)
-
-
-def _network_client(config: ReaderConfig, random: Random) -> ConsumerNetworkClient:
-    shared = config.client
+def _network_client(config: ProducerConfig, random: Random) -> ConsumerNetworkClient:
     clock = time.monotonic
-    timeout_s = shared.request_timeout_ms / 1000
-    setup = _backoff(
-        shared.socket_connection_setup_timeout_ms, shared.socket_connection_setup_timeout_max_ms
-    )
     client = NetworkClient(
         Selector(
-            send_buffer_bytes=shared.send_buffer_bytes,
-            receive_buffer_bytes=shared.receive_buffer_bytes,
+            send_buffer_bytes=config.send_buffer_bytes,
+            receive_buffer_bytes=config.receive_buffer_bytes,
         ),
-        NetworkConfig(
-            client_id=shared.client_id,
-            request_timeout_s=timeout_s,
-            reconnect_backoff=_backoff(
-                shared.reconnect_backoff_ms, shared.reconnect_backoff_max_ms
-            ),
-            connection_setup_timeout=setup,
-            connections_max_idle_s=shared.connections_max_idle_ms / 1000,
-        ),
-        shared.bootstrap_nodes,
+        NetworkConfig.of(config, config.client_id),
+        config.bootstrap_nodes,
         clock,
         random,
     )
-    return ConsumerNetworkClient(client, clock, timeout_s)
+    return ConsumerNetworkClient(client, clock, config.request_timeout_ms / 1000)

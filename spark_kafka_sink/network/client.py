@@ -18,10 +18,11 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ProtocolError, UnsupportedVersionException
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
@@ -69,6 +70,26 @@ class NetworkConfig:
     )
     rebootstraps: bool = True
     option_prefix: str = ""
+
+    @classmethod
+    def of(cls, config: ProducerConfig, client_id: str) -> Self:
+        """Take what concerns the network from a configuration."""
+        idle_ms = config.connections_max_idle_ms
+        return cls(
+            client_id=client_id,
+            request_timeout_s=config.request_timeout_ms / 1000,
+            reconnect_backoff=ExponentialBackoff.of_ms(
+                config.reconnect_backoff_ms, config.reconnect_backoff_max_ms
+            ),
+            connection_setup_timeout=ExponentialBackoff.of_ms(
+                config.socket_connection_setup_timeout_ms,
+                config.socket_connection_setup_timeout_max_ms,
+            ),
+            connections_max_idle_s=idle_ms / 1000 if idle_ms >= 0 else _NEVER,
+            client_dns_lookup=config.client_dns_lookup,
+            rebootstraps=config.rebootstraps,
+            option_prefix=config.option_prefix,
+        )
 
 
 class NetworkClient:
