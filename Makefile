@@ -37,7 +37,7 @@ test: java check  ## lint and the whole suite, on real brokers
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
 	@$(JAVA_PATH) exec $(BIN)/pytest -n 2 --dist loadfile --durations 15 $(ARGS)
 
-test-faults: java $(VENV)/.test  ## an hour of random faults of network and brokers; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
+test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
 	@$(JAVA_PATH) FAULT_ROUNDS=$(or $(ROUNDS),150) exec $(BIN)/pytest -s --timeout 7200 tests/integration/test_faults.py tests/integration/test_cluster_faults.py $(ARGS)
 
