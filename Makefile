@@ -47,8 +47,9 @@ check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-soak: $(VENV)/.test  ## the producer in a simulated cluster with faults, on every core; SEEDS=200000 FIRST=0
-	@PYTHONPATH=tests exec $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
+soak: $(VENV)/.test  ## the producer in a simulated cluster with faults, then damaged answers of brokers, on every core; SEEDS=200000 FIRST=0 INPUTS=100000
+	@PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
+	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 -k damaged tests/unit/wire/test_decode_fuzz.py
 
 bench: java .venv-bench/.bench  ## this sink, Spark's own, and the broker's ceiling, in one run; ARGS="--cells 100B 1KB 10KB"
 	@$(JAVA_PATH) PYTHONPATH=tests PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)

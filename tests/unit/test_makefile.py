@@ -203,6 +203,18 @@ def test_settings_of_the_demo(project: Project, setting: str, says: str) -> None
     assert says.split() in said
 
 
+def test_the_soak_is_simulated_clusters_and_then_damaged_answers(project: Project) -> None:
+    write_command(project.command, f'{COMMAND}; echo "inputs: $FUZZ_EXAMPLES"')
+    ended = project.make("soak", "SEEDS=7")
+    assert ended.returncode == 0, ended.stderr
+    assert [line for line in ended.stdout.splitlines() if "java" not in line][-4:] == [
+        "python -m simulation --seeds 7 --first 0",
+        "inputs: ",
+        "pytest -n auto --timeout 7200 -k damaged tests/unit/wire/test_decode_fuzz.py",
+        "inputs: 100000",
+    ]
+
+
 def test_a_stream_that_is_neither_0_nor_1_is_refused(project: Project) -> None:
     (said,) = project.refusal("demo", "STREAM=yes")
     assert "STREAM is 'yes': expected 1, for streams too, or 0" in said
