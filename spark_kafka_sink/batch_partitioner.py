@@ -31,14 +31,19 @@ OPTION: Final = "partitioner.class"
 _LEFT_OPEN: Final = -1
 
 
+def is_users_own(given: object) -> bool:
+    """Whether partitioner.class names a partitioner that is not one of the producer's own."""
+    if isinstance(given, str):
+        return "." in given and given.strip().lower() not in PARTITIONERS
+    return given is not None
+
+
 def load_partitioner(given: object) -> BatchPartitioner | None:
     """Give the callable that partitioner.class names, None for one of the producer's own.
 
     Raises ConfigException.
     """
-    if given is None or (
-        isinstance(given, str) and ("." not in given or given.strip().lower() in PARTITIONERS)
-    ):
+    if not is_users_own(given):
         return None
     partitioner, _ = instance(OPTION, given)
     if not callable(partitioner):

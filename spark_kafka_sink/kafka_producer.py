@@ -8,6 +8,7 @@ until they are a slice (`row_producer`); what happens to the batches afterwards 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -21,8 +22,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from spark_kafka_sink.batch_partitioner import OPTION as PARTITIONER
-from spark_kafka_sink.batch_partitioner import BatchPartitioner, load_partitioner, with_partitions
+from spark_kafka_sink.batch_partitioner import with_partitions
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
@@ -31,7 +31,6 @@ from spark_kafka_sink.errors import (
     KafkaException,
     TimeoutException,
 )
-from spark_kafka_sink.interceptors import INTERCEPTORS, load_interceptors
 from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
@@ -51,10 +50,9 @@ from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.row_future import OnDelivery
 from spark_kafka_sink.row_producer import RowProducer, RowWaits, weakly
 from spark_kafka_sink.serde.columns import read_rows
-from spark_kafka_sink.serializers import load_serializer
 from spark_kafka_sink.slice_appender import SliceAppender
+from spark_kafka_sink.user_code import UserCode, without_user_code
 
-_ROW_OPTIONS = ("key.serializer", "value.serializer", INTERCEPTORS)
 _numbers = itertools.count(1)
 
 
@@ -84,21 +82,14 @@ class KafkaProducer:
         value_serializer: object = None,
     ) -> None:
         given: dict[str, Any] = {}
-        partitioner: BatchPartitioner | None = None
         if isinstance(configs, ProducerConfig):
             config = configs
         else:
             given = dict(configs)
-            partitioner = load_partitioner(given.get(PARTITIONER))
-            if partitioner is not None:
-                del given[PARTITIONER]
-            config = producer_config({k: v for k, v in given.items() if k not in _ROW_OPTIONS})
-        options = {"key.serializer": key_serializer, "value.serializer": value_serializer}
-        serializers = [
-            load_serializer(name, given.get(name) if instance is None else instance, given)
-            for name, instance in options.items()
-        ]
-        interceptors = load_interceptors(given.get(INTERCEPTORS, ()), given)
+            config = producer_config(without_user_code(given))
+        user_code = UserCode(
+            given, key_serializer=key_serializer, value_serializer=value_serializer
+        )
         self._config = config
         prefix = config.option_prefix
         self._record_limits = {
@@ -113,8 +104,7 @@ class KafkaProducer:
                 self._thread, self._thread.transactions, config.max_block_ms
             )
         self._appender = SliceAppender(self._thread, config)
-        self._partitioner = partitioner
-        self._interceptors = interceptors
+        self._user_code = user_code
         self._rows = RowProducer(
             self._thread,
             self._appender,
@@ -128,9 +118,7 @@ class KafkaProducer:
             max_request_size_bytes=config.max_request_size,
             buffer_memory_bytes=config.buffer_memory,
             option_prefix=prefix,
-            serializers=serializers,
-            interceptors=interceptors,
-            partitioner=partitioner,
+            user_code=user_code,
             is_transactional=self._transactions is not None,
         )
         self._thread.feeder = self._rows
@@ -149,7 +137,11 @@ class KafkaProducer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close(None if kind is None else 0)
+        if kind is None:
+            self.close()
+            return
+        with contextlib.suppress(KafkaException):  # what ended the block is what counts
+            self.close(0)
 
     # -- appending --------------------------------------------------------------------------------
 
@@ -175,8 +167,9 @@ class KafkaProducer:
             deadline = self._block_deadline()
             topics = [self._wait_for_topic(name, deadline) for name in rows.topics]
             topics = self._check_partitions(rows, topics, deadline)
-            if self._partitioner is not None:
-                rows = with_partitions(rows, record_batch, topics, self._partitioner)
+            partitioner = self._user_code.partitioner
+            if partitioner is not None:
+                rows = with_partitions(rows, record_batch, topics, partitioner)
             # What this thread has sent row by row goes before.
             self._rows.drain()
             for end in slice_ends(sizes, self._config.buffer_memory):
@@ -500,8 +493,10 @@ class KafkaProducer:
 
         timeout: seconds to wait for deliveries; what is not acknowledged then is given up (0: at
         once; a callback that closes its producer cannot wait either). An open transaction is
-        aborted, with timeout 0 by its coordinator once transaction.timeout.ms has passed. Raises
-        the first delivery error that nobody was told of, unless timeout is 0.
+        aborted, with timeout 0 by its coordinator once transaction.timeout.ms has passed. Closes
+        serializers, interceptors and the partitioner, where they have a ``close``. Raises the first
+        delivery error that nobody was told of, unless timeout is 0; else, when all is closed, the
+        first error of closing a serializer or the partitioner.
         """
         if self._closed:
             return
@@ -523,11 +518,11 @@ class KafkaProducer:
             with self._thread.lock:
                 self._thread.give_up(error)
             self._thread.stop()
-            self._interceptors.close()
-        if timeout != 0:
-            failure = self._thread.deliveries.take_error()
-            if failure is not None:
-                raise failure
+            unclosed = self._user_code.close()
+        undelivered = None if timeout == 0 else self._thread.deliveries.take_error()
+        failure = undelivered or unclosed
+        if failure is not None:
+            raise failure
 
     def _block_deadline(self) -> float:
         """Give until when a call may wait; a callback may not, since nobody would wake it."""

@@ -16,19 +16,19 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from spark_kafka_sink.batch_partitioner import BatchPartitioner, sent_batch, with_partitions
+from spark_kafka_sink.batch_partitioner import sent_batch, with_partitions
 from spark_kafka_sink.errors import (
     ApiException,
     IllegalStateException,
     KafkaException,
     RecordTooLargeException,
 )
-from spark_kafka_sink.interceptors import ProducerInterceptors, unsent_metadata
+from spark_kafka_sink.interceptors import unsent_metadata
 from spark_kafka_sink.model import RecordMetadata
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
@@ -39,8 +39,9 @@ from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.varint import varint_size
 from spark_kafka_sink.row_chunk import CELLS, RowChunk
 from spark_kafka_sink.row_future import OnDelivery, RowFuture, SentRows, call_back
-from spark_kafka_sink.serializers import Serializer, as_bytes
+from spark_kafka_sink.serializers import as_bytes
 from spark_kafka_sink.slice_appender import SliceAppender
+from spark_kafka_sink.user_code import KEY_SERIALIZER, VALUE_SERIALIZER, UserCode
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +57,6 @@ ROW_OVERHEAD_BYTES: Final = 36
 FILL_TIME_S: Final = 0.01
 SMALLEST_CHUNK_BYTES: Final = 16 * 1024
 LARGEST_CHUNK_BYTES: Final = 1024 * 1024
-_KEY_SERIALIZER: Final = "key.serializer"
-_VALUE_SERIALIZER: Final = "value.serializer"
 _CLOSED_MESSAGE: Final = "Cannot perform operation after producer has been closed"
 
 
@@ -185,13 +184,11 @@ class RowProducer:
         max_request_size_bytes: int,
         buffer_memory_bytes: int,
         option_prefix: str,
-        serializers: Sequence[Serializer | None],
-        interceptors: ProducerInterceptors,
-        partitioner: BatchPartitioner | None,
+        user_code: UserCode,
         is_transactional: bool,
     ) -> None:
         self._thread = thread
-        self._partitioner = partitioner
+        self._partitioner = user_code.partitioner
         self._appender = appender
         self._waits = waits
         self._linger_s = linger_s
@@ -204,15 +201,17 @@ class RowProducer:
         fits = min(max_request_size_bytes, buffer_memory_bytes) - RECORD_BATCH_OVERHEAD
         self._always_fits_bytes = fits
         self._largest_chunk_bytes = min(fits, buffer_memory_bytes // 8)
-        self._key_serializer, self._value_serializer = serializers
-        self._serializes = any(serializers)
-        self._interceptors = interceptors
+        by_key, by_value = user_code.key_serializer, user_code.value_serializer
+        self._key_serializer = None if by_key is None else by_key.serialize
+        self._value_serializer = None if by_value is None else by_value.serialize
+        self._serializes = by_key is not None or by_value is not None
+        self._interceptors = user_code.interceptors
         self._lock = threading.Lock()
         self._closed = False
         self._queues: dict[str, _RowQueue] = {}
         # The queues that rows may go to straight away: none where interceptors see them first, or
         # a transaction has to be asked.
-        is_plain = not interceptors and not is_transactional
+        is_plain = not self._interceptors and not is_transactional
         self._open_queues: dict[str, _RowQueue] = self._queues if is_plain else {}
         # The chunks that have rows coming, oldest first.
         self._pending: dict[RowChunk, _RowQueue] = {}
@@ -254,11 +253,11 @@ class RowProducer:
         size = ROW_OVERHEAD_BYTES
         if value is not None:
             if value.__class__ is not bytes:
-                value = as_bytes(_VALUE_SERIALIZER, value)
+                value = as_bytes(VALUE_SERIALIZER, value)
             size += len(value)
         if key is not None:
             if key.__class__ is not bytes:
-                key = as_bytes(_KEY_SERIALIZER, key)
+                key = as_bytes(KEY_SERIALIZER, key)
             size += len(key)
         entries = checked_headers(headers) if headers else ()
         if entries:
@@ -335,8 +334,8 @@ class RowProducer:
         """Give key and value as bytes; the key goes first, as in the Java client."""
         by_key, by_value = self._key_serializer, self._value_serializer
         return (
-            as_bytes(_KEY_SERIALIZER, key) if by_key is None else by_key(topic, key),
-            as_bytes(_VALUE_SERIALIZER, value) if by_value is None else by_value(topic, value),
+            as_bytes(KEY_SERIALIZER, key) if by_key is None else by_key(topic, key),
+            as_bytes(VALUE_SERIALIZER, value) if by_value is None else by_value(topic, value),
         )
 
     def _append_row(

@@ -7,12 +7,19 @@ bytes, str (as UTF-8) and None are taken as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from spark_kafka_sink import plugins
 from spark_kafka_sink.errors import ConfigException, SerializationException
 
 Serializer: TypeAlias = Callable[[str, object], bytes | None]
+
+
+class LoadedSerializer(NamedTuple):
+    """A serializer: the function that is called, and the user's object behind it."""
+
+    serialize: Serializer
+    plugin: object
 
 
 def as_bytes(option: str, data: object) -> bytes | None:
@@ -41,7 +48,9 @@ def _utf8(option: str, text: str) -> bytes:
         raise SerializationException(message) from error
 
 
-def load_serializer(option: str, given: object, configs: Mapping[str, object]) -> Serializer | None:
+def load_serializer(
+    option: str, given: object, configs: Mapping[str, object]
+) -> LoadedSerializer | None:
     """Make the serializer that an instance or the value of an option stands for; None for none.
 
     option: key.serializer or value.serializer. Raises ConfigException.
@@ -60,8 +69,8 @@ def load_serializer(option: str, given: object, configs: Mapping[str, object]) -
         raise ConfigException(message)
     if serialize is None:
         function: Callable[[object], object] = plugin  # type: ignore[assignment] # callable above
-        return _named(option, plugin, lambda _, value: function(value))
-    return _named(option, plugin, serialize)
+        return LoadedSerializer(_named(option, plugin, lambda _, value: function(value)), plugin)
+    return LoadedSerializer(_named(option, plugin, serialize), plugin)
 
 
 def _named(option: str, plugin: object, serialize: Callable[[str, object], object]) -> Serializer:

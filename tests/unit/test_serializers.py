@@ -67,17 +67,17 @@ def test_text_that_is_not_unicode_is_refused() -> None:
 def test_a_function_takes_the_value_and_an_object_the_topic_too() -> None:
     function = load_serializer(VALUE, json.dumps, {})
     assert function is not None
-    assert function("t", {"a": 1}) == b'{"a": 1}'
+    assert function.serialize("t", {"a": 1}) == b'{"a": 1}'
     made = load_serializer("key.serializer", Reverse(), {})
     assert made is not None
-    assert made("t", "ab") == b"ba:t"
+    assert made.serialize("t", "ab") == b"ba:t"
     assert load_serializer(VALUE, None, {}) is None
 
 
 def test_a_class_is_made_and_configured_and_an_object_is_not() -> None:
     by_name = load_serializer("key.serializer", f"{__name__}.Reverse", {"acks": "1"})
     assert by_name is not None
-    assert by_name("t", "x") == b"x:t"
+    assert by_name.serialize("t", "x") == b"x:t"
     assert load_serializer(VALUE, MADE, {"acks": "1"}) is not None
     assert MADE.configured == []
 
@@ -92,10 +92,10 @@ def test_a_class_is_made_and_configured_and_an_object_is_not() -> None:
 def test_a_serializer_that_fails_is_named_with_class_and_option(
     serializer: object, message: str
 ) -> None:
-    serialize = load_serializer(VALUE, serializer, {})
-    assert serialize is not None
+    loaded = load_serializer(VALUE, serializer, {})
+    assert loaded is not None
     with pytest.raises(SerializationException, match=message):
-        serialize("t", object())
+        loaded.serialize("t", object())
 
 
 @pytest.mark.parametrize("given", [7, "no.such.Thing"])

@@ -1,0 +1,128 @@
+"""Serializers, interceptors and a partitioner of the user's are closed with their producer."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import ConfigException, KafkaException
+from spark_kafka_sink.interceptors import ProducerInterceptor
+
+NOBODY = "127.0.0.1:1"
+ALL = ["interceptor", "key", "value", "partitioner"]
+
+
+class Plugin(ProducerInterceptor):
+    """Whatever a producer may call; notes when it is closed."""
+
+    def __init__(self, name: str, closed: list[str]) -> None:
+        self.name, self.closed, self.fails = name, closed, False
+
+    def __call__(self, topic: str, batch: object, partitions: int) -> list[int]:
+        """Choose nothing."""
+        return []
+
+    def serialize(self, topic: str, value: str) -> bytes:
+        """Give the text."""
+        return value.encode()
+
+    def close(self) -> None:
+        """Note it, and raise if that is asked for."""
+        self.closed.append(self.name)
+        if self.fails:
+            message = f"{self.name} is stuck"
+            raise OSError(message)
+
+
+class Bench:
+    """A plugin of each kind, and their producer."""
+
+    def __init__(self) -> None:
+        self.closed: list[str] = []
+        self.plugins = {name: Plugin(name, self.closed) for name in ALL}
+
+    def producer(self, **more: object) -> KafkaProducer:
+        """Make the producer, which reaches nobody."""
+        config = {
+            "bootstrap.servers": NOBODY,
+            "interceptor.classes": [self.plugins["interceptor"]],
+            "key.serializer": self.plugins["key"],
+            "value.serializer": self.plugins["value"],
+            "partitioner.class": self.plugins["partitioner"],
+        }
+        return KafkaProducer(config | more)
+
+
+def test_closing_a_producer_closes_each_once_and_closing_again_none() -> None:
+    bench = Bench()
+    producer = bench.producer()
+    assert bench.closed == []
+    producer.close()
+    producer.close()
+    assert bench.closed == ALL
+
+
+def test_what_serves_as_several_is_closed_once_and_what_has_no_close_not_at_all() -> None:
+    bench = Bench()
+    both = bench.plugins["key"]
+    bench.producer(**{"value.serializer": both, "partitioner.class": lambda *_: []}).close()
+    assert bench.closed == ["interceptor", "key"]
+
+
+@pytest.mark.parametrize("timeout", [None, 0])
+def test_one_that_raises_is_logged_keeps_no_other_open_and_is_told_when_all_is_closed(
+    timeout: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    producer = bench.producer()
+    for plugin in bench.plugins.values():
+        plugin.fails = True
+    with pytest.raises(KafkaException, match=r"Plugin, specified in key\.serializer, .*key is st"):
+        producer.close(timeout)
+    assert bench.closed == ALL
+    assert all(f"{name} is stuck" in caplog.text for name in ALL)
+    assert not producer._thread._thread.is_alive()
+
+
+def test_an_interceptor_that_raises_is_logged_only(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    producer = bench.producer()
+    bench.plugins["interceptor"].fails = True
+    producer.close()
+    assert bench.closed == ALL
+    assert "interceptor is stuck" in caplog.text
+
+
+def test_what_ended_a_with_block_is_not_hidden_by_an_error_of_closing() -> None:
+    bench = Bench()
+    bench.plugins["value"].fails = True
+    with pytest.raises(ZeroDivisionError), bench.producer():
+        raise ZeroDivisionError
+    assert bench.closed == ALL
+
+
+def test_a_record_that_was_lost_is_told_of_rather_than_an_error_of_closing() -> None:
+    bench = Bench()
+    producer = bench.producer()
+    bench.plugins["value"].fails = True
+    producer._thread.deliveries.error = KafkaException("a record was lost")
+    with pytest.raises(KafkaException, match="a record was lost"):
+        producer.close()
+    assert bench.closed == ALL
+
+
+@pytest.mark.parametrize(
+    ("wrong", "closed"),
+    [
+        ({"interceptor.classes": ["no.such.Interceptor"]}, ["key", "value", "partitioner"]),
+        ({"value.serializer": 7}, ["key", "partitioner"]),
+        ({"acks": "many"}, []),  # looked at before any of the user's code
+    ],
+)
+def test_a_producer_that_cannot_be_made_closes_what_it_had(
+    wrong: dict[str, object], closed: list[str]
+) -> None:
+    bench = Bench()
+    with pytest.raises(ConfigException):
+        bench.producer(**wrong)
+    assert bench.closed == closed
