@@ -14,45 +14,12 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
+from support.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import RecordTooLargeException
-from spark_kafka_sink.wire.messages import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
 
-TOPIC = "t"
-NOBODY = "127.0.0.1:1"
 A_LONG_TIME_MS = 60_000
-
-
-def answer(leaders: list[int]) -> MetadataResponse:
-    """Describe the topic by its partitions' leaders, none of which can be reached."""
-    return MetadataResponse(
-        brokers=[
-            MetadataResponseBroker(node_id=number, host="127.0.0.1", port=1)
-            for number in sorted(set(leaders))
-        ],
-        topics=[
-            MetadataResponseTopic(
-                error_code=0,
-                name=TOPIC,
-                partitions=[
-                    MetadataResponsePartition(
-                        error_code=0,
-                        partition_index=index,
-                        leader_id=leader,
-                        replica_nodes=[],
-                        isr_nodes=[],
-                    )
-                    for index, leader in enumerate(leaders)
-                ],
-            )
-        ],
-    )
 
 
 @contextmanager

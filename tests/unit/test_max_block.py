@@ -1,0 +1,148 @@
+"""Waits for metadata and for memory share one max.block.ms, to the moment.
+
+Time stands still but for waits: each lets it pass up to what happens next, or to its own end. There
+is no I/O thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from support.unreachable import NOBODY, TOPIC, answer
+
+from spark_kafka_sink import KafkaProducer, producer_thread
+from spark_kafka_sink.errors import BufferExhaustedException, KafkaException, TimeoutException
+
+MAX_BLOCK_S = 1.0
+
+
+class Clock:
+    """The time, and what is to happen at which."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._coming: list[tuple[float, Callable[[], None]]] = []
+
+    def after(self, delay_s: float | None, call: Callable[[], None]) -> None:
+        """Have `call` made in `delay_s` seconds, never with None."""
+        if delay_s is not None:
+            self._coming.append((self.now + delay_s, call))
+            self._coming.sort(key=lambda event: event[0])
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Let time pass, as Condition.wait does."""
+        assert timeout is not None
+        if not self._coming or self._coming[0][0] > self.now + timeout:
+            self.now += max(0.0, timeout)
+            return False
+        self.now, happen = self._coming.pop(0)
+        happen()
+        return True
+
+
+class NoThread:
+    """Stands for the I/O thread, which does nothing here."""
+
+    def __init__(self, **_: object) -> None: ...
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def join(self) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that the producer goes by."""
+    clock = Clock()
+
+    def condition(lock: threading.Lock) -> threading.Condition:
+        made = threading.Condition(lock)
+        monkeypatch.setattr(made, "wait", clock.wait)
+        return made
+
+    threads = SimpleNamespace(
+        Lock=threading.Lock,
+        Condition=condition,
+        Thread=NoThread,
+        current_thread=threading.current_thread,
+    )
+    monkeypatch.setattr(producer_thread, "threading", threads)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    return clock
+
+
+@pytest.fixture
+def producer(clock: Clock) -> Iterator[KafkaProducer]:
+    """A producer that knows nothing and has no memory left."""
+    made = KafkaProducer({"bootstrap.servers": NOBODY, "max.block.ms": MAX_BLOCK_S * 1000})
+    made._thread.accumulator.available_bytes = 0
+    yield made
+    made.close(0)
+    made._thread._client.close()  # which the I/O thread does
+
+
+def give(producer: KafkaProducer, partition: int | None, *, by_row: bool) -> KafkaException | None:
+    """Give the producer a row; tells why it does not take it."""
+    if by_row:
+        sent = producer.send(TOPIC, b"v", partition=partition)
+        error = sent.exception(0) if sent.done() else None
+        assert error is None or isinstance(error, KafkaException)
+        return error
+    columns: dict[str, object] = {"value": ["v"]}
+    if partition is not None:
+        columns["partition"] = pa.array([partition], pa.int32())
+    try:
+        producer.append(TOPIC, pa.record_batch(columns))
+    except KafkaException as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("by_row", [True, False])
+@pytest.mark.parametrize(
+    ("known_after", "grown_after", "free_after", "ends_after", "error"),
+    [
+        (0.6, None, 0.9, 0.9, None),
+        (0.6, None, 1.2, MAX_BLOCK_S, BufferExhaustedException),
+        (0.6, None, None, MAX_BLOCK_S, BufferExhaustedException),
+        (1.2, None, 0.1, MAX_BLOCK_S, TimeoutException),
+        (None, None, None, MAX_BLOCK_S, TimeoutException),
+        # The row is for a partition that is added while it waits.
+        (0.3, 0.6, 0.9, 0.9, None),
+        (0.3, 0.6, 1.2, MAX_BLOCK_S, BufferExhaustedException),
+        (0.3, 1.2, 0.1, MAX_BLOCK_S, TimeoutException),
+    ],
+)
+def test_metadata_more_partitions_and_memory_come_within_one_max_block_ms_or_not_at_all(
+    clock: Clock,
+    producer: KafkaProducer,
+    known_after: float | None,
+    grown_after: float | None,
+    free_after: float | None,
+    ends_after: float,
+    error: type[KafkaException] | None,
+    *,
+    by_row: bool,
+) -> None:
+    metadata, accumulator = producer._thread.metadata, producer._thread.accumulator
+
+    def free() -> None:
+        accumulator.available_bytes = accumulator.buffer_memory_bytes
+
+    def know(*leaders: int) -> Callable[[], None]:
+        return lambda: metadata.update(answer([*leaders]), clock.now)
+
+    began_at = clock.now
+    clock.after(known_after, know(1))
+    clock.after(grown_after, know(1, 1))
+    clock.after(free_after, free)
+    found = give(producer, None if grown_after is None else 1, by_row=by_row)
+    assert type(found) is (type(None) if error is None else error), found
+    assert clock.now - began_at == pytest.approx(ends_after)
