@@ -8,6 +8,12 @@ what to do.
 ``KafkaException`` is the root. ``ConfigException`` and ``DataException`` mean the caller's input is
 wrong; ``ApiException`` and below, what a broker answered or failed to; ``ProtocolError``, that
 bytes from a peer are not Kafka's.
+
+What can be done about an ApiException is said by its base class, as in the Java client (KIP-1050):
+``RetriableException``, the same again may help; ``RefreshRetriableException``, once leaders or
+coordinators are looked up again; ``TransactionAbortableException``, abort the transaction;
+``ApplicationRecoverableException``, close the producer and make a new one;
+``InvalidConfigurationException``, somebody has to change a setting, a permission or the data.
 """
 
 from __future__ import annotations
@@ -69,8 +75,24 @@ class RetriableException(ApiException):
     """A retry might have helped; the retries that the configuration allows were made."""
 
 
-class InvalidMetadataException(RetriableException):
+class RefreshRetriableException(RetriableException):
+    """A retry might have helped once leaders or coordinators were looked up again."""
+
+
+class InvalidMetadataException(RefreshRetriableException):
     """The client's view of the cluster was stale."""
+
+
+class ApplicationRecoverableException(ApiException):
+    """The producer is over, its application is not: close it and make a new one."""
+
+
+class InvalidConfigurationException(ApiException):
+    """No retry helps before a setting, a permission or the data is changed."""
+
+
+class AuthorizationException(InvalidConfigurationException):
+    """The client may not do this."""
 
 
 class TimeoutException(RetriableException):
@@ -97,6 +119,14 @@ class NotLeaderOrFollowerException(InvalidMetadataException):
     """The broker asked does not lead the partition."""
 
 
+class CoordinatorNotAvailableException(RefreshRetriableException):
+    """The coordinator cannot be reached, or does not exist yet."""
+
+
+class NotCoordinatorException(RefreshRetriableException):
+    """The broker asked does not coordinate the transaction or the group."""
+
+
 class NotEnoughReplicasException(RetriableException):
     """Fewer in-sync replicas than min.insync.replicas; the batch was refused."""
 
@@ -117,23 +147,23 @@ class RecordTooLargeException(ApiException):
     """A record or a batch is over a size limit; the message names the limit."""
 
 
-class RecordBatchTooLargeException(ApiException):
+class RecordBatchTooLargeException(InvalidConfigurationException):
     """A batch is over the topic's segment size."""
 
 
-class InvalidTopicException(ApiException):
+class InvalidTopicException(InvalidConfigurationException):
     """The topic's name is not allowed."""
 
 
-class TopicAuthorizationException(ApiException):
+class TopicAuthorizationException(AuthorizationException):
     """The client may not write to the topic."""
 
 
-class ClusterAuthorizationException(ApiException):
+class ClusterAuthorizationException(AuthorizationException):
     """The client may not do this on the cluster."""
 
 
-class InvalidRequiredAcksException(ApiException):
+class InvalidRequiredAcksException(InvalidConfigurationException):
     """The broker does not know the acks that were asked for."""
 
 
@@ -141,11 +171,11 @@ class InvalidTimestampException(ApiException):
     """A timestamp is outside what the topic accepts."""
 
 
-class UnsupportedVersionException(ApiException):
+class UnsupportedVersionException(InvalidConfigurationException):
     """Client and broker have no version of an API in common."""
 
 
-class UnsupportedForMessageFormatException(ApiException):
+class UnsupportedForMessageFormatException(InvalidConfigurationException):
     """The topic's message format cannot hold the batch."""
 
 
@@ -157,7 +187,7 @@ class PolicyViolationException(ApiException):
     """A policy of the cluster refused the request."""
 
 
-class InvalidRecordException(ApiException):
+class InvalidRecordException(InvalidConfigurationException):
     """The broker's validation refused a record of the batch."""
 
 
@@ -169,11 +199,11 @@ class UnknownProducerIdException(OutOfOrderSequenceException):
     """The broker no longer knows the producer id, as after retention removed its records."""
 
 
-class InvalidProducerEpochException(ApiException):
+class InvalidProducerEpochException(ApplicationRecoverableException):
     """Another producer uses the id with a newer epoch."""
 
 
-class ProducerFencedException(ApiException):
+class ProducerFencedException(ApplicationRecoverableException):
     """A newer producer with the same transactional id has taken over."""
 
 
@@ -189,7 +219,7 @@ class InvalidTxnStateException(ApiException):
     """The transaction's state at its coordinator does not allow the request."""
 
 
-class InvalidPidMappingException(ApiException):
+class InvalidPidMappingException(ApplicationRecoverableException):
     """The coordinator knows the transactional id with another producer id, or not at all."""
 
 
@@ -197,15 +227,23 @@ class InvalidTxnTimeoutException(ApiException):
     """transaction.timeout.ms is more than the brokers allow."""
 
 
-class TransactionalIdAuthorizationException(ApiException):
+class TransactionalIdAuthorizationException(AuthorizationException):
     """The client may not use the transactional id."""
 
 
-class GroupAuthorizationException(ApiException):
+class GroupAuthorizationException(AuthorizationException):
     """The client may not commit offsets of the consumer group."""
 
 
-class FencedInstanceIdException(ApiException):
+class IllegalGenerationException(ApplicationRecoverableException):
+    """The consumer group has begun another generation since."""
+
+
+class UnknownMemberIdException(ApplicationRecoverableException):
+    """The consumer group does not know the member (any more)."""
+
+
+class FencedInstanceIdException(ApplicationRecoverableException):
     """A newer consumer with the same group.instance.id has taken over."""
 
 
@@ -222,16 +260,24 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
     7: TimeoutException,
     10: RecordTooLargeException,
     13: NetworkException,
+    15: CoordinatorNotAvailableException,
+    16: NotCoordinatorException,
     17: InvalidTopicException,
     18: RecordBatchTooLargeException,
     19: NotEnoughReplicasException,
     20: NotEnoughReplicasAfterAppendException,
     21: InvalidRequiredAcksException,
+    22: IllegalGenerationException,
+    25: UnknownMemberIdException,
     29: TopicAuthorizationException,
     30: GroupAuthorizationException,
     31: ClusterAuthorizationException,
     32: InvalidTimestampException,
+    33: InvalidConfigurationException,
+    34: InvalidConfigurationException,
     35: UnsupportedVersionException,
+    38: InvalidConfigurationException,
+    40: InvalidConfigurationException,
     43: UnsupportedForMessageFormatException,
     44: PolicyViolationException,
     45: OutOfOrderSequenceException,
@@ -240,7 +286,9 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
     49: InvalidPidMappingException,
     50: InvalidTxnTimeoutException,
     53: TransactionalIdAuthorizationException,
+    58: InvalidConfigurationException,
     59: UnknownProducerIdException,
+    65: AuthorizationException,
     76: UnsupportedCompressionTypeException,
     82: FencedInstanceIdException,
     87: InvalidRecordException,

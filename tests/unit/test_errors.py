@@ -7,22 +7,53 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.error_tables import CALLS, ROWS
 from support.jvm import run_java
 
 from spark_kafka_sink import error_codes, errors
 from spark_kafka_sink.error_codes import ERROR_CODES, ErrorCode, error_code
 from spark_kafka_sink.errors import (
     ApiException,
+    ApplicationRecoverableException,
+    AuthorizationException,
+    InvalidConfigurationException,
     InvalidMetadataException,
     KafkaException,
+    RefreshRetriableException,
     RetriableException,
+    TransactionAbortableException,
     advice,
     api_exception,
     exception_class,
 )
+from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 
 # What stands for every code that has no class of its own.
-_GENERIC = (ApiException, RetriableException, InvalidMetadataException)
+_GENERIC = (
+    ApiException,
+    RetriableException,
+    InvalidMetadataException,
+    InvalidConfigurationException,
+    AuthorizationException,
+)
+# The classes of KIP-1050 of every code that a producer can be answered with, the narrowest first;
+# codes that stand nowhere are of none.
+_KINDS = (
+    RefreshRetriableException,
+    RetriableException,
+    TransactionAbortableException,
+    ApplicationRecoverableException,
+    InvalidConfigurationException,
+)
+_KIND_OF = {
+    RefreshRetriableException: [3, 5, 6, 9, 13, 15, 16, 56, 72, 74, 100, 103],
+    RetriableException: [2, 7, 14, 19, 20, 51, 75, 89],
+    TransactionAbortableException: [120],
+    ApplicationRecoverableException: [22, 25, 47, 49, 82, 90],
+    InvalidConfigurationException: [17, 18, 21, 29, 30, 31, 35, 43, 53, 87],
+}
+_OF_NO_KIND = [-1, 10, 32, 42, 44, 45, 46, 48, 50, 55, 59, 76]
+_KIND_ROWS = [(code, kind) for kind, codes in _KIND_OF.items() for code in codes]
 
 CODES = st.integers(-(2**15), 2**15 - 1)
 
@@ -78,6 +109,35 @@ def test_an_exception_is_as_retriable_as_its_code(code: int) -> None:
     row, cls = ERROR_CODES[code], exception_class(code)
     assert issubclass(cls, RetriableException) is row.retriable
     assert issubclass(cls, InvalidMetadataException) is row.refresh_metadata
+
+
+def _kind(code: int) -> type[ApiException] | None:
+    return next((kind for kind in _KINDS if issubclass(exception_class(code), kind)), None)
+
+
+@pytest.mark.parametrize(("code", "kind"), [*_KIND_ROWS, *((code, None) for code in _OF_NO_KIND)])
+def test_an_error_says_by_its_class_what_can_be_done(
+    code: int, kind: type[ApiException] | None
+) -> None:
+    assert _kind(code) is kind
+
+
+def test_every_code_that_a_producer_can_get_has_a_row() -> None:
+    answered = {int(row[0]) for row in ROWS} | {code for _, code, _ in CALLS}
+    assert {code for code, _ in _KIND_ROWS} | {*_OF_NO_KIND} == answered - {error_codes.NONE}
+
+
+@pytest.mark.parametrize("code", ERROR_CODES)
+def test_a_transactional_producer_does_what_the_class_says(code: int) -> None:
+    for call in Call:
+        action = error_action(code, call, ProducerKind.TRANSACTIONAL)
+        if action in (Action.RETRY, Action.LOOK_UP):
+            assert issubclass(exception_class(code), RetriableException)
+        if action is Action.FENCED:
+            assert _kind(code) is ApplicationRecoverableException
+    if _kind(code) is TransactionAbortableException:
+        commit = error_action(code, Call.COMMIT, ProducerKind.TRANSACTIONAL)
+        assert commit is Action.ABORTABLE
 
 
 @given(code=CODES.filter(lambda code: code not in ERROR_CODES))
