@@ -8,58 +8,73 @@ import time
 import traceback
 from multiprocessing import Pool, cpu_count
 
-from simulation.scenario import scenario
+from simulation.scenario import Scenario, scenario, transactional_scenario
 from simulation.simulation import Simulation
 
 _CHUNK = 50
 
 
-def failure(seed: int, *, as_bytes: bool = False, topic_bytes: int | None = None) -> str | None:
+def draw(seed: int, *, transactions: bool, topic_bytes: int | None = None) -> Scenario:
+    """Draw the scenario of a seed."""
+    return transactional_scenario(seed) if transactions else scenario(seed, topic_bytes=topic_bytes)
+
+
+def failure(
+    seed: int,
+    *,
+    as_bytes: bool = False,
+    topic_bytes: int | None = None,
+    transactions: bool = False,
+) -> str | None:
     """Run one seed and give what was wrong, None if nothing was."""
+    drawn = draw(seed, transactions=transactions, topic_bytes=topic_bytes)
     try:
-        Simulation(scenario(seed, topic_bytes=topic_bytes), as_bytes=as_bytes).run()
+        Simulation(drawn, as_bytes=as_bytes).run()
     except Exception as error:  # noqa: BLE001 - whatever a run ends with is its result
         return f"{type(error).__name__}: {error}"
     return None
 
 
-def replay_command(seed: int, *, as_bytes: bool = False) -> str:
+def replay_command(seed: int, *, as_bytes: bool = False, transactions: bool = False) -> str:
     """Give the command that runs one seed again with a log of everything that happens."""
-    return f"PYTHONPATH=tests python -m simulation --seed {seed}{' --bytes' if as_bytes else ''}"
+    switches = f"{' --transactions' if transactions else ''}{' --bytes' if as_bytes else ''}"
+    return f"PYTHONPATH=tests python -m simulation --seed {seed}{switches}"
 
 
-def replay(seed: int, *, as_bytes: bool, topic_bytes: int | None) -> int:
-    """Run one seed and print all of it; give the exit code."""
-    drawn = scenario(seed, topic_bytes=topic_bytes)
+def replay(drawn: Scenario, *, as_bytes: bool) -> int:
+    """Run one scenario and print all of it; give the exit code."""
     print(drawn.configs, drawn.shape, *drawn.faults, sep="\n")
     try:
         Simulation(drawn, as_bytes=as_bytes, tracing=True).run()
     except Exception:  # noqa: BLE001 - printed
         traceback.print_exc(file=sys.stdout)
         return 1
-    print(f"seed {seed}: every promise was kept")
+    print(f"seed {drawn.seed}: every promise was kept")
     return 0
 
 
-def _run_chunk(job: tuple[range, bool]) -> list[tuple[int, str]]:
-    seeds, as_bytes = job
-    runs = ((seed, failure(seed, as_bytes=as_bytes)) for seed in seeds)
+def _run_chunk(job: tuple[range, bool, bool]) -> list[tuple[int, str]]:
+    seeds, as_bytes, transactions = job
+    runs = ((seed, failure(seed, as_bytes=as_bytes, transactions=transactions)) for seed in seeds)
     return [(seed, found) for seed, found in runs if found is not None]
 
 
-def soak(first: int, count: int, *, as_bytes: bool) -> int:
+def soak(first: int, count: int, *, as_bytes: bool, transactions: bool) -> int:
     """Run many seeds on every core, up to the first that fails; give the exit code."""
     began, done = time.monotonic(), 0
     seeds = range(first, first + count)
     chunks = [seeds[start : start + _CHUNK] for start in range(0, count, _CHUNK)]
     with Pool(cpu_count()) as pool:
         for chunk, failures in zip(
-            chunks, pool.imap(_run_chunk, [(chunk, as_bytes) for chunk in chunks]), strict=True
+            chunks,
+            pool.imap(_run_chunk, [(chunk, as_bytes, transactions) for chunk in chunks]),
+            strict=True,
         ):
             done += len(chunk)
             if failures:
                 seed, found = failures[0]
-                print(f"seed {seed}: {found}\n{replay_command(seed, as_bytes=as_bytes)}")
+                command = replay_command(seed, as_bytes=as_bytes, transactions=transactions)
+                print(f"seed {seed}: {found}\n{command}")
                 return 1
             if done % (20 * _CHUNK) == 0:
                 took = time.monotonic() - began
@@ -75,11 +90,14 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2000, help="how many to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--bytes", action="store_true", help="encode and decode every frame")
+    parser.add_argument("--transactions", action="store_true", help="scenarios of transactions")
     parser.add_argument("--topic-bytes", type=int, help="replay with this max.message.bytes")
     arguments = parser.parse_args()
+    kind = arguments.transactions
     if arguments.seed is not None:
-        return replay(arguments.seed, as_bytes=arguments.bytes, topic_bytes=arguments.topic_bytes)
-    return soak(arguments.first, arguments.seeds, as_bytes=arguments.bytes)
+        drawn = draw(arguments.seed, transactions=kind, topic_bytes=arguments.topic_bytes)
+        return replay(drawn, as_bytes=arguments.bytes)
+    return soak(arguments.first, arguments.seeds, as_bytes=arguments.bytes, transactions=kind)
 
 
 if __name__ == "__main__":

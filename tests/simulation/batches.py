@@ -24,10 +24,14 @@ _OVERHEAD: Final = 61
 _CRC_FROM: Final = 21
 _LENGTH_FROM: Final = 12
 _CODEC_BITS: Final = 7
+_TRANSACTIONAL_BIT: Final = 16
 
 
 class Batch(NamedTuple):
-    """A record batch: what its header says of the producer, and the numbers of its records."""
+    """A record batch: what its header says of the producer, and the numbers of its records.
+
+    is_commit: of a marker, which has no records; None of every other batch.
+    """
 
     producer_id: int
     epoch: int
@@ -35,6 +39,8 @@ class Batch(NamedTuple):
     numbers: tuple[int, ...]
     poisoned: int | None
     size_bytes: int
+    is_transactional: bool = False
+    is_commit: bool | None = None
 
     @property
     def last_sequence(self) -> int:
@@ -61,7 +67,10 @@ def read_batch(data: bytes) -> Batch:
     _check(position == len(body), f"{len(body) - position} bytes after the last record")
     _check(times[0] == 0, "the base timestamp is not the first record's")
     _check(max_time == base_time + max(times), "wrong max timestamp")
-    return Batch(producer_id, epoch, sequence, tuple(numbers), poisoned, len(data))
+    is_transactional = bool(attributes & _TRANSACTIONAL_BIT)
+    return Batch(
+        producer_id, epoch, sequence, tuple(numbers), poisoned, len(data), is_transactional
+    )
 
 
 def _read_record(body: bytes, position: int, index: int) -> tuple[int, int, bool, int]:

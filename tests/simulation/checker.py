@@ -78,9 +78,14 @@ class Checker(Deliveries):
         self._offsets: dict[TopicPartition, dict[int, int]] = {}
         self._done: set[ProducerBatch] = set()
         self._delivery_s = scenario.configs["delivery.timeout.ms"] / 1000
-        self._request_s = scenario.configs["request.timeout.ms"] / 1000
+        self._request_s: float = scenario.configs["request.timeout.ms"] / 1000
         self.poisoned: set[int] = set()
         self.is_closed = False
+
+    @property
+    def recovery_s(self) -> float:
+        """What is enough for requests to time out and connections to come back once all is well."""
+        return 3 * self._request_s + 4.0 + self._network.producer_paused_s
 
     # -- while it runs ----------------------------------------------------------------------------
 
@@ -128,10 +133,7 @@ class Checker(Deliveries):
             return
         expiry = batch.created_at + self._delivery_s
         self._require(now >= expiry, f"{batch!r} failed before its time: {name}: {error}")
-        # Once all is well, this is enough for requests to time out and connections to come back.
-        enough = (
-            self._scenario.heal_at + 3 * self._request_s + 4.0 + self._network.producer_paused_s
-        )
+        enough = self._scenario.heal_at + self.recovery_s
         self._require(
             expiry < enough,
             f"{batch!r} failed though all was well for {expiry - self._scenario.heal_at:.1f} s: "

@@ -4,7 +4,7 @@ A broker takes one request of a connection at a time (SocketServer mutes the cha
 arrived on a connection that broke may still be processed, in order, and always before anything that
 comes on a later connection. acks=all is answered when the batch is committed.
 
-`handlers` has one row per request type: a transaction coordinator would add its own.
+`handlers` has one row per request type; those of transactions are `TransactionCoordinator`'s.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from simulation.controller import (
     Session,
     Waiting,
 )
+from simulation.coordinator import TXN_LOG, TransactionCoordinator
+from simulation.replica import Replica
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.model import TopicPartition
@@ -32,6 +34,7 @@ from spark_kafka_sink.wire.messages import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
     InitProducerIdRequest,
     InitProducerIdResponse,
     LeaderIdAndEpoch,
@@ -70,6 +73,11 @@ class Cluster(Controller):
         self._seen: dict[tuple[TopicPartition, int, int, int], tuple[int, ...]] = {}
         self._next_producer_id = 4000
         self._names = {topic_id: name for name, topic_id in shape.topic_ids.items()}
+        self.coordinator: TransactionCoordinator | None = None
+        if shape.transaction_version:
+            self._create(TXN_LOG, len(shape.partitions))
+            self.coordinator = TransactionCoordinator(self, self._next_producer_id)
+            self.handlers |= self.coordinator.handlers
 
     # -- connections ------------------------------------------------------------------------------
 
@@ -139,6 +147,14 @@ class Cluster(Controller):
                 api_keys=[
                     ApiVersion(api_key=api.key, min_version=0, max_version=api.max_version)
                     for api in APIS.values()
+                ],
+                finalized_features_epoch=1,
+                finalized_features=[
+                    FinalizedFeatureKey(
+                        name="transaction.version",
+                        max_version_level=self.shape.transaction_version,
+                        min_version_level=0,
+                    )
                 ],
             )
         )
@@ -255,6 +271,9 @@ class Cluster(Controller):
         if self.shape.topic_bytes is not None and batch.size_bytes > self.shape.topic_bytes:
             return PartitionProduceResponse(index=tp.partition, error_code=codes.MESSAGE_TOO_LARGE)
         log = broker.logs[tp]
+        code = self._refusal_of_transaction(tp, batch, log)
+        if code != codes.NONE:
+            return PartitionProduceResponse(index=tp.partition, error_code=code)
         appended = log.append(batch)
         if appended.code == codes.NONE:
             self.written[tp].update(
@@ -267,6 +286,17 @@ class Cluster(Controller):
             base_offset=appended.base_offset,
             log_start_offset=log.log_start_offset,
         )
+
+    def _refusal_of_transaction(self, tp: TopicPartition, batch: Batch, log: Replica) -> int:
+        """Give why a batch cannot be part of its transaction, as its coordinator says."""
+        if self.coordinator is None:
+            return codes.NONE
+        if not batch.is_transactional:
+            message = f"{tp}: {_span(batch.numbers)} came outside a transaction"
+            raise SimulationError(message)
+        if log.is_in_transaction(batch.producer_id, batch.epoch):
+            return codes.NONE
+        return self.coordinator.verify(tp, batch.producer_id, batch.epoch)
 
     def _not_leader(self, broker: Broker, tp: TopicPartition) -> PartitionProduceResponse:
         known = broker.known[tp]

@@ -38,6 +38,7 @@ class ClusterShape:
     """What does not change: brokers 1 to `brokers`, topics by name, and how brokers behave.
 
     first_epoch: of the producer ids given out. topic_bytes: max.message.bytes, None for no limit.
+    transaction_version: 0 where nobody asks for transactions.
     """
 
     brokers: int
@@ -49,6 +50,7 @@ class ClusterShape:
     rules: Rules
     hints: bool
     topic_bytes: int | None = None
+    transaction_version: int = 0
 
 
 @dataclass(slots=True, eq=False)

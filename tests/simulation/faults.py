@@ -7,6 +7,7 @@ from random import Random
 
 from simulation.cluster import Cluster
 from simulation.controller import Broker
+from simulation.coordinator import TXN_LOG
 from simulation.network import SimulatedSelector
 from simulation.scenario import TRANSIENT_ERRORS, Fault, Scenario
 from simulation.scheduler import Scheduler
@@ -54,6 +55,8 @@ class Faults:
             "lag": self._lag,
             "transient error": self._transient_error,
             "forget": self._forget,
+            "move coordinator": self._move_coordinator,
+            "rival": self._rival,
         }
 
     def plan(self) -> None:
@@ -173,6 +176,15 @@ class Faults:
         in_order = self._scenario.in_flight == 1 and not self._has_in_flight(tp)
         if self._scenario.shape.rules.old or in_order:
             self._cluster.forget(tp)
+
+    # -- transactions -----------------------------------------------------------------------------
+
+    def _move_coordinator(self, fault: Fault, broker: Broker) -> None:
+        self._cluster.elect(TXN_LOG, broker.id)
+
+    def _rival(self, fault: Fault, broker: Broker) -> None:
+        if self._cluster.coordinator is not None:
+            self._cluster.coordinator.let_rival_in()
 
     # -- the producer's process -------------------------------------------------------------------
 

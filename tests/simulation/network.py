@@ -187,6 +187,7 @@ class SimulatedSelector:
         """Close every channel."""
         for channel_id in list(self.channels):
             self.close(channel_id)
+        self._pending.clear()
 
     def wakeup(self) -> None:
         """End the poll under way."""
@@ -225,7 +226,7 @@ class SimulatedSelector:
 
     def break_channel(self, channel: Channel, *, tell_client: bool) -> None:
         """Break a connection; the producer is told, or finds out by waiting."""
-        if channel.id not in self.channels or channel.is_silent:
+        if not self._is_known(channel) or channel.is_silent:
             return
         self._scheduler.trace(
             "network", "connection {} to broker {} breaks{}", channel.id,
@@ -256,11 +257,15 @@ class SimulatedSelector:
 
     # -- inside -----------------------------------------------------------------------------------
 
+    def _is_known(self, channel: Channel) -> bool:
+        """Whether a channel is open at the producer; a later client's may have its number."""
+        return self.channels.get(channel.id) is channel
+
     def _delay(self) -> float:
         return self._random.uniform(0.0001, self.delay_s)
 
     def _connected(self, channel: Channel) -> None:
-        if channel.id not in self.channels:
+        if not self._is_known(channel):
             return
         if not channel.session.broker.is_alive:
             self._tell_closed(channel, "connection refused")
@@ -285,13 +290,13 @@ class SimulatedSelector:
         self._scheduler.at(channel.last_answer, self._tell, channel, received)
 
     def _tell(self, channel: Channel, event: SelectorEvent) -> None:
-        if channel.id in self.channels and not channel.is_silent:
+        if self._is_known(channel) and not channel.is_silent:
             if isinstance(event, Received) and not channel.session.is_open:
                 return
             self._pending.append(event)
 
     def _tell_closed(self, channel: Channel, reason: str) -> None:
-        if channel.id in self.channels:
+        if self._is_known(channel):
             self._pending.append(Closed(channel.id, reason))
 
     def _read(self, buffers: Sequence[Buffer]) -> tuple[Asked, Any]:

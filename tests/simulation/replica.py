@@ -35,14 +35,20 @@ class LogBatch(NamedTuple):
     @property
     def next_offset(self) -> int:
         """The offset after its last record."""
-        return self.base_offset + len(self.batch.numbers)
+        return self.base_offset + (
+            1 if self.batch.is_commit is not None else len(self.batch.numbers)
+        )
 
 
 @dataclass(slots=True)
 class ProducerState:
-    """What a broker remembers of a producer: its epoch and its last five batches."""
+    """What a broker remembers of a producer: its epoch and its last five batches.
+
+    in_transaction: whether it has written since its last marker.
+    """
 
     epoch: int
+    in_transaction: bool = False
     recent: deque[LogBatch] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_BATCHES))
 
 
@@ -94,13 +100,24 @@ class Replica:
         if batch.epoch > known.epoch:
             is_first = batch.base_sequence == 0
             return codes.NONE if is_first else codes.OUT_OF_ORDER_SEQUENCE_NUMBER
-        last = known.recent[-1].batch.last_sequence
+        last = known.recent[-1].batch.last_sequence if known.recent else -1
         if batch.base_sequence == (last + 1) % 2**31:
             return codes.NONE
         is_before = (last - batch.base_sequence) % 2**31 < 2**30
         if self._rules.old and is_before:
             return codes.DUPLICATE_SEQUENCE_NUMBER
         return codes.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def mark(self, producer_id: int, epoch: int, *, is_commit: bool) -> int:
+        """Append the marker of a transaction's end as leader; gives the offset after it."""
+        marker = Batch(producer_id, epoch, -1, (), None, 0, is_commit=is_commit)
+        self._add(LogBatch(self.end_offset, marker))
+        return self.end_offset
+
+    def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a producer has written here since its last marker."""
+        known = self._producers.get(producer_id)
+        return known is not None and known.epoch == epoch and known.in_transaction
 
     def copy_from(self, leader: Replica) -> None:
         """Fetch as follower: cut off what the leader does not have, take what it has."""
@@ -132,7 +149,9 @@ class Replica:
         known = self._producers.get(batch.producer_id)
         if known is None or known.epoch != batch.epoch:
             known = self._producers[batch.producer_id] = ProducerState(batch.epoch)
-        known.recent.append(entry)
+        known.in_transaction = batch.is_transactional
+        if batch.is_commit is None:
+            known.recent.append(entry)
 
 
 def _range(batch: Batch) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -30,6 +30,9 @@ FAULTS: Final = (
     "forget",
 )  # fmt: skip
 
+# What else goes wrong where there are transactions.
+TRANSACTION_FAULTS: Final = ("move coordinator", "move coordinator", "rival")
+
 # Errors that a broker may answer with for a while without having appended anything.
 TRANSIENT_ERRORS: Final = (2, 3, 5, 14, 19, 56)
 
@@ -43,11 +46,20 @@ class Append(NamedTuple):
     poison: int | None
 
 
+class PlannedTransaction(NamedTuple):
+    """One transaction: when it begins at the earliest, and how the application means to end it."""
+
+    at: float
+    appends: list[Append]
+    is_to_commit: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """Everything a run is made of; `seed` also drives the delays.
 
-    close_at: when the producer is closed without waiting, None for at the end.
+    close_at: when the producer is closed without waiting, None for at the end. crashes: when the
+    application of a transactional scenario gives up its producer.
     """
 
     seed: int
@@ -60,6 +72,13 @@ class Scenario:
     faults: list[Fault]
     heal_at: float
     close_at: float | None
+    transactions: list[PlannedTransaction] = field(default_factory=list)
+    crashes: list[float] = field(default_factory=list)
+
+    @property
+    def transaction_timeout_s(self) -> float:
+        """How long a transaction may take."""
+        return float(self.configs["transaction.timeout.ms"]) / 1000
 
     @property
     def is_idempotent(self) -> bool:
@@ -107,6 +126,52 @@ def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
         close_at=random.choice(storms) + random.random() if random.random() < 0.06 else None,
     )
     return _expiring(random, drawn) if random.random() < 0.25 else drawn
+
+
+def transactional_scenario(seed: int) -> Scenario:
+    """Draw a scenario of transactions: the faults and loads of `scenario`, and some more."""
+    random = Random(f"transactions {seed}")
+    drawn = scenario(random.randrange(2**32))
+    configs = drawn.configs | {
+        "enable.idempotence": True,
+        "acks": "all",
+        "transactional.id": "tid",
+        "transaction.timeout.ms": random.choice([2000, 60_000]),
+        "delivery.timeout.ms": max(2000, drawn.configs["delivery.timeout.ms"]),
+    }
+    version = random.choice([1, 2])
+    shape = replace(drawn.shape, rules=Rules(), topic_bytes=None, transaction_version=version)
+    also = [
+        Fault(random.uniform(0, drawn.heal_at), kind, 0.0, random.randrange(60))
+        for kind in random.choices(TRANSACTION_FAULTS, k=random.choice([0, 0, 2, 5]))
+    ]
+    faults = [fault for fault in drawn.faults if fault.kind != "forget"]
+    crashes = [random.uniform(0, drawn.heal_at) for _ in range(random.choice([0, 0, 1, 2]))]
+    return replace(
+        drawn,
+        seed=seed,
+        shape=shape,
+        configs=configs,
+        first_sequence=0,
+        appends=[],
+        flushes=[],
+        faults=sorted([*faults, *also]),
+        close_at=None,
+        transactions=_transactions(random, drawn),
+        crashes=crashes,
+    )
+
+
+def _transactions(random: Random, drawn: Scenario) -> list[PlannedTransaction]:
+    """Draw transactions, some of them empty; the last ones begin when all is well."""
+    left, planned = list(drawn.appends[:-1]), []
+    while left:
+        some = [left.pop(0) for _ in range(min(len(left), random.choice([1, 1, 2, 4])))]
+        planned.append(PlannedTransaction(some[0].at, some, random.random() < 0.75))
+        if random.random() < 0.1:
+            planned.append(PlannedTransaction(some[-1].at, [], random.random() < 0.5))
+    last = drawn.appends[-1]._replace(poison=None)
+    return [*planned, *(PlannedTransaction(last.at + 6 * n, [last], True) for n in (1, 2, 3, 3))]  # noqa: FBT003 - a field
 
 
 def _expiring(random: Random, drawn: Scenario) -> Scenario:

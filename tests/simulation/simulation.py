@@ -23,6 +23,7 @@ from simulation.faults import Faults
 from simulation.network import MessageConnection, SimulatedSelector
 from simulation.scenario import Scenario
 from simulation.scheduler import Scheduler, SimulationError
+from simulation.transactions import TransactionalApplication, TransactionChecker
 from spark_kafka_sink import producer_thread
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
@@ -58,28 +59,50 @@ class Simulation:
             self.cluster, self.scheduler, self._random, as_bytes=as_bytes, delay_s=scenario.delay_s
         )
         ledger = Ledger()
-        self.checker = Checker(scenario, self.cluster, self.network, self.scheduler, ledger)
-        with self._simulated():
-            self.thread = ProducerThread(producer_config(scenario.configs), "simulated")
-        self.thread.deliveries = self.checker
-        self.sequences: Sequences | None = self.thread._sender._sequences
+        is_transactional = bool(scenario.transactions)
+        make_checker = TransactionChecker if is_transactional else Checker
+        make_application = TransactionalApplication if is_transactional else Application
+        self.checker = make_checker(scenario, self.cluster, self.network, self.scheduler, ledger)
+        self._make_thread()
         if self.sequences is not None and scenario.first_sequence:
             self._begin_at(self.sequences, scenario.first_sequence)
         self.faults = Faults(
             scenario, self.cluster, self.network, self.scheduler, self._random, self._has_in_flight
         )
-        self.application = Application(
+        self.application = make_application(
             scenario, self.thread, self.scheduler, self._random, ledger, self.checker
         )
+
+    def _make_thread(self) -> None:
+        with self._simulated():
+            self.thread = ProducerThread(producer_config(self._scenario.configs), "simulated")
+        self.thread.deliveries = self.checker
+        self.sequences: Sequences | None = self.thread._sender._sequences
 
     def run(self) -> None:
         """Run until everything appended has ended, then check what became of it."""
         self.faults.plan()
         self.application.start()
         self.scheduler.after(_WATCH_S, self._watch)
+        self._run_thread()
+        self.checker.check_end()
+        application, checker = self.application, self.checker
+        if isinstance(application, TransactionalApplication):
+            assert isinstance(checker, TransactionChecker)
+            checker.check_transactions(application.written, self.cluster)
+
+    def _run_thread(self) -> None:
+        """Run the I/O thread's loop, and those of the producers that take its place."""
         with self._simulated():
             self.thread._loop()
-        self.checker.check_end()
+        application = self.application
+        while isinstance(application, TransactionalApplication) and application.needs_producer:
+            self.thread._end()
+            self.thread._client.close()
+            self._make_thread()
+            application.use(self.thread)
+            with self._simulated():
+                self.thread._loop()
 
     @contextmanager
     def _simulated(self) -> Iterator[None]:
@@ -108,7 +131,10 @@ class Simulation:
         accumulator, application = self.thread.accumulator, self.application
         is_free = accumulator.available_bytes == accumulator.buffer_memory_bytes
         healed = self.scheduler.now > self._scenario.heal_at + 1.0
-        if application.is_done and not accumulator.has_incomplete and is_free and healed:
+        coordinator = self.cluster.coordinator
+        is_settled = coordinator is None or coordinator.is_settled
+        is_idle = is_free and is_settled and not accumulator.has_incomplete
+        if application.is_done and is_idle and healed:
             self.thread._stopping = True
             self.thread._client.wakeup()
             return

@@ -207,8 +207,10 @@ def test_the_soak_is_simulated_clusters_and_then_damaged_answers(project: Projec
     write_command(project.command, f'{COMMAND}; echo "inputs: $FUZZ_EXAMPLES"')
     ended = project.make("soak", "SEEDS=7")
     assert ended.returncode == 0, ended.stderr
-    assert [line for line in ended.stdout.splitlines() if "java" not in line][-4:] == [
+    assert [line for line in ended.stdout.splitlines() if "java" not in line][-6:] == [
         "python -m simulation --seeds 7 --first 0",
+        "inputs: ",
+        "python -m simulation --transactions --seeds 7 --first 0",
         "inputs: ",
         "pytest -n auto --timeout 7200 -k damaged tests/unit/wire/test_decode_fuzz.py",
         "inputs: 100000",

@@ -1,0 +1,145 @@
+"""Transactions are seen as a whole or not at all in a simulated cluster; breaking them is noticed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from simulation.__main__ import failure, replay_command
+from simulation.coordinator import TransactionCoordinator
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.model import ProducerIdAndEpoch
+from spark_kafka_sink.producer import transactions
+from spark_kafka_sink.producer.error_actions import Action, Call
+from spark_kafka_sink.producer.sender import Sender
+from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
+from spark_kafka_sink.producer.transactions import TransactionManager
+
+SEEDS = 200
+CHUNK = 50
+SEEDS_OF_BYTES = 20
+SEEDS_TO_FIND = 200
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_every_promise_is_kept(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        found = failure(seed, transactions=True)
+        assert found is None, f"seed {seed}: {found}\n{replay_command(seed, transactions=True)}"
+
+
+def test_every_promise_is_kept_when_each_frame_is_encoded_and_decoded() -> None:
+    for seed in range(SEEDS_OF_BYTES):
+        found = failure(seed, as_bytes=True, transactions=True)
+        command = replay_command(seed, as_bytes=True, transactions=True)
+        assert found is None, f"seed {seed}: {found}\n{command}"
+
+
+# -- each way to break the producer, or a broker, is found ----------------------------------------
+
+
+@contextmanager
+def _committed_before_all_is_delivered() -> Iterator[None]:
+    with mock.patch.object(Sender, "_has_incomplete", return_value=False):
+        yield
+
+
+@contextmanager
+def _a_lost_answer_taken_for_the_end() -> Iterator[None]:
+    failed = TransactionManager.request_failed
+
+    def end(
+        manager: TransactionManager, request: TransactionalRequest, code: int, *more: Any
+    ) -> None:
+        if request.call is Call.COMMIT and manager._queue.back(request):
+            manager._ended(request.result)
+        else:
+            failed(manager, request, code, *more)
+
+    with mock.patch.object(TransactionManager, "request_failed", end):
+        yield
+
+
+@contextmanager
+def _partitions_that_were_refused_taken_for_added() -> Iterator[None]:
+    judge = transactions.judge
+
+    def accept(request: TransactionalRequest, *more: Any) -> Any:
+        answer = judge(request, *more)
+        if request.call is Call.ADD_PARTITIONS_TO_TXN and answer.action is Action.RETRY:
+            return replace(answer, action=Action.SUCCEED)
+        return answer
+
+    with mock.patch.object(transactions, "judge", accept):
+        yield
+
+
+@contextmanager
+def _the_next_epoch_forgotten() -> Iterator[None]:
+    adopt = Sequences.adopt
+
+    def keep(sequences: Sequences, producer: ProducerIdAndEpoch) -> None:
+        if not sequences.has_producer_id:
+            adopt(sequences, producer)
+
+    with mock.patch.object(Sequences, "adopt", keep):
+        yield
+
+
+@contextmanager
+def _records_that_failed_forgotten() -> Iterator[None]:
+    with mock.patch.object(TransactionManager, "batch_failed"):
+        yield
+
+
+@contextmanager
+def _a_fenced_producer_that_tries_again() -> Iterator[None]:
+    judge = transactions.judge
+
+    def retry(*arguments: Any) -> Any:
+        answer = judge(*arguments)
+        return replace(answer, action=Action.RETRY) if answer.action is Action.FENCED else answer
+
+    with mock.patch.object(transactions, "judge", retry):
+        yield
+
+
+@contextmanager
+def _brokers_that_take_what_is_no_part_of_a_transaction() -> Iterator[None]:
+    verify = TransactionCoordinator.verify
+
+    def let_pass(coordinator: TransactionCoordinator, *arguments: Any) -> int:
+        return verify(coordinator, *arguments) if coordinator._is_v2 else codes.NONE
+
+    with mock.patch.object(TransactionCoordinator, "verify", let_pass):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("broken", "found"),
+    [
+        (_committed_before_all_is_delivered, "lacks records|hang in|though all was well"),
+        (_a_lost_answer_taken_for_the_end, "lacks records|though all was well"),
+        (_partitions_that_were_refused_taken_for_added, "though all was well"),
+        (_the_next_epoch_forgotten, "though all was well"),
+        (_records_that_failed_forgotten, "lacks records"),
+        (_a_fenced_producer_that_tries_again, "has not ended"),
+        (_brokers_that_take_what_is_no_part_of_a_transaction, "hang in|is seen"),
+    ],
+)
+def test_what_is_broken_is_found(broken: Callable[[], Iterator[None]], found: str) -> None:
+    with broken():  # type: ignore[attr-defined]
+        for seed in range(SEEDS_TO_FIND):
+            sentence = failure(seed, transactions=True)
+            if sentence is not None:
+                print(f"found by seed {seed}: {sentence}")
+                assert re.search(found, sentence)
+                return
+    pytest.fail(f"not found by {SEEDS_TO_FIND} seeds")
