@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_kafka_sink import errors
-    from spark_kafka_sink.interceptors import ProducerInterceptor
     from spark_kafka_sink.kafka_producer import KafkaProducer
     from spark_kafka_sink.model import RecordMetadata
-    from spark_kafka_sink.producer_record import ProducerRecord
+    from spark_kafka_sink.rows.interceptors import ProducerInterceptor
+    from spark_kafka_sink.rows.producer_record import ProducerRecord
     from spark_kafka_sink.spark.datasource import KafkaDataSource
     from spark_kafka_sink.spark.registration import register
 
@@ -34,8 +34,8 @@ __all__ = [
 _HOME = {
     "KafkaDataSource": "spark_kafka_sink.spark.datasource",
     "KafkaProducer": "spark_kafka_sink.kafka_producer",
-    "ProducerInterceptor": "spark_kafka_sink.interceptors",
-    "ProducerRecord": "spark_kafka_sink.producer_record",
+    "ProducerInterceptor": "spark_kafka_sink.rows.interceptors",
+    "ProducerRecord": "spark_kafka_sink.rows.producer_record",
     "RecordMetadata": "spark_kafka_sink.model",
     "register": "spark_kafka_sink.spark.registration",
 }

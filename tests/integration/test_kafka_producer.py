@@ -148,7 +148,7 @@ def test_memory_that_stays_full_is_an_error_after_max_block_ms() -> None:
             with pytest.raises(
                 BufferExhaustedException, match=r" max\.block\.ms=300: buffer\.memory="
             ):
-                producer._reserve(100, time.monotonic() + 0.3, lambda: None)
+                producer._waits.reserve(100, time.monotonic() + 0.3, lambda: None)
 
 
 def test_a_closed_producer_takes_nothing_and_closing_again_is_harmless(

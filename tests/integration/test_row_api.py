@@ -221,9 +221,9 @@ def test_a_chunk_that_is_due_before_its_first_row_came_is_nothing(
         producer.send(topic, b"a").result(60)
         rows = producer._rows
         rows._make_room(rows._queues[topic], 100, time.monotonic() + 60)
-        assert rows._pending
+        assert producer._feeder._pending
         producer.flush()
-        assert not rows._pending
+        assert not producer._feeder._pending
         assert producer._thread.accumulator.available_bytes == 33_554_432
         assert producer.send(topic, b"b").result(60).offset == 1
 
@@ -468,7 +468,7 @@ def test_closing_with_0_gives_up_what_is_incomplete_and_tells_everybody(
     # Some are in an open batch, some still rows.
     futures = [producer.send(topic, bytes(1000), on_delivery=note_in(told)) for _ in range(40)]
     assert producer._thread.accumulator.has_incomplete
-    assert producer._rows._pending
+    assert producer._feeder._pending
     producer.close(0)
     for future in futures:
         assert str(future.exception(0)) == "Producer is closed forcefully."

@@ -1,4 +1,4 @@
-"""Transactions are seen as a whole or not at all in a simulated cluster; breaking them is noticed."""
+"""Transactions of a simulated cluster are seen as a whole or not at all; breaking them is found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulation.__main__ import failure, replay_command
 from simulation.coordinator import TransactionCoordinator
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.model import ProducerIdAndEpoch
-from spark_kafka_sink.producer import transactions
+from spark_kafka_sink.producer import transaction_answers, transactions
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.sender import Sender
 from spark_kafka_sink.producer.sequences import Sequences
@@ -53,15 +53,13 @@ def _committed_before_all_is_delivered() -> Iterator[None]:
 
 @contextmanager
 def _a_lost_answer_taken_for_the_end() -> Iterator[None]:
-    failed = TransactionManager.request_failed
+    failed: Any = TransactionManager.request_failed
 
-    def end(
-        manager: TransactionManager, request: TransactionalRequest, code: int, *more: Any
-    ) -> None:
+    def end(manager: TransactionManager, request: TransactionalRequest, *more: object) -> None:
         if request.call is Call.COMMIT and manager._queue.back(request):
             manager._ended(request.result)
         else:
-            failed(manager, request, code, *more)
+            failed(manager, request, *more)
 
     with mock.patch.object(TransactionManager, "request_failed", end):
         yield
@@ -69,9 +67,9 @@ def _a_lost_answer_taken_for_the_end() -> Iterator[None]:
 
 @contextmanager
 def _partitions_that_were_refused_taken_for_added() -> Iterator[None]:
-    judge = transactions.judge
+    judge: Any = transaction_answers.judge
 
-    def accept(request: TransactionalRequest, *more: Any) -> Any:
+    def accept(request: TransactionalRequest, *more: object) -> object:
         answer = judge(request, *more)
         if request.call is Call.ADD_PARTITIONS_TO_TXN and answer.action is Action.RETRY:
             return replace(answer, action=Action.SUCCEED)
@@ -101,9 +99,9 @@ def _records_that_failed_forgotten() -> Iterator[None]:
 
 @contextmanager
 def _a_fenced_producer_that_tries_again() -> Iterator[None]:
-    judge = transactions.judge
+    judge: Any = transaction_answers.judge
 
-    def retry(*arguments: Any) -> Any:
+    def retry(*arguments: object) -> object:
         answer = judge(*arguments)
         return replace(answer, action=Action.RETRY) if answer.action is Action.FENCED else answer
 
@@ -113,9 +111,9 @@ def _a_fenced_producer_that_tries_again() -> Iterator[None]:
 
 @contextmanager
 def _brokers_that_take_what_is_no_part_of_a_transaction() -> Iterator[None]:
-    verify = TransactionCoordinator.verify
+    verify: Any = TransactionCoordinator.verify
 
-    def let_pass(coordinator: TransactionCoordinator, *arguments: Any) -> int:
+    def let_pass(coordinator: TransactionCoordinator, *arguments: object) -> object:
         return verify(coordinator, *arguments) if coordinator._is_v2 else codes.NONE
 
     with mock.patch.object(TransactionCoordinator, "verify", let_pass):

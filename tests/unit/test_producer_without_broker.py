@@ -83,7 +83,7 @@ def test_keys_spread_rows_unless_the_configuration_says_otherwise(
         if by_row:
             for key in keys:
                 producer.send(TOPIC, b"v", key=key)
-            producer._rows.drain()
+            producer._feeder.drain()
         else:
             producer.append(TOPIC, pa.record_batch({"key": keys, "value": ["v"] * len(keys)}))
         found = rows_by_partition(producer)
@@ -139,7 +139,7 @@ def test_what_waited_for_memory_is_as_old_as_the_end_of_the_wait(*, by_row: bool
             accumulator.available_bytes = everything
             changed.notify_all()
         caller.join(60)
-        producer._rows.drain()
+        producer._feeder.drain()
         (batch,) = accumulator.incomplete
     assert batch.created_at >= freed_at
 
@@ -170,8 +170,8 @@ def test_who_comes_later_for_memory_is_served_later_though_there_is_room_for_lit
             everything, accumulator.available_bytes = accumulator.available_bytes, 50
         callers = []
         for size_bytes in (100, 10):
-            arguments = (size_bytes, time.monotonic() + 60, producer._raise_if_closed)
-            callers.append(threading.Thread(target=producer._reserve, args=arguments))
+            arguments = (size_bytes, time.monotonic() + 60, producer._checks.raise_if_closed)
+            callers.append(threading.Thread(target=producer._waits.reserve, args=arguments))
             callers[-1].start()
             with changed:
                 while accumulator.waiters < len(callers) and callers[-1].is_alive():

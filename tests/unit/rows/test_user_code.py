@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import ConfigException, KafkaException
-from spark_kafka_sink.interceptors import ProducerInterceptor
+from spark_kafka_sink.rows.interceptors import ProducerInterceptor
 
 NOBODY = "127.0.0.1:1"
 ALL = ["interceptor", "key", "value", "partitioner"]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from spark_kafka_sink import plugins
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import RecordMetadata
-from spark_kafka_sink.producer_record import ProducerRecord
+from spark_kafka_sink.rows.producer_record import ProducerRecord
 
 logger = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from support.row_broker import RowBroker, SentRow, StoredRecord, sent_rows
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import KafkaException, RecordTooLargeException
-from spark_kafka_sink.interceptors import ProducerInterceptors
 from spark_kafka_sink.model import RecordMetadata, TopicPartition
 from spark_kafka_sink.producer.record_spans import RecordSpan
-from spark_kafka_sink.row_future import RowFuture, SentRows
+from spark_kafka_sink.rows.future import RowFuture, SentRows
+from spark_kafka_sink.rows.interceptors import ProducerInterceptors
 
 ONE_BATCH_A_REQUEST = 1  # bytes of max.request.size
 

@@ -14,8 +14,8 @@ from typing import Any
 from spark_kafka_sink.batch_partitioner import OPTION as PARTITIONER
 from spark_kafka_sink.batch_partitioner import BatchPartitioner, is_users_own, load_partitioner
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.interceptors import INTERCEPTORS, ProducerInterceptors, load_interceptors
-from spark_kafka_sink.serializers import LoadedSerializer, load_serializer
+from spark_kafka_sink.rows.interceptors import INTERCEPTORS, ProducerInterceptors, load_interceptors
+from spark_kafka_sink.rows.serializers import LoadedSerializer, load_serializer
 
 logger = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.interceptors import ProducerInterceptors, unsent_metadata
 from spark_kafka_sink.model import RecordMetadata
 from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan
 from spark_kafka_sink.producer.slices import GroupedRows
 from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.rows.interceptors import ProducerInterceptors, unsent_metadata
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from spark_kafka_sink.producer.slices import Rows
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.headers import encode_headers
 from spark_kafka_sink.records.varint import Int64s
-from spark_kafka_sink.row_future import SentRows
+from spark_kafka_sink.rows.future import SentRows
 
 CELLS: Final = 3  # of a row in `cells`: value, key, time in seconds
 

@@ -1,0 +1,206 @@
+"""CallerWaits: what a call waits for: a topic's metadata, memory, and the end of deliveries.
+
+Owns max.block.ms, of which all waits of one call have one deadline between them; the turn of those
+who wait for memory (first come, first served); and the sentences of waits that were too long. Who
+waits holds no lock but the producer's, which the wait itself lets go of.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import BufferExhaustedException, KafkaException, TimeoutException
+from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
+from spark_kafka_sink.producer_thread import ProducerThread
+
+_T = TypeVar("_T")
+# Takes the nanoseconds that one wait took, and the time.
+_Meter = Callable[[float, float], None]
+
+
+class CallerWaits:
+    """The waits of one producer. A `check` is called under the lock and raises what ends a wait."""
+
+    def __init__(self, thread: ProducerThread, config: ProducerConfig) -> None:
+        self._thread = thread
+        self._config = config
+        self._tickets: deque[object] = deque()
+
+    def deadline(self) -> float:
+        """Give until when a call may wait; a callback may not, since nobody would wake it."""
+        if self._thread.is_current:
+            return time.monotonic()
+        return time.monotonic() + self._config.max_block_ms / 1000
+
+    def _wait(
+        self,
+        find: Callable[[], _T | None],
+        deadline: float | None,
+        late: Callable[[], KafkaException],
+        meter: _Meter | None = None,
+    ) -> _T:
+        """Wait until there is something to find; the caller holds the lock."""
+        while True:
+            found = find()
+            if found is not None:
+                return found
+            started = time.monotonic()
+            try:
+                came = self._thread.changed.wait(None if deadline is None else deadline - started)
+            finally:
+                now = time.monotonic()
+                if meter is not None:
+                    meter((now - started) * 1e9, now)
+            if not came:
+                raise late()
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def reserve(self, size_bytes: int, deadline: float, check: Callable[[], None]) -> None:
+        """Take bytes of buffer.memory. Raises BufferExhaustedException."""
+        accumulator, changed, ticket = self._thread.accumulator, self._thread.changed, object()
+
+        def take_in_turn() -> bool | None:
+            check()
+            return (self._tickets[0] is ticket and accumulator.reserve(size_bytes)) or None
+
+        with changed:
+            check()
+            if not self._tickets and accumulator.reserve(size_bytes):
+                return
+            self._tickets.append(ticket)
+            accumulator.waiters = len(self._tickets)
+            self._thread.wake()
+            try:
+                meter = self._thread.metrics.waited_for_memory
+                self._wait(take_in_turn, deadline, lambda: self._no_room(size_bytes), meter)
+            finally:
+                self._tickets.remove(ticket)
+                accumulator.waiters = len(self._tickets)
+                changed.notify_all()
+
+    def _no_room(self, size_bytes: int) -> BufferExhaustedException:
+        memory = self._config.setting("buffer.memory", self._config.buffer_memory)
+        return BufferExhaustedException(
+            f"no room for {size_bytes} bytes within {self._max_block()}: {memory} is full of "
+            f"records that no broker has acknowledged yet{self._network_trouble()}"
+        )
+
+    # -- metadata ---------------------------------------------------------------------------------
+
+    def topic(
+        self, name: str, deadline: float, check: Callable[[], None], newer_than: int = -1
+    ) -> TopicMetadata:
+        """Give a topic's metadata, from an answer newer than the version given.
+
+        Raises TimeoutException, or what a broker says against the topic.
+        """
+        metadata = self._thread.metadata
+
+        def known() -> TopicMetadata | None:
+            # An error that another caller was told of is asked about anew for this one.
+            metadata.track(name, time.monotonic())
+            self._thread.wake()
+            check()
+            topic = metadata.topic(name)
+            if topic is not None and metadata.version > newer_than:
+                return topic
+            error = metadata.take_error(name)
+            if error is not None:
+                raise error
+            return None
+
+        with self._thread.changed:
+            return self._wait(
+                known,
+                deadline,
+                lambda: self._topic_timeout(name, metadata.topic_error(name)),
+                lambda time_ns, _: self._thread.metrics.record_time("metadata-wait", time_ns),
+            )
+
+    def newer_topic(self, name: str, deadline: float, check: Callable[[], None]) -> TopicMetadata:
+        """Give a topic's metadata from an answer to a question that is yet to be asked."""
+        with self._thread.lock:
+            version = self._thread.metadata.request_update()
+        return self.topic(name, deadline, check, newer_than=version)
+
+    def topic_with(
+        self, partitions: int, name: str, deadline: float, check: Callable[[], None]
+    ) -> TopicMetadata:
+        """Give the metadata of a topic once it is known to have so many partitions."""
+        topic = self.topic(name, deadline, check)
+        while len(topic.leaders) < partitions:
+            try:
+                topic = self.newer_topic(name, deadline, check)
+            except TimeoutException as error:
+                message = (
+                    f"Partition {partitions - 1} of topic {name} with partition count "
+                    f"{len(topic.leaders)} is not present in metadata after {self._max_block()}"
+                )
+                raise TimeoutException(
+                    message, topic=name, partition=partitions - 1, api="Metadata"
+                ) from error
+        return topic
+
+    def _topic_timeout(self, name: str, error: KafkaException | None) -> TimeoutException:
+        if error is not None:
+            found = str(error)
+        else:
+            servers = self._config.setting("bootstrap.servers", self._config.bootstrap_servers)
+            found = f"no broker has answered; check {servers}"
+        message = (
+            f"Topic {name} not present in metadata after {self._max_block()}: "
+            f"{found}{self._network_trouble()}"
+        )
+        return TimeoutException(message, topic=name, api="Metadata")
+
+    def _max_block(self) -> str:
+        return self._config.setting("max.block.ms", self._config.max_block_ms)
+
+    def _network_trouble(self) -> str:
+        trouble = self._thread.network_trouble
+        return f" ({trouble})" if trouble else ""
+
+    # -- deliveries -------------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None) -> None:
+        """Wait until what is in batches now has ended, and its callbacks were run.
+
+        timeout: seconds, None for as long as it takes. Raises TimeoutException.
+        """
+        accumulator, thread = self._thread.accumulator, self._thread
+        started = time.monotonic()
+        deadline = None if timeout is None else started + timeout
+        waiting_for: list[ProducerBatch] = []
+
+        def all_ended() -> bool | None:
+            waiting_for[:] = unfinished(waiting_for)
+            return None if waiting_for else True
+
+        def too_late(what: str) -> TimeoutException:
+            return TimeoutException(f"{what} in {timeout} s")
+
+        with thread.changed:
+            accumulator.flushes += 1
+            try:
+                waiting_for += accumulator.incomplete
+                thread.wake()
+                self._wait(
+                    all_ended,
+                    deadline,
+                    lambda: too_late(f"{len(waiting_for)} batch(es) not acknowledged"),
+                )
+                calls = thread.calls_due
+                self._wait(
+                    lambda: True if thread.calls_made >= calls else None,
+                    deadline,
+                    lambda: too_late("callbacks have not ended"),
+                )
+            finally:
+                accumulator.flushes -= 1
+                thread.metrics.record_time("flush", (time.monotonic() - started) * 1e9)

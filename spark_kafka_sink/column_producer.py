@@ -1,0 +1,120 @@
+"""ColumnProducer: `KafkaProducer.append`, Arrow batches into batches of records.
+
+Owns the way of an Arrow batch: its rows are checked as a whole, then cut into slices that memory
+has room for, each of which is encoded in the caller's thread (`slice_appender`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+from spark_kafka_sink.batch_partitioner import BatchPartitioner, with_partitions
+from spark_kafka_sink.caller_checks import CallerChecks
+from spark_kafka_sink.caller_waits import CallerWaits
+from spark_kafka_sink.errors import DataException, KafkaException
+from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.producer.partitioner import check_partitions
+from spark_kafka_sink.producer.slices import Rows, check_record_sizes, record_sizes, slice_ends
+from spark_kafka_sink.producer_thread import ProducerThread
+from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.serde.columns import read_rows
+from spark_kafka_sink.slice_appender import SliceAppender
+
+
+class ColumnProducer:
+    """Takes Arrow batches.
+
+    limits: the most that a record may take, by the names of the options; drain_rows: puts rows that
+    were sent one by one into batches, which go before.
+    """
+
+    def __init__(
+        self,
+        thread: ProducerThread,
+        appender: SliceAppender,
+        waits: CallerWaits,
+        checks: CallerChecks,
+        *,
+        limits: Mapping[str, int],
+        buffer_memory_bytes: int,
+        partitioner: BatchPartitioner | None,
+        drain_rows: Callable[[], None],
+    ) -> None:
+        self._thread = thread
+        self._appender = appender
+        self._waits = waits
+        self._checks = checks
+        self._limits = limits
+        self._buffer_memory_bytes = buffer_memory_bytes
+        self._partitioner = partitioner
+        self._drain_rows = drain_rows
+
+    def append(self, topic: str | None, record_batch: pa.RecordBatch) -> None:
+        """Append the rows of an Arrow batch; see `KafkaProducer.append`."""
+        self._checks.before_append()
+        if not record_batch.num_rows:
+            return
+        start = 0
+        try:
+            rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)
+            sizes = record_sizes(rows.columns)
+            check_record_sizes(sizes, self._limits)
+            deadline = self._waits.deadline()
+            topics = [self._topic(name, deadline) for name in rows.topics]
+            topics = self._check_partitions(rows, topics, deadline)
+            if self._partitioner is not None:
+                rows = with_partitions(rows, record_batch, topics, self._partitioner)
+            self._drain_rows()
+            for end in slice_ends(sizes, self._buffer_memory_bytes):
+                self._append_slice(rows.slice(start, end), sizes[start:end], topics, deadline)
+                start = end
+                # Every slice is a send of its own, which may wait for memory as long as any.
+                deadline = self._waits.deadline()
+        except KafkaException as error:
+            self._thread.refused(record_batch.num_rows - start, error)
+            if start:
+                self._thread.spoil_transaction(error)
+            raise
+
+    def _topic(self, name: str, deadline: float) -> TopicMetadata:
+        return self._waits.topic(name, deadline, self._checks.raise_if_unusable)
+
+    def _check_partitions(
+        self, rows: Rows, topics: list[TopicMetadata], deadline: float
+    ) -> list[TopicMetadata]:
+        """Check explicit partitions, against fresh metadata where they seem to be too high."""
+        if rows.partitions is None:
+            return topics
+        checked = []
+        for number, (name, topic) in enumerate(zip(rows.topics, topics, strict=True)):
+            explicit = rows.partitions
+            if rows.topic_numbers is not None:
+                explicit = explicit[rows.topic_numbers == number]
+            known = topic
+            try:
+                check_partitions(name, explicit, len(known.leaders))
+            except DataException:
+                # The topic may have been given more partitions since.
+                known = self._waits.newer_topic(name, deadline, self._checks.raise_if_unusable)
+                check_partitions(name, explicit, len(known.leaders))
+            checked.append(known)
+        return checked
+
+    def _append_slice(
+        self, rows: Rows, sizes: Int64s, topics: list[TopicMetadata], deadline: float
+    ) -> None:
+        reserved = int(sizes.sum())
+        self._waits.reserve(reserved, deadline, self._checks.raise_if_unusable)
+        try:
+            with self._appender.turn:
+                full = self._appender.append(
+                    rows, sizes, topics, self._checks.raise_if_not_appendable
+                )
+        finally:
+            with self._thread.lock:
+                self._thread.accumulator.give_back(reserved)
+                self._thread.wake()
+        self._appender.pack(full)

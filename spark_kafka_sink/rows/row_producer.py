@@ -1,0 +1,295 @@
+"""RowProducer: `KafkaProducer.send`, row by row, on top of the columnar path.
+
+A row is appended to its topic's chunk, which has its memory reserved, and gets a future; that is
+all that happens per row. `ChunkFeeder` makes batches of chunks. Owns the queues, what is done to a
+row before it is in one, and what becomes of a row that cannot be.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any, Final
+
+from spark_kafka_sink.caller_checks import CallerChecks
+from spark_kafka_sink.caller_waits import CallerWaits
+from spark_kafka_sink.errors import (
+    ApiException,
+    IllegalStateException,
+    KafkaException,
+    RecordTooLargeException,
+)
+from spark_kafka_sink.model import RecordMetadata
+from spark_kafka_sink.producer_thread import ProducerThread
+from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
+from spark_kafka_sink.records.varint import varint_size
+from spark_kafka_sink.rows.chunk import CELLS, RowChunk
+from spark_kafka_sink.rows.chunk_feeder import ChunkFeeder
+from spark_kafka_sink.rows.future import OnDelivery, RowFuture, SentRows, call_back
+from spark_kafka_sink.rows.interceptors import unsent_metadata
+from spark_kafka_sink.rows.producer_record import Headers, ProducerRecord, checked_headers
+from spark_kafka_sink.rows.row_queue import Row, RowQueue
+from spark_kafka_sink.rows.serializers import as_bytes
+from spark_kafka_sink.rows.user_code import KEY_SERIALIZER, VALUE_SERIALIZER, UserCode
+
+# What a record takes besides key, value and headers, at most: its length (5 bytes), attributes (1)
+# and deltas (10 and 5), and the lengths of key and value and the count of headers (5 each).
+ROW_OVERHEAD_BYTES: Final = 36
+
+
+def header_bytes(headers: Headers) -> int:
+    """Give what headers take at most; up to 10 bytes are the lengths of each."""
+    return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
+
+
+class RowProducer:
+    """The queues of all topics.
+
+    limits: the most that a record may take, by the names of the options.
+    """
+
+    def __init__(
+        self,
+        thread: ProducerThread,
+        feeder: ChunkFeeder,
+        waits: CallerWaits,
+        checks: CallerChecks,
+        user_code: UserCode,
+        limits: Mapping[str, int],
+    ) -> None:
+        self._thread = thread
+        self._feeder = feeder
+        self._waits = waits
+        self._checks = checks
+        self._limits = limits
+        # What fits a request and memory for certain. No chunk has more room, so that a row for
+        # which there is room needs no further check.
+        fits = min(limits.values()) - RECORD_BATCH_OVERHEAD
+        self._always_fits_bytes = fits
+        memory = thread.accumulator.buffer_memory_bytes
+        self._largest_chunk_bytes = min(fits, memory // 8)
+        by_key, by_value = user_code.key_serializer, user_code.value_serializer
+        self._key_serializer = None if by_key is None else by_key.serialize
+        self._value_serializer = None if by_value is None else by_value.serialize
+        self._serializes = by_key is not None or by_value is not None
+        self._interceptors = user_code.interceptors
+        self._queues: dict[str, RowQueue] = {}
+        # The queues that rows may go to straight away: none where interceptors see them first, or
+        # a transaction has to be asked.
+        is_plain = not self._interceptors and thread.transactions is None
+        self._open_queues: dict[str, RowQueue] = self._queues if is_plain else {}
+        _OF_THIS_PROCESS.add(self)
+
+    # -- sending: the caller's thread -------------------------------------------------------------
+
+    def send(  # noqa: C901, PLR0912 - written out, see below
+        self,
+        topic: str,
+        value: Any,  # noqa: ANN401 - what it is, is looked at
+        key: Any,  # noqa: ANN401
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+        on_delivery: OnDelivery | None,
+    ) -> Future[RecordMetadata]:
+        """Append a row; see `KafkaProducer.send`.
+
+        The path of nearly every row, at 0.7 us where nothing but a value is given: a call or an
+        object more would each be a tenth of that, so there is none that is not needed.
+        """
+        queue = self._open_queues.get(topic)
+        if (
+            queue is None
+            or (
+                partition is not None
+                and (partition.__class__ is not int or not 0 <= partition < queue.partitions)
+            )
+            or (
+                timestamp_ms is not None
+                and (timestamp_ms.__class__ is not int or not 0 <= timestamp_ms < 1 << 63)
+            )
+        ):
+            record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+            return self._send_record(record, on_delivery)
+        if self._serializes:
+            key, value = self._serialize(topic, key, value)
+        size = ROW_OVERHEAD_BYTES
+        if value is not None:
+            if value.__class__ is not bytes:
+                value = as_bytes(VALUE_SERIALIZER, value)
+            size += len(value)
+        if key is not None:
+            if key.__class__ is not bytes:
+                key = as_bytes(KEY_SERIALIZER, key)
+            size += len(key)
+        entries = checked_headers(headers) if headers else ()
+        if entries:
+            size += header_bytes(entries)
+        with queue.lock:
+            chunk, room = queue.chunk, queue.room - size
+            if room >= 0 and chunk is not None:
+                queue.room = room
+                cells = chunk.cells
+                number = len(cells) // CELLS
+                if partition is not None:
+                    chunk.partitions[number] = partition
+                if timestamp_ms is not None:
+                    chunk.timestamps[number] = timestamp_ms
+                if entries:
+                    chunk.headers[number] = entries
+                if on_delivery is not None:
+                    chunk.sent.callbacks[number] = on_delivery
+                cells.extend((value, key, _wall_clock()))
+                return RowFuture(chunk.sent, number)
+        row = Row(value, key, partition, timestamp_ms, entries, on_delivery)
+        try:
+            return self._append_row(queue, row, size)
+        except ApiException as error:
+            return self._refuse(error, topic, partition, on_delivery)
+
+    def _send_record(
+        self, record: ProducerRecord, on_delivery: OnDelivery | None
+    ) -> Future[RecordMetadata]:
+        """Append a row that interceptors see, or for which the topic is to be asked for."""
+        record = self._interceptors.on_send(record)
+        try:
+            return self._append_record(record, on_delivery)
+        except ApiException as error:
+            self._interceptors.on_send_error(record, error)
+            return self._refuse(error, record.topic, record.partition, on_delivery)
+        except BaseException as error:
+            self._interceptors.on_send_error(record, error)
+            raise
+
+    def _append_record(self, record: ProducerRecord, on_delivery: OnDelivery | None) -> RowFuture:
+        self._checks.before_send()
+        deadline = self._waits.deadline()
+        topic, partition = record.topic, record.partition
+        queue = self._queues.get(topic) or self._queues.setdefault(topic, RowQueue(topic))
+        if not queue.partitions or (partition is not None and partition >= queue.partitions):
+            least = 0 if partition is None else partition + 1
+            closed = self._checks.raise_if_closed
+            queue.learn(self._waits.topic_with(least, topic, deadline, closed))
+        key, value = self._serialize(topic, record.key, record.value)
+        headers = tuple(record.headers or ())
+        row = Row(value, key, partition, record.timestamp_ms, headers, on_delivery)
+        size = ROW_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + header_bytes(headers)
+        return self._append_row(queue, row, size, deadline)
+
+    def _refuse(
+        self,
+        error: ApiException,
+        topic: str,
+        partition: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Future[RecordMetadata]:
+        """Give a failed future: what brokers and limits have against a record is not raised."""
+        self._thread.refused(1, error)
+        self._thread.spoil_transaction(error)
+        if on_delivery is not None:
+            call_back(on_delivery, unsent_metadata(topic, partition), error)
+        failed: Future[RecordMetadata] = Future()
+        failed.set_exception(error)
+        return failed
+
+    def _serialize(
+        self, topic: str, key: object, value: object
+    ) -> tuple[bytes | None, bytes | None]:
+        """Give key and value as bytes; the key goes first, as in the Java client."""
+        by_key, by_value = self._key_serializer, self._value_serializer
+        return (
+            as_bytes(KEY_SERIALIZER, key) if by_key is None else by_key(topic, key),
+            as_bytes(VALUE_SERIALIZER, value) if by_value is None else by_value(topic, value),
+        )
+
+    def _append_row(
+        self, queue: RowQueue, row: Row, size_bytes: int, deadline: float | None = None
+    ) -> RowFuture:
+        """Append a row when there is room for it, which may be after a wait until `deadline`."""
+        if size_bytes > self._always_fits_bytes:
+            self._check_size(queue.topic, row)
+        future = queue.put(row, size_bytes)
+        if future is None:
+            self._checks.before_send()
+            deadline = self._waits.deadline() if deadline is None else deadline
+            while future is None:
+                self._make_room(queue, size_bytes, deadline)
+                future = queue.put(row, size_bytes)
+        return future
+
+    def _check_size(self, topic: str, row: Row) -> None:
+        """Raise RecordTooLargeException for what a request or memory cannot hold.
+
+        To the byte as AbstractRecords.estimateSizeInBytesUpperBound of the Java client: 21 bytes
+        for length, attributes and deltas.
+        """
+        fields = [row.key, row.value]
+        for name, value in row.headers:
+            fields += [name.encode(), value]
+        lengths = [-1 if field is None else len(field) for field in fields]
+        size = RECORD_BATCH_OVERHEAD + 21 + varint_size(len(row.headers))
+        size += sum(max(length, 0) + varint_size(length) for length in lengths)
+        for name, limit in self._limits.items():
+            if size > limit:
+                message = (
+                    f"The message is {size} bytes when serialized, more than {name}={limit}; "
+                    "raise it (and the topic's max.message.bytes where needed), or make the record "
+                    "smaller"
+                )
+                raise RecordTooLargeException(message, topic=topic, partition=row.partition)
+
+    def _make_room(self, queue: RowQueue, size_bytes: int, deadline: float) -> None:
+        """Turn the full chunk into batches, or begin a chunk."""
+        full = queue.chunk
+        if full is not None:
+            self._feeder.convert(full, queue)
+            return
+        closed = self._checks.raise_if_closed
+        metadata = self._waits.topic(queue.topic, deadline, closed)
+        wanted = max(size_bytes, min(queue.chunk_bytes, self._largest_chunk_bytes))
+        self._waits.reserve(wanted, deadline, closed)
+        sent = SentRows(queue.topic, self._interceptors, self._check_may_wait)
+        chunk = RowChunk(queue.topic, metadata, wanted, time.monotonic(), sent)
+        self._feeder.begin(chunk, queue)
+
+    def _check_may_wait(self) -> None:
+        if self._thread.is_current:
+            message = (
+                "waiting for a record's future inside a callback is not permitted because it would "
+                "never end: callbacks run in the thread that delivers records"
+            )
+            raise KafkaException(message)
+        if self not in _OF_THIS_PROCESS:
+            message = "this record was sent before a fork; wait for it in the process that sent it"
+            raise IllegalStateException(message)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Take no more rows."""
+        self._feeder.close()
+        for queue in list(self._queues.values()):
+            with queue.lock:
+                queue.room = -1
+        self._open_queues = {}
+
+    def forget(self) -> None:
+        """Take no more rows in a forked child, where nobody would send them."""
+        self._open_queues = {}
+
+
+_wall_clock = time.time
+# Producers that were made in this process, as opposed to a process it was forked from.
+_OF_THIS_PROCESS: weakref.WeakSet[RowProducer] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for producer in list(_OF_THIS_PROCESS):
+        producer.forget()
+    _OF_THIS_PROCESS.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,97 @@
+"""RowQueue: the chunk of a topic that rows are appended to, and how large the next one is to be.
+
+Owns the room that is left in the chunk, under a lock of its own. The way of nearly every row,
+`RowProducer.send`, does what `put` does by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final, NamedTuple
+
+from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.rows.chunk import RowChunk
+from spark_kafka_sink.rows.future import OnDelivery, RowFuture
+
+# A chunk reserves what comes in 10 ms, going by the last one of its topic, within these limits: so
+# many rows that its fixed cost (0.3 ms) is little per row, but none that wait for long while they
+# would fill a batch, whatever linger.ms is.
+FILL_TIME_S: Final = 0.01
+SMALLEST_CHUNK_BYTES: Final = 16 * 1024
+LARGEST_CHUNK_BYTES: Final = 1024 * 1024
+
+
+class Row(NamedTuple):
+    """A row that is serialized and checked."""
+
+    value: bytes | None
+    key: bytes | None
+    partition: int | None
+    timestamp_ms: int | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    on_delivery: OnDelivery | None
+
+
+def next_chunk_bytes(used_bytes: int, age_s: float) -> int:
+    """Give what a topic's next chunk is to reserve, when the last one had so much after so long."""
+    change = min(2.0, max(0.5, FILL_TIME_S / max(age_s, 1e-6)))
+    return min(max(int(used_bytes * change), SMALLEST_CHUNK_BYTES), LARGEST_CHUNK_BYTES)
+
+
+class RowQueue:
+    """One topic's chunk. `room`: bytes that its chunk still takes, -1 without one."""
+
+    __slots__ = ("chunk", "chunk_bytes", "lock", "partitions", "room", "topic")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.lock = threading.Lock()
+        self.chunk: RowChunk | None = None
+        self.room = -1
+        self.chunk_bytes = SMALLEST_CHUNK_BYTES
+        self.partitions = 0
+
+    def put(self, row: Row, size_bytes: int) -> RowFuture | None:
+        """Append a row; None where there is no room for it."""
+        with self.lock:
+            chunk = self.chunk
+            if chunk is None or size_bytes > self.room:
+                return None
+            self.room -= size_bytes
+            number = len(chunk)
+            if row.partition is not None:
+                chunk.partitions[number] = row.partition
+            if row.timestamp_ms is not None:
+                chunk.timestamps[number] = row.timestamp_ms
+            if row.headers:
+                chunk.headers[number] = row.headers
+            if row.on_delivery is not None:
+                chunk.sent.callbacks[number] = row.on_delivery
+            chunk.cells.extend((row.value, row.key, time.time()))
+            return RowFuture(chunk.sent, number)
+
+    def learn(self, metadata: TopicMetadata) -> None:
+        """Take newer metadata, which may have more partitions; also for the rows that wait."""
+        with self.lock:
+            self.partitions = len(metadata.leaders)
+            if self.chunk is not None:
+                self.chunk.metadata = metadata
+
+    def install(self, chunk: RowChunk) -> bool:
+        """Take a new chunk; False if there is one by now. The caller has the lock."""
+        if self.chunk is not None:
+            return False
+        self.chunk, self.room = chunk, chunk.reserved
+        self.partitions = len(chunk.metadata.leaders)
+        return True
+
+    def take(self, chunk: RowChunk) -> bool:
+        """Give the chunk away; False if it is another by now."""
+        with self.lock:
+            if self.chunk is not chunk:
+                return False
+            used = chunk.reserved - self.room
+            self.chunk_bytes = next_chunk_bytes(used, time.monotonic() - chunk.created_at)
+            self.chunk, self.room = None, -1
+            return True
