@@ -32,7 +32,8 @@ from spark_kafka_sink.producer.deliveries import Deliveries
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.node_latency import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
-from spark_kafka_sink.producer.sender import Sender, SenderConfig, SenderPoll
+from spark_kafka_sink.producer.sender import Sender, SenderPoll
+from spark_kafka_sink.producer.sender_config import SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.producer_metrics import ProducerMetrics

@@ -3,8 +3,8 @@
 `poll` gives the requests that are due, `handle` takes the network's events; the time is an argument
 of both, and neither sends, waits or locks. It owns which nodes are ready and how many Produce
 requests each has in flight; the queues belong to the accumulator, leaders to the metadata,
-sequences to `Sequences`, transactions to `TransactionManager`, and what becomes of a batch to
-`BatchCompletion`.
+sequences to `Sequences`, transactions to `TransactionManager`, the form of Produce requests to
+`ProduceRequests`, and what becomes of a batch to `BatchCompletion`.
 
 One Produce request goes to one node and carries at most one batch per partition (so that a retry
 never reorders), up to max.request.size. `build` makes the request outside the producer's lock,
@@ -16,24 +16,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
-from uuid import UUID
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import (
-    ApiException,
-    KafkaException,
-    TransactionAbortedException,
-    api_exception,
-)
-from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.errors import KafkaException, TransactionAbortedException, api_exception
+from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
-from spark_kafka_sink.producer.message_format import CURRENT_MAGIC, magic_for, records_for
 from spark_kafka_sink.producer.metadata import NO_LEADER_EPOCH, ClusterMetadata
 from spark_kafka_sink.producer.node_latency import NodeLatencies
+from spark_kafka_sink.producer.produce_requests import (
+    DrainedBatches,
+    ProduceRequests,
+    SentBatches,
+)
 from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
+from spark_kafka_sink.producer.producer_id import ProducerIdRequests
+from spark_kafka_sink.producer.sender_config import SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
 from spark_kafka_sink.producer.transactions import TransactionManager
@@ -51,45 +49,11 @@ from spark_kafka_sink.wire.messages import (
     InitProducerIdResponse,
     MetadataRequest,
     MetadataResponse,
-    PartitionProduceData,
     ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
 )
-from spark_kafka_sink.wire.primitives import ZERO_UUID
 
-# The last version of Produce that names topics; later ones need every topic's id (KIP-516).
-_LAST_PRODUCE_BY_NAME = 12
 # The first version of Metadata whose leader epochs can be relied on.
 _RELIABLE_EPOCHS_SINCE = 9
-# The errors with which a broker may name the leader (KIP-951).
-_LEADER_MOVED = (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)
-# Brokers ignore the timeout of a producer id without transactions, but want the field.
-_NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SenderConfig:
-    """What the sender is configured with; acks as they travel, -1 for all.
-
-    option_prefix: what the user writes before the name of an option.
-    """
-
-    acks: int
-    max_in_flight: int
-    max_request_size_bytes: int
-    request_timeout_ms: int
-    retry_backoff: ExponentialBackoff
-    option_prefix: str = ""
-
-
-@dataclass(slots=True)
-class DrainedBatches:
-    """Batches on their way to one node in one request; their order is the order drained."""
-
-    node_id: int
-    batches: list[ProducerBatch] = field(default_factory=list)
-    size_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -104,18 +68,6 @@ class SenderPoll:
     connect: set[int] = field(default_factory=set)
     next_poll_at: float = float("inf")
     has_news: bool = False
-
-
-@dataclass(slots=True)
-class _SentBatches:
-    """The context of a Produce request: its batches, and the topics' names by id.
-
-    refused: why batches are not in the request, which the broker's record format cannot hold.
-    """
-
-    batches: dict[TopicPartition, ProducerBatch]
-    names: dict[UUID, str]
-    refused: dict[TopicPartition, ApiException]
 
 
 class Sender:
@@ -140,15 +92,14 @@ class Sender:
         self._metadata = metadata
         self._completion = completion
         self._sequences = sequences
-        self._random = random
+        self._produce = ProduceRequests(config, metadata, completion, transactions)
+        self._producer_id: ProducerIdRequests | None = None
+        if sequences is not None and transactions is None:
+            self._producer_id = ProducerIdRequests(config, sequences, random)
         self._ready: set[int] = set()
-        self._magic: dict[int, int] = {}
         self._in_flight: dict[int, int] = {}
         self._throttled_until: dict[int, float] = {}
         self._muted: set[TopicPartition] = set()
-        self._init_in_progress = False
-        self._init_attempts = 0
-        self._init_not_before = 0.0
         self.fatal_error: KafkaException | None = None
 
     # -- what goes out ----------------------------------------------------------------------------
@@ -167,7 +118,11 @@ class Sender:
         if metadata is not None:
             out.requests.append(ClientRequest(node_id=None, message=metadata))
         if self._sequences is not None:
-            self._poll_producer_id(self._sequences, now, out)
+            self._sequences.bump_epoch_if_needed()
+        if self._producer_id is not None and self._accumulator.has_undrained:
+            init = self._producer_id.due(now)
+            if init is not None:
+                out.requests.append(ClientRequest(node_id=None, message=init))
         more = self._drain(now, out)
         if self._transactions is not None:
             self._poll_transactions(self._transactions, now, out)
@@ -182,8 +137,8 @@ class Sender:
             self._accumulator.next_expiry_at(),
             *throttles,
         ]
-        if self._init_not_before > now:
-            due.append(self._init_not_before)
+        if self._producer_id is not None and self._producer_id.next_due_at() > now:
+            due.append(self._producer_id.next_due_at())
         if self._transactions is not None and self._transactions.next_due_at() > now:
             due.append(self._transactions.next_due_at())
         return max(now, min(due))
@@ -244,20 +199,6 @@ class Sender:
         """Whether an answer to records is to come: also one to records that were given up."""
         in_flight = self._sequences is not None and self._sequences.has_in_flight
         return in_flight or self._accumulator.has_incomplete
-
-    def _poll_producer_id(self, sequences: Sequences, now: float, out: SenderPoll) -> None:
-        sequences.bump_epoch_if_needed()
-        if (
-            self._transactions is not None
-            or sequences.has_producer_id
-            or self._init_in_progress
-            or now < self._init_not_before
-            or not self._accumulator.has_undrained
-        ):
-            return
-        self._init_in_progress = True
-        message = InitProducerIdRequest(transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
-        out.requests.append(ClientRequest(node_id=None, message=message))
 
     def _drain(self, now: float, out: SenderPoll) -> bool:
         """Take batches for one request per ready node; True if there is more to take at once."""
@@ -325,41 +266,7 @@ class Sender:
 
         Needs no lock: the batches are in flight, so the I/O thread alone touches them.
         """
-        topics: dict[str, TopicProduceData] = {}
-        refused: dict[TopicPartition, ApiException] = {}
-        magic = self._magic.get(drained.node_id, CURRENT_MAGIC)
-        for batch in drained.batches:
-            try:
-                records = records_for(magic, batch, self._config.option_prefix)
-            except ApiException as error:
-                refused[batch.topic_partition] = error
-                continue
-            name, partition = batch.topic_partition
-            topic = topics.get(name)
-            if topic is None:
-                topic_id = self._metadata.topic_id(name)
-                topic = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
-                topics[name] = topic
-            topic.partition_data.append(PartitionProduceData(index=partition, records=records))
-        names = {topic.topic_id: topic.name for topic in topics.values()}
-        transactions = self._transactions
-        return ClientRequest(
-            node_id=drained.node_id,
-            message=ProduceRequest(
-                transactional_id=(None if transactions is None else transactions.transactional_id),
-                acks=self._config.acks,
-                timeout_ms=self._config.request_timeout_ms,
-                topic_data=list(topics.values()),
-            ),
-            max_version=self._max_produce_version(names),
-            expects_response=self._config.acks != 0,
-            context=_SentBatches({b.topic_partition: b for b in drained.batches}, names, refused),
-        )
-
-    def _max_produce_version(self, names: Mapping[UUID, str]) -> int | None:
-        by_name = _LAST_PRODUCE_BY_NAME if ZERO_UUID in names else None
-        in_transaction = self._transactions and self._transactions.max_produce_version
-        return in_transaction or by_name
+        return self._produce.build(drained)
 
     @property
     def nodes(self) -> Mapping[int, Node]:
@@ -380,7 +287,7 @@ class Sender:
         elif isinstance(event, NodeReady):
             self._ready.add(event.node_id)
             self._completion.node_troubles.pop(event.node_id, None)
-            self._magic[event.node_id] = magic_for(event.versions)
+            self._produce.node_ready(event.node_id, event.versions)
             if self._transactions is not None:
                 self._transactions.node_ready(event.node_id, event.versions)
         elif isinstance(event, NodeDown):
@@ -398,50 +305,14 @@ class Sender:
             if self._transactions is not None:
                 self._transactions.answered(context, response, event.node_id, now)
         elif isinstance(event.request.message, ProduceRequest):
-            self._produced(event, now)
+            if self._produce.answered(event, self._back(event.request), now):
+                self._retry_at_new_leaders(now)
         elif isinstance(response, MetadataResponse):
             reliable = event.version is None or event.version >= _RELIABLE_EPOCHS_SINCE
             self._metadata.update(response, now, reliable_epochs=reliable)
             self._retry_at_new_leaders(now)
-        elif isinstance(response, InitProducerIdResponse):
-            self._producer_id_answered(response, event.node_id, now)
-
-    def _produced(self, event: Answered, now: float) -> None:
-        sent = self._back(event.request)
-        for topic_partition, error in sent.refused.items():
-            batch = sent.batches.pop(topic_partition)
-            self._completion.failed(batch, error.code, str(error), event.node_id, now)
-        if not isinstance(event.response, ProduceResponse):
-            for batch in sent.batches.values():
-                self._completion.succeeded(batch, base_offset=-1, log_append_time_ms=-1)
-            return
-        for topic in event.response.responses:
-            name = topic.name or sent.names.get(topic.topic_id, "")
-            for answer in topic.partition_responses:
-                topic_partition = TopicPartition(name, answer.index)
-                if topic_partition in sent.batches:
-                    batch = sent.batches.pop(topic_partition)
-                    self._completion.answered(batch, answer, event.node_id, now)
-        for batch in sent.batches.values():
-            reason = "the broker's answer does not name this partition"
-            code = codes.UNKNOWN_SERVER_ERROR
-            self._completion.failed(batch, code, reason, event.node_id, now)
-        self._take_leaders(event.response, sent.names, now)
-
-    def _take_leaders(self, response: ProduceResponse, names: dict[UUID, str], now: float) -> None:
-        """Take the leaders that a broker names which leads no longer itself (KIP-951)."""
-        leaders = {
-            TopicPartition(topic.name or names.get(topic.topic_id, ""), answer.index): told
-            for topic in response.responses
-            for answer in topic.partition_responses
-            if answer.error_code in _LEADER_MOVED and (told := answer.current_leader) is not None
-        }
-        if not leaders:
-            return
-        endpoints = [Node(id=e.node_id, host=e.host, port=e.port, rack=e.rack)
-                     for e in response.node_endpoints]  # fmt: skip
-        if self._metadata.update_leaders(leaders, endpoints):
-            self._retry_at_new_leaders(now)
+        elif isinstance(response, InitProducerIdResponse) and self._producer_id is not None:
+            self._fail_if(self._producer_id.answered(response, event.node_id, now))
 
     def _retry_at_new_leaders(self, now: float) -> None:
         """End the back-off of batches whose partition has another leader since their attempt."""
@@ -460,46 +331,24 @@ class Sender:
             fatal = event.code == codes.UNSUPPORTED_VERSION
             error = api_exception(event.code, event.reason, node_id=event.node_id, api="Metadata")
             self._metadata.failed(now, error if fatal else None)
-        elif isinstance(message, InitProducerIdRequest):
-            self._producer_id_failed(event.code, event.reason, event.node_id, now)
+        elif isinstance(message, InitProducerIdRequest) and self._producer_id is not None:
+            self._fail_if(self._producer_id.failed(event.code, event.reason, event.node_id, now))
         elif isinstance(message, ProduceRequest):
             for batch in self._back(event.request).batches.values():
                 self._completion.failed(batch, event.code, event.reason, event.node_id, now)
 
-    def _back(self, request: ClientRequest) -> _SentBatches:
+    def _back(self, request: ClientRequest) -> SentBatches:
         """Note that a Produce request is no longer in flight and give its batches."""
-        if not isinstance(request.context, _SentBatches) or request.node_id is None:
+        if not isinstance(request.context, SentBatches) or request.node_id is None:
             message = f"{request!r} is not a Produce request of this sender"
             raise TypeError(message)
         self._in_flight[request.node_id] -= 1
         self._muted.difference_update(request.context.batches)
         return request.context
 
-    def _producer_id_answered(
-        self, response: InitProducerIdResponse, node_id: int, now: float
-    ) -> None:
-        if response.error_code != codes.NONE:
-            self._producer_id_failed(response.error_code, "", node_id, now)
-            return
-        self._init_in_progress = False
-        self._init_attempts = 0
-        if self._sequences is not None:
-            self._sequences.adopt(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
-
-    def _producer_id_failed(self, code: int, reason: str, node_id: int | None, now: float) -> None:
-        self._init_in_progress = False
-        if error_code(code).retriable:
-            wait = self._config.retry_backoff.delay_s(self._init_attempts, self._random)
-            self._init_not_before = now + wait
-            self._init_attempts += 1
-            return
-        row = error_code(code)
-        message = f"no producer id could be had: {row.name} ({code})"
-        if reason:
-            message += f"; {reason}"
-        message += f"; {self._config.option_prefix}enable.idempotence=false does without one"
-        message += ", at the price of duplicates"
-        self.fail_all(api_exception(code, message, api="InitProducerId", node_id=node_id))
+    def _fail_if(self, error: KafkaException | None) -> None:
+        if error is not None:
+            self.fail_all(error)
 
     def fail_all(self, error: KafkaException) -> None:
         """Give up every batch, and take no more: nothing can be delivered any longer."""

@@ -93,7 +93,9 @@ class Cluster(Controller):
         session.requests = deque(kept[: self.random.randint(0, len(kept))])
         if session.requests:
             session.broker.closed.append(session)
-            self.scheduler.after(0.001, self._finish_closed, session.broker)
+            # What a producer that went away had sent may come when its successor has begun.
+            delay = 0.001 if self.coordinator is None else self.random.uniform(0.001, 0.3)
+            self.scheduler.after(delay, self._finish_closed, session.broker)
 
     def _finish_closed(self, broker: Broker) -> None:
         """Process what had arrived on connections that are gone."""

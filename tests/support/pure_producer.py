@@ -16,7 +16,8 @@ from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.node_latency import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.sender import Sender, SenderConfig
+from spark_kafka_sink.producer.sender import Sender
+from spark_kafka_sink.producer.sender_config import SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.slices import GroupedRows, Rows, encode_rows, record_sizes
 from spark_kafka_sink.producer.transaction_requests import TransactionalRequest

@@ -1,0 +1,155 @@
+"""ProduceRequests: drained batches as a request, and what its answer says of each of them.
+
+Owns the form of a Produce request (the version, topics by name or by id, the record format of the
+node) and the way back from an answer's partitions to batches. What an error means for a batch is
+`BatchCompletion`'s, when a request goes out the sender's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.errors import ApiException
+from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.producer.completion import BatchCompletion
+from spark_kafka_sink.producer.message_format import CURRENT_MAGIC, magic_for, records_for
+from spark_kafka_sink.producer.metadata import ClusterMetadata
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.sender_config import SenderConfig
+from spark_kafka_sink.producer.transactions import TransactionManager
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest
+from spark_kafka_sink.wire.messages import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from spark_kafka_sink.wire.primitives import ZERO_UUID
+from spark_kafka_sink.wire.versions import NodeApiVersions
+
+# The last version of Produce that names topics; later ones need every topic's id (KIP-516).
+_LAST_PRODUCE_BY_NAME = 12
+# The errors with which a broker may name the leader (KIP-951).
+_LEADER_MOVED = (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)
+
+
+@dataclass(slots=True)
+class DrainedBatches:
+    """Batches on their way to one node in one request; their order is the order drained."""
+
+    node_id: int
+    batches: list[ProducerBatch] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
+class SentBatches:
+    """The context of a Produce request: its batches, and the topics' names by id.
+
+    refused: why batches are not in the request, which the broker's record format cannot hold.
+    """
+
+    batches: dict[TopicPartition, ProducerBatch]
+    names: dict[UUID, str]
+    refused: dict[TopicPartition, ApiException]
+
+
+class ProduceRequests:
+    """Makes requests and reads their answers."""
+
+    def __init__(
+        self,
+        config: SenderConfig,
+        metadata: ClusterMetadata,
+        completion: BatchCompletion,
+        transactions: TransactionManager | None,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._completion = completion
+        self._transactions = transactions
+        self._magic: dict[int, int] = {}
+
+    def node_ready(self, node_id: int, versions: NodeApiVersions) -> None:
+        """Take what a node said when the connection to it came up."""
+        self._magic[node_id] = magic_for(versions)
+
+    def build(self, drained: DrainedBatches) -> ClientRequest:
+        """Make the Produce request: compress what is not compressed yet, seal headers.
+
+        Needs no lock: the batches are in flight, so the I/O thread alone touches them.
+        """
+        topics: dict[str, TopicProduceData] = {}
+        refused: dict[TopicPartition, ApiException] = {}
+        magic = self._magic.get(drained.node_id, CURRENT_MAGIC)
+        for batch in drained.batches:
+            try:
+                records = records_for(magic, batch, self._config.option_prefix)
+            except ApiException as error:
+                refused[batch.topic_partition] = error
+                continue
+            name, partition = batch.topic_partition
+            topic = topics.get(name)
+            if topic is None:
+                topic_id = self._metadata.topic_id(name)
+                topic = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
+                topics[name] = topic
+            topic.partition_data.append(PartitionProduceData(index=partition, records=records))
+        names = {topic.topic_id: topic.name for topic in topics.values()}
+        transactions = self._transactions
+        return ClientRequest(
+            node_id=drained.node_id,
+            message=ProduceRequest(
+                transactional_id=(None if transactions is None else transactions.transactional_id),
+                acks=self._config.acks,
+                timeout_ms=self._config.request_timeout_ms,
+                topic_data=list(topics.values()),
+            ),
+            max_version=self._max_produce_version(names),
+            expects_response=self._config.acks != 0,
+            context=SentBatches({b.topic_partition: b for b in drained.batches}, names, refused),
+        )
+
+    def _max_produce_version(self, names: Mapping[UUID, str]) -> int | None:
+        by_name = _LAST_PRODUCE_BY_NAME if ZERO_UUID in names else None
+        in_transaction = self._transactions and self._transactions.max_produce_version
+        return in_transaction or by_name
+
+    def answered(self, event: Answered, sent: SentBatches, now: float) -> bool:
+        """Complete the batches that an answer is about; tells whether it named newer leaders."""
+        for topic_partition, error in sent.refused.items():
+            batch = sent.batches.pop(topic_partition)
+            self._completion.failed(batch, error.code, str(error), event.node_id, now)
+        if not isinstance(event.response, ProduceResponse):
+            for batch in sent.batches.values():
+                self._completion.succeeded(batch, base_offset=-1, log_append_time_ms=-1)
+            return False
+        for topic in event.response.responses:
+            name = topic.name or sent.names.get(topic.topic_id, "")
+            for answer in topic.partition_responses:
+                topic_partition = TopicPartition(name, answer.index)
+                if topic_partition in sent.batches:
+                    batch = sent.batches.pop(topic_partition)
+                    self._completion.answered(batch, answer, event.node_id, now)
+        for batch in sent.batches.values():
+            reason = "the broker's answer does not name this partition"
+            code = codes.UNKNOWN_SERVER_ERROR
+            self._completion.failed(batch, code, reason, event.node_id, now)
+        return self._take_leaders(event.response, sent.names)
+
+    def _take_leaders(self, response: ProduceResponse, names: dict[UUID, str]) -> bool:
+        """Take the leaders that a broker names which leads no longer itself (KIP-951)."""
+        leaders = {
+            TopicPartition(topic.name or names.get(topic.topic_id, ""), answer.index): told
+            for topic in response.responses
+            for answer in topic.partition_responses
+            if answer.error_code in _LEADER_MOVED and (told := answer.current_leader) is not None
+        }
+        if not leaders:
+            return False
+        endpoints = [Node(id=e.node_id, host=e.host, port=e.port, rack=e.rack)
+                     for e in response.node_endpoints]  # fmt: skip
+        return self._metadata.update_leaders(leaders, endpoints)

@@ -1,0 +1,73 @@
+"""ProducerIdRequests: where an idempotent producer without transactions has its producer id from.
+
+Owns when InitProducerId is sent and sent again, and the sentence for a cluster that refuses it. The
+id itself, its epochs and sequences are those of `Sequences`.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import ApiException, api_exception
+from spark_kafka_sink.model import ProducerIdAndEpoch
+from spark_kafka_sink.producer.sender_config import SenderConfig
+from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+
+# Brokers ignore the timeout of a producer id without transactions, but want the field.
+_NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
+
+
+class ProducerIdRequests:
+    """InitProducerId of one producer. Times are seconds of the producer's clock."""
+
+    def __init__(self, config: SenderConfig, sequences: Sequences, random: Random) -> None:
+        self._config = config
+        self._sequences = sequences
+        self._random = random
+        self._in_progress = False
+        self._attempts = 0
+        self._not_before = 0.0
+
+    def due(self, now: float) -> InitProducerIdRequest | None:
+        """Give the request that is due where there are batches to send; it counts as sent."""
+        if self._sequences.has_producer_id or self._in_progress or now < self._not_before:
+            return None
+        self._in_progress = True
+        return InitProducerIdRequest(transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
+
+    def next_due_at(self) -> float:
+        """Give until when `due` gives nothing because of time alone."""
+        return self._not_before
+
+    def answered(
+        self, response: InitProducerIdResponse, node_id: int, now: float
+    ) -> ApiException | None:
+        """Take an answer; gives why there is no producer id to be had."""
+        if response.error_code != codes.NONE:
+            return self.failed(response.error_code, "", node_id, now)
+        self._in_progress = False
+        self._attempts = 0
+        self._sequences.adopt(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
+        return None
+
+    def failed(
+        self, code: int, reason: str, node_id: int | None, now: float
+    ) -> ApiException | None:
+        """Ask again later for an error that a retry may help; gives the error otherwise."""
+        self._in_progress = False
+        row = error_code(code)
+        if row.retriable:
+            self._not_before = now + self._config.retry_backoff.delay_s(
+                self._attempts, self._random
+            )
+            self._attempts += 1
+            return None
+        message = f"no producer id could be had: {row.name} ({code})"
+        if reason:
+            message += f"; {reason}"
+        message += f"; {self._config.option_prefix}enable.idempotence=false does without one"
+        message += ", at the price of duplicates"
+        return api_exception(code, message, api="InitProducerId", node_id=node_id)
