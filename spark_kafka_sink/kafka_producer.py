@@ -43,7 +43,13 @@ from spark_kafka_sink.producer.deliveries import PartitionDelivery
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import check_partitions
 from spark_kafka_sink.producer.producer_batch import unfinished
-from spark_kafka_sink.producer.slices import Rows, check_record_sizes, record_sizes, slice_ends
+from spark_kafka_sink.producer.slices import (
+    Rows,
+    check_message_sizes,
+    check_record_sizes,
+    record_sizes,
+    slice_ends,
+)
 from spark_kafka_sink.producer_record import Headers
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.producer_transactions import ProducerTransactions
@@ -71,7 +77,9 @@ class KafkaProducer:
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
     objects, classes or their names as ``module.Name``, and so may be ``partitioner.class`` (see
     `batch_partitioner`). key_serializer, value_serializer: in place
-    of the options, which are then ignored. Raises ConfigException. Slices of several threads are
+    of the options, which are then ignored. max_message_bytes: the max.message.bytes of topics, as
+    far as the caller knows them: batches are kept below, and `append` refuses rows that are above
+    (compressed ones are left to the broker). Raises ConfigException. Slices of several threads are
     appended one after another. A producer belongs to the process that made it: it does not survive
     a fork.
     """
@@ -82,6 +90,7 @@ class KafkaProducer:
         *,
         key_serializer: object = None,
         value_serializer: object = None,
+        max_message_bytes: Mapping[str, int] | None = None,
     ) -> None:
         given: dict[str, Any] = {}
         partitioner: BatchPartitioner | None = None
@@ -107,6 +116,10 @@ class KafkaProducer:
         }
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         self._thread = ProducerThread(config, client_id)
+        self._max_message_bytes: Mapping[str, int] = max_message_bytes or {}
+        with self._thread.lock:
+            for topic, limit in self._max_message_bytes.items():
+                self._thread.accumulator.limit(topic, limit)
         self._transactions: ProducerTransactions | None = None
         if self._thread.transactions is not None:
             self._transactions = ProducerTransactions(
@@ -171,7 +184,7 @@ class KafkaProducer:
         try:
             rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)
             sizes = record_sizes(rows.columns)
-            check_record_sizes(sizes, self._record_limits)
+            self._check_sizes(rows, sizes)
             deadline = self._block_deadline()
             topics = [self._wait_for_topic(name, deadline) for name in rows.topics]
             topics = self._check_partitions(rows, topics, deadline)
@@ -189,6 +202,13 @@ class KafkaProducer:
             if start:
                 self._thread.spoil_transaction(error)
             raise
+
+    def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
+        """Refuse rows that are too large for a request, for memory, or for their topic."""
+        check_record_sizes(sizes, self._record_limits)
+        if self._config.compression_type == "none":
+            request = self._config.setting("max.request.size", self._config.max_request_size)
+            check_message_sizes(rows, sizes, self._max_message_bytes, request)
 
     def _append_slice(
         self, rows: Rows, sizes: Int64s, topics: list[TopicMetadata], deadline: float

@@ -1,0 +1,27 @@
+"""Rights of clients on topics, given by librdkafka (a broker with an authorizer is needed)."""
+
+from __future__ import annotations
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+)
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+# Who everybody is on a listener without authentication.
+_EVERYBODY = "User:ANONYMOUS"
+
+
+def allow_only(bootstrap: str, topic: str, *operations: str) -> None:
+    """Allow everybody these operations on a topic, and no others."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    place = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, _EVERYBODY, "*")
+    old = AclBindingFilter(*place, AclOperation.ANY, AclPermissionType.ANY)
+    for deleted in admin.delete_acls([old]).values():
+        deleted.result()
+    new = [AclBinding(*place, AclOperation[name], AclPermissionType.ALLOW) for name in operations]
+    for created in admin.create_acls(new).values():
+        created.result()
