@@ -225,7 +225,7 @@ def test_a_client_without_rights_is_told_which(guarded_kafka: KafkaCluster) -> N
             match=rf"settings of topic {name} cannot be read: TOPIC_AUTHORIZATION_FAILED \(29\)",
         ):
             admin.topic_configs(name, ["max.message.bytes"])
-    allow_only(guarded_kafka.bootstrap, name, "ALTER")
+    allow_only(guarded_kafka.bootstrap, name, "ALTER_CONFIGS")
     with (
         KafkaAdmin(config(guarded_kafka.bootstrap)) as admin,
         pytest.raises(TopicAuthorizationException, match=rf"topic {name}: TOPIC_AUTHORIZATION_"),
