@@ -14,10 +14,17 @@ import pyarrow as pa
 from spark_kafka_sink.batch_partitioner import BatchPartitioner, with_partitions
 from spark_kafka_sink.caller_checks import CallerChecks
 from spark_kafka_sink.caller_waits import CallerWaits
+from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import DataException, KafkaException
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import check_partitions
-from spark_kafka_sink.producer.slices import Rows, check_record_sizes, record_sizes, slice_ends
+from spark_kafka_sink.producer.slices import (
+    Rows,
+    check_message_sizes,
+    check_record_sizes,
+    record_sizes,
+    slice_ends,
+)
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.columns import read_rows
@@ -27,7 +34,8 @@ from spark_kafka_sink.slice_appender import SliceAppender
 class ColumnProducer:
     """Takes Arrow batches.
 
-    limits: the most that a record may take, by the names of the options; drain_rows: puts rows that
+    limits: the most that a record may take, by the names of the options; max_message_bytes: the same
+    by topic; drain_rows: puts rows that
     were sent one by one into batches, which go before.
     """
 
@@ -38,8 +46,9 @@ class ColumnProducer:
         waits: CallerWaits,
         checks: CallerChecks,
         *,
+        config: ProducerConfig,
         limits: Mapping[str, int],
-        buffer_memory_bytes: int,
+        max_message_bytes: Mapping[str, int],
         partitioner: BatchPartitioner | None,
         drain_rows: Callable[[], None],
     ) -> None:
@@ -47,8 +56,9 @@ class ColumnProducer:
         self._appender = appender
         self._waits = waits
         self._checks = checks
+        self._config = config
         self._limits = limits
-        self._buffer_memory_bytes = buffer_memory_bytes
+        self._max_message_bytes = max_message_bytes
         self._partitioner = partitioner
         self._drain_rows = drain_rows
 
@@ -61,14 +71,14 @@ class ColumnProducer:
         try:
             rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)
             sizes = record_sizes(rows.columns)
-            check_record_sizes(sizes, self._limits)
+            self._check_sizes(rows, sizes)
             deadline = self._waits.deadline()
             topics = [self._topic(name, deadline) for name in rows.topics]
             topics = self._check_partitions(rows, topics, deadline)
             if self._partitioner is not None:
                 rows = with_partitions(rows, record_batch, topics, self._partitioner)
             self._drain_rows()
-            for end in slice_ends(sizes, self._buffer_memory_bytes):
+            for end in slice_ends(sizes, self._config.buffer_memory):
                 self._append_slice(rows.slice(start, end), sizes[start:end], topics, deadline)
                 start = end
                 # Every slice is a send of its own, which may wait for memory as long as any.
@@ -78,6 +88,13 @@ class ColumnProducer:
             if start:
                 self._thread.spoil_transaction(error)
             raise
+
+    def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
+        """Refuse rows that are too large for a request, for memory, or for their topic."""
+        check_record_sizes(sizes, self._limits)
+        if self._config.compression_type == "none":
+            request = self._config.setting("max.request.size", self._config.max_request_size)
+            check_message_sizes(rows, sizes, self._max_message_bytes, request)
 
     def _topic(self, name: str, deadline: float) -> TopicMetadata:
         return self._waits.topic(name, deadline, self._checks.raise_if_unusable)

@@ -58,7 +58,9 @@ class KafkaProducer:
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
     objects, classes or their names as ``module.Name``, and so may be ``partitioner.class`` (see
     `batch_partitioner`). key_serializer, value_serializer: in place
-    of the options, which are then ignored. Raises ConfigException. Slices of several threads are
+    of the options, which are then ignored. max_message_bytes: the max.message.bytes of topics, as
+    far as the caller knows them: batches are kept below, and `append` refuses rows that are above
+    (compressed ones are left to the broker). Raises ConfigException. Slices of several threads are
     appended one after another. A producer belongs to the process that made it: it does not survive
     a fork.
     """
@@ -69,6 +71,7 @@ class KafkaProducer:
         *,
         key_serializer: object = None,
         value_serializer: object = None,
+        max_message_bytes: Mapping[str, int] | None = None,
     ) -> None:
         given: dict[str, Any] = {}
         if isinstance(configs, ProducerConfig):
@@ -85,6 +88,9 @@ class KafkaProducer:
         }
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         thread = self._thread = ProducerThread(config, client_id)
+        with thread.lock:
+            for topic, limit in (max_message_bytes or {}).items():
+                thread.accumulator.limit(topic, limit)
         self._user_code = user_code
         self._transactions: ProducerTransactions | None = None
         if thread.transactions is not None:
@@ -104,8 +110,9 @@ class KafkaProducer:
             appender,
             self._waits,
             self._checks,
+            config=config,
             limits=limits,
-            buffer_memory_bytes=config.buffer_memory,
+            max_message_bytes=max_message_bytes or {},
             partitioner=user_code.partitioner,
             drain_rows=self._feeder.drain,
         )

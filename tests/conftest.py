@@ -61,14 +61,18 @@ def scratch() -> Iterator[Path]:
 
 
 def _cluster(
-    version: str, folder: Path, nodes: int, proxies: Mapping[int, FaultProxy] | None = None
+    version: str,
+    folder: Path,
+    nodes: int,
+    proxies: Mapping[int, FaultProxy] | None = None,
+    settings: dict[str, str] | None = None,
 ) -> Iterator[KafkaCluster]:
     if NO_KAFKA is not None:
         if os.environ.get("REQUIRE_KAFKA") == "1":
             pytest.fail(NO_KAFKA)
         pytest.skip(NO_KAFKA)
     ports = {node: proxy.port for node, proxy in (proxies or {}).items()}
-    cluster = KafkaCluster(fetch_kafka.libs(version), folder, nodes, proxies=ports)
+    cluster = KafkaCluster(fetch_kafka.libs(version), folder, nodes, settings, proxies=ports)
     for node, proxy in (proxies or {}).items():
         proxy.broker_port = cluster.behind_proxies[node]
     try:
@@ -103,6 +107,19 @@ def proxied_kafka(scratch: Path) -> Iterator[tuple[KafkaCluster, FaultProxy]]:
     with FaultProxy() as proxy:
         for cluster in _cluster(fetch_kafka.NEWEST, scratch / "proxied", 1, {1: proxy}):
             yield cluster, proxy
+
+
+@pytest.fixture(scope="session")
+def guarded_kafka(scratch: Path) -> Iterator[KafkaCluster]:
+    """One node of the newest Kafka where everybody may do with a resource what its ACLs allow.
+
+    Everything, while it has none: a test gives ACLs to topics of its own.
+    """
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    yield from _cluster(fetch_kafka.NEWEST, scratch / "guarded", 1, settings=settings)
 
 
 NewTopic = Callable[..., str]

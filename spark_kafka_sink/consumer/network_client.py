@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final
+from random import Random
+from typing import Final, Self
 
 from spark_kafka_sink import error_codes
+from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ApiException, IllegalStateException, api_exception
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.client import NetworkClient
+from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.wire.exchange import (
     Answered,
     ClientRequest,
@@ -81,6 +84,28 @@ class ConsumerNetworkClient:
         self._unsent: dict[int, deque[RequestFuture]] = {}
         self._ready: set[int] = set()
         self._throttled_until: dict[int, float] = {}
+        self._features: Mapping[str, int] = {}
+        self._features_epoch = -1
+
+    @classmethod
+    def of(cls, config: ProducerConfig, clock: Callable[[], float], random: Random) -> Self:
+        """Make a client with a network of its own."""
+        client = NetworkClient(
+            Selector(
+                send_buffer_bytes=config.send_buffer_bytes,
+                receive_buffer_bytes=config.receive_buffer_bytes,
+            ),
+            NetworkConfig.of(config, config.client_id),
+            config.bootstrap_nodes,
+            clock,
+            random,
+        )
+        return cls(client, clock, config.request_timeout_ms / 1000)
+
+    @property
+    def finalized_features(self) -> Mapping[str, int]:
+        """The levels of features that the cluster has agreed on, as the latest broker told."""
+        return self._features
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Take the brokers that the cluster's metadata names."""
@@ -89,10 +114,16 @@ class ConsumerNetworkClient:
             self._fail_unsent(node_id, "the cluster no longer lists this broker")
 
     def send(
-        self, node_id: int | None, message: Request, max_version: int | None = None
+        self,
+        node_id: int | None,
+        message: Request,
+        max_version: int | None = None,
+        min_version: int = 0,
     ) -> RequestFuture:
         """Send a request as soon as its node is ready; node_id: None for any node."""
-        request = ClientRequest(node_id=node_id, message=message, max_version=max_version)
+        request = ClientRequest(
+            node_id=node_id, message=message, max_version=max_version, min_version=min_version
+        )
         future = RequestFuture(request, self._clock() + self._request_timeout_s)
         request.context = future
         if node_id is None:
@@ -145,6 +176,9 @@ class ConsumerNetworkClient:
             _future(event.request).fail(event.code, event.reason, event.node_id)
         elif isinstance(event, NodeReady):
             self._ready.add(event.node_id)
+            if event.versions.finalized_features_epoch >= self._features_epoch:
+                self._features_epoch = event.versions.finalized_features_epoch
+                self._features = event.versions.finalized_features
         elif isinstance(event, NodeDown):
             self._ready.discard(event.node_id)
             self._fail_unsent(event.node_id, f"connection lost: {event.reason}")

@@ -18,15 +18,12 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, TypeAlias
 import pyarrow as pa
 
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.consumer.list_offsets import Asked, OffsetsByPartition, OffsetsLookup
 from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.consumer.reader_config import reader_config
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ConfigException, TimeoutException
-from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
-from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.wire.fetch_messages import (
     EARLIEST_TIMESTAMP,
@@ -68,7 +65,7 @@ class TopicReader:
             shared.metadata_max_age_ms / 1000, self._retry_backoff, self._random
         )
         self._metadata_future: RequestFuture | None = None
-        self._client = _network_client(shared, self._random)
+        self._client = ConsumerNetworkClient.of(shared, self._clock, self._random)
 
     def __enter__(self) -> Self:
         return self
@@ -295,18 +292,3 @@ class _Wanted(NamedTuple):
     start: Offsets
     end: Offsets
     isolation_level: int
-
-
-def _network_client(config: ProducerConfig, random: Random) -> ConsumerNetworkClient:
-    clock = time.monotonic
-    client = NetworkClient(
-        Selector(
-            send_buffer_bytes=config.send_buffer_bytes,
-            receive_buffer_bytes=config.receive_buffer_bytes,
-        ),
-        NetworkConfig.of(config, config.client_id),
-        config.bootstrap_nodes,
-        clock,
-        random,
-    )
-    return ConsumerNetworkClient(client, clock, config.request_timeout_ms / 1000)

@@ -42,7 +42,7 @@ class RecordAccumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
-        # What a batch may have at most, where a broker has found one of a topic too large.
+        # What a batch of a topic may have at most, where that is known.
         self._limits: dict[str, int] = {}
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
         # The partitions whose first batch is sealed; those with an open batch, oldest first.
@@ -76,6 +76,10 @@ class RecordAccumulator:
         """Give how many batches of each partition wait to be sent."""
         none: deque[ProducerBatch] = deque()
         return [len(self._queues.get(TopicPartition(topic, p), none)) for p in partitions]
+
+    def limit(self, topic: str, size_bytes: int) -> None:
+        """Keep the batches of a topic at this size from now on, and at smaller limits before it."""
+        self._limits[topic] = min(size_bytes, self._limits.get(topic, size_bytes))
 
     def full_bytes(self, topic: str) -> int:
         """Give how many bytes of records fill a batch, by how well they compress."""
@@ -248,9 +252,7 @@ class RecordAccumulator:
         New batches of the topic will be as small: where the Java client has every batch of the
         topic refused once more, here it is the first ones (RecordAccumulator.splitAndReenqueue).
         """
-        topic = batch.topic_partition.topic
-        half = batch.size_bytes // 2
-        self._limits[topic] = min(half, self._limits.get(topic, half))
+        self.limit(batch.topic_partition.topic, batch.size_bytes // 2)
         parts = split(batch)
         batch.split_into(parts)
         self._incomplete = {

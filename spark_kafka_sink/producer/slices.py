@@ -84,6 +84,35 @@ def check_record_sizes(sizes: Int64s, limits: Mapping[str, int]) -> None:
             raise RecordTooLargeException(message)
 
 
+def check_message_sizes(
+    rows: Rows, sizes: Int64s, max_message_bytes: Mapping[str, int], max_request_size: str
+) -> None:
+    """Raise RecordTooLargeException for the first record that its topic does not take.
+
+    sizes: upper bounds, as `record_sizes` gives them; max_message_bytes: by topic, where it is
+    known; max_request_size: that option as the user would write it.
+    """
+    largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
+    for number, topic in enumerate(rows.topics):
+        limit = max_message_bytes.get(topic)
+        if limit is None or largest <= limit:
+            continue
+        # A record that no batch has room for is alone in one, where its deltas are 0.
+        alone = record_size_bounds(rows.columns, 0, 0) + RECORD_BATCH_OVERHEAD
+        too_large = alone > limit
+        if rows.topic_numbers is not None:
+            too_large &= rows.topic_numbers == number
+        if too_large.any():
+            row = int(np.flatnonzero(too_large)[0])
+            message = (
+                f"the record of row {row} of an Arrow batch is {int(alone[row])} bytes when "
+                f"serialized, more than topic {topic} takes (max.message.bytes={limit}, while "
+                f"{max_request_size}); make the record smaller, compress it, or raise the topic's "
+                "max.message.bytes"
+            )
+            raise RecordTooLargeException(message, topic=topic)
+
+
 def slice_ends(sizes: Int64s, buffer_memory_bytes: int) -> list[int]:
     """Cut rows into slices of about `SLICE_BYTES`, but at most a quarter of buffer.memory each.
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.preflight import check_report_path, check_topic
+from spark_kafka_sink.spark.preflight import check_cluster, check_report_path
 from spark_kafka_sink.spark.schema import check_schema
 from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
 
@@ -51,8 +51,7 @@ class KafkaDataSource(DataSource):
         options = sink_options(self.options)
         check_schema(schema, options.topic)
         check_report_path(options)
-        check_topic(options)
-        return KafkaArrowWriter(options)
+        return KafkaArrowWriter(check_cluster(options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature
         """Plan a micro-batch; also called, on a copy of this source, to commit or abort one.
@@ -64,5 +63,5 @@ class KafkaDataSource(DataSource):
         check_schema(schema, options.topic)
         if not self._is_copy:
             check_report_path(options)
-            check_topic(options)
+            options = check_cluster(options, may_remember=True)
         return KafkaStreamArrowWriter(options)

@@ -1,7 +1,7 @@
 """The options of ``df.write.format("pykafka")``: Spark's names to a checked, picklable struct.
 
 Owns which option names exist. ``kafka.*`` goes to the producer's configuration; the sink's own are
-`topic`, `reportPath` and `unknownOptions`. Names arrive in lower case, however the user wrote them.
+in `_OWN`, and ``topic.config.*``. Names arrive in lower case, however the user wrote them.
 
 Options of Spark's Kafka *source* and of consumers are ignored with a warning, so that existing jobs
 run; any other unknown name is an error with the nearest known one, since a misspelt option that is
@@ -18,6 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
+from spark_kafka_sink.admin import NewTopic
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import ConfigException
 
@@ -33,7 +34,13 @@ SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
     "max.request.size": 8 * 1024 * 1024,
 }
 
-_OWN: Final = {name.lower(): name for name in ("topic", "reportPath", "unknownOptions")}
+_OWN: Final = {
+    name.lower(): name
+    for name in (
+        "createTopics", "reportPath", "topic", "topic.partitions", "topic.replication",
+        "unknownOptions",
+    )
+}  # fmt: skip
 # What Spark itself puts among the options.
 _SPARKS: Final = frozenset({"path", "checkpointlocation"})
 _SOURCE_ONLY: Final = frozenset(
@@ -66,17 +73,31 @@ _REFUSED: Final = {
     ),
 }
 _KAFKA: Final = "kafka."
+_TOPIC_CONFIG: Final = "topic.config."
 # What stands before the path in file:/a, file:///a and file://localhost/a, and its likes.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of one write; topic is None where the data has a topic column."""
+    """The options of one write; topic is None where the data has a topic column.
+
+    new_topic: what topics that do not exist are created with, None where they are not.
+    max_message_bytes: the topic's, which no option says: the driver finds it before tasks start.
+    """
 
     producer: ProducerConfig
     topic: str | None = None
     report_path: Path | None = None
+    new_topic: NewTopic | None = None
+    max_message_bytes: int | None = None
+
+    @property
+    def topic_limits(self) -> dict[str, int]:
+        """What is known of topics' max.message.bytes."""
+        if self.topic is None or self.max_message_bytes is None:
+            return {}
+        return {self.topic: self.max_message_bytes}
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -95,7 +116,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
             continue
         if name.startswith(_KAFKA):
             kafka[name.removeprefix(_KAFKA)] = value
-        elif name not in _OWN and name not in _SPARKS:
+        elif not is_sink_option(name) and name not in _SPARKS:
             _complain(name, lenient=lenient)
     if not kafka.get("bootstrap.servers"):
         message = (
@@ -108,12 +129,15 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         producer=producer_config(kafka, defaults=SINK_DEFAULTS, prefix=_KAFKA, lenient=lenient),
         topic=topic or None,
         report_path=_report_path(given.get("reportpath")),
+        new_topic=_new_topic(given),
     )
 
 
 def is_sink_option(name: str) -> bool:
     """Tell whether a name is known here, however it is written, without being the producer's."""
-    return name.lower() in _OWN.keys() | _SOURCE_ONLY and not name.lower().startswith(_KAFKA)
+    name = name.lower()
+    is_own = name in _OWN or name.removeprefix(_TOPIC_CONFIG) not in ("", name)
+    return is_own or (name in _SOURCE_ONLY and not name.startswith(_KAFKA))
 
 
 def _lenient(value: str) -> bool:
@@ -138,6 +162,39 @@ def _report_path(value: str | None) -> Path | None:
         f"option reportPath is {found}: expected a file on the driver, as /reports/job.json or "
         "file:///reports/job.json"
     )
+    raise ConfigException(message)
+
+
+def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
+    """Give what createTopics and topic.* ask for."""
+    creates = given.get("createtopics", "false").strip().lower()
+    if creates not in ("true", "false"):
+        message = f"option createTopics is {given['createtopics']!r}: expected true or false"
+        raise ConfigException(message)
+    about_new = sorted(name for name in given if name.startswith("topic."))
+    if creates == "false":
+        if about_new:
+            message = (
+                f"option {about_new[0]} is set, but topics are not created: set createTopics to "
+                f"true, or remove {about_new[0]}"
+            )
+            raise ConfigException(message)
+        return None
+    configs = [n.removeprefix(_TOPIC_CONFIG) for n in about_new if n.startswith(_TOPIC_CONFIG)]
+    return NewTopic(
+        partitions=_count(given, "topic.partitions", 2**31 - 1),
+        replication=_count(given, "topic.replication", 2**15 - 1),
+        configs=tuple((name, given[_TOPIC_CONFIG + name]) for name in configs),
+    )
+
+
+def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if re.fullmatch(r"\s*[0-9]{1,10}\s*", value) and 1 <= int(value) <= most:
+        return int(value)
+    message = f"option {name} is {value!r}: expected a number from 1 to {most}"
     raise ConfigException(message)
 
 

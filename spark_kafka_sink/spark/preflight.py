@@ -1,19 +1,46 @@
-"""What is checked on the driver before any task starts: whether topic and report can be written to.
+"""What is checked on the driver before any task starts: the report's place, brokers and topic.
 
 One clear error from the driver takes the place of four attempts of every task. Stream writers are
-planned for every micro-batch, so what was found of a topic is remembered per process for
-metadata.max.age.ms. Nothing is checked on the commit side: rows are in Kafka then.
+planned for every micro-batch, so what was found is remembered per process and set of options for
+metadata.max.age.ms; a batch job looks anew. Nothing is checked on the commit side: rows are in
+Kafka then.
 """
 
 from __future__ import annotations
 
+import logging
 import time
+from dataclasses import replace
+from typing import Final, NamedTuple, TypeAlias
 
-from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
+from spark_kafka_sink.errors import (
+    ApiException,
+    ConfigException,
+    TimeoutException,
+    UnknownTopicOrPartitionException,
+    api_exception,
+)
 from spark_kafka_sink.spark.options import SinkOptions
 
-_checked_at: dict[tuple[str, str], float] = {}
+logger = logging.getLogger(__name__)
+
+_MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+# All that what was found depends on; another user or address may find something else.
+_Asked: TypeAlias = tuple[ProducerConfig, str | None, NewTopic | None]
+
+
+class _Found(NamedTuple):
+    """What was found, and when."""
+
+    at: float
+    max_message_bytes: int | None
+
+
+# By streams, which ask again and again.
+_found: dict[_Asked, _Found] = {}
 
 
 def check_report_path(options: SinkOptions) -> None:
@@ -31,21 +58,67 @@ def check_report_path(options: SinkOptions) -> None:
     raise ConfigException(message)
 
 
-def check_topic(options: SinkOptions) -> None:
-    """Raise what stands against writing to the option's topic, within kafka.max.block.ms.
+def check_cluster(options: SinkOptions, *, may_remember: bool = False) -> SinkOptions:
+    """Give the options with what was found of their topic, which is created where that is asked.
 
-    Topics of a topic column are not known before the rows are.
+    may_remember: be content with what this process has found, metadata.max.age.ms ago at most.
+    Raises what stands against writing to the topic, within kafka.max.block.ms. Topics of a topic
+    column are not known before the rows are: only that a broker answers is checked then.
     """
-    if options.topic is None:
+    if not may_remember:
+        return replace(options, max_message_bytes=_look(options))
+    asked = (options.producer, options.topic, options.new_topic)
+    found = _found.get(asked)
+    max_age_s = options.producer.metadata_max_age_ms / 1000
+    if found is None or time.monotonic() >= found.at + max_age_s:
+        found = _Found(time.monotonic(), _look(options))
+        _found[asked] = found
+    return replace(options, max_message_bytes=found.max_message_bytes)
+
+
+def _look(options: SinkOptions) -> int | None:
+    """Ask the cluster; give the topic's max.message.bytes, None where it is not known."""
+    name = options.topic
+    with KafkaAdmin(options.producer) as admin:
+        if name is None:
+            admin.topics([])
+            return None
+        try:
+            topic = admin.topics([name], options.new_topic)[name]
+        except TimeoutException as error:
+            if isinstance(error.__cause__, UnknownTopicOrPartitionException):
+                message = f"{error}; or set the option createTopics to true"
+                raise TimeoutException(message, topic=name) from None
+            raise
+        _check_may_write(topic)
+        _compare(topic, options.new_topic)
+        return _max_message_bytes(admin, name)
+
+
+def _check_may_write(topic: TopicDescription) -> None:
+    if topic.may_be_written:
         return
-    key = (options.producer.bootstrap_servers, options.topic)
-    now = time.monotonic()
-    checked_at = _checked_at.get(key)
-    if checked_at is not None and now < checked_at + options.producer.metadata_max_age_ms / 1000:
-        return
-    producer = KafkaProducer(options.producer)
+    message = (
+        f"topic {topic.name} may not be written to: of its operations, this client is allowed "
+        f"{', '.join(sorted(topic.allowed or ()))}; grant WRITE on the topic to its principal"
+    )
+    raise api_exception(TOPIC_AUTHORIZATION_FAILED, message, topic=topic.name, api="Metadata")
+
+
+def _compare(topic: TopicDescription, new: NewTopic | None) -> None:
+    """Say where a topic is not what it would have been created as."""
+    if new is not None and new.partitions not in (None, topic.partitions):
+        logger.warning(
+            "topic %s exists with %d partitions and stays as it is: option topic.partitions=%d "
+            "is for topics that do not exist", topic.name, topic.partitions, new.partitions,
+        )  # fmt: skip
+
+
+def _max_message_bytes(admin: KafkaAdmin, topic: str) -> int | None:
+    """Give the limit if the brokers tell it; if not, they refuse by themselves what is over it."""
     try:
-        producer.partitions_for(options.topic)
-    finally:
-        producer.close(0)
-    _checked_at[key] = now
+        value = admin.topic_configs(topic, [_MAX_MESSAGE_BYTES]).get(_MAX_MESSAGE_BYTES)
+    except ApiException as error:
+        logger.info("%s of topic %s is not known: %s", _MAX_MESSAGE_BYTES, topic, error)
+        return None
+    return int(value) if value is not None and value.isdecimal() else None

@@ -29,6 +29,7 @@ from spark_kafka_sink.spark.commit import (
     publish,
 )
 from spark_kafka_sink.spark.memory import keep_heap
+from spark_kafka_sink.spark.missing_topics import MissingTopics
 from spark_kafka_sink.spark.options import SinkOptions
 
 if TYPE_CHECKING:
@@ -80,8 +81,10 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
     started = time.monotonic()
     context = TaskContext.get()
     rows = 0
-    with KafkaProducer(options.producer) as producer:
+    missing_topics = MissingTopics(options)
+    with KafkaProducer(options.producer, max_message_bytes=options.topic_limits) as producer:
         for batch in coalesce(batches):
+            missing_topics.create(batch)
             producer.append(options.topic, batch)
             rows += batch.num_rows
         producer.flush()

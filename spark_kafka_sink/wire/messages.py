@@ -3,7 +3,8 @@
 Names, types, versions, tags and null rules are those of Kafka's own message schemas
 (clients/src/main/resources/common/message/*.json, level 4.1); a test compares every class with
 them. Versions below the first one named here are not spoken: brokers since 0.10 have later ones.
-The messages of reading are in `fetch_messages`, those of transactions in `transaction_messages`.
+The messages of reading are in `fetch_messages`, those of transactions in `transaction_messages`,
+those about topics in `admin_messages`.
 
 Classes are plain (not frozen) dataclasses: a frozen one takes twice the time to build, and answers
 of hundreds of partitions are built on the I/O thread.
@@ -15,6 +16,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from spark_kafka_sink.wire.admin_messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+)
 from spark_kafka_sink.wire.fetch_messages import (
     FetchRequest,
     FetchResponse,
@@ -276,6 +283,8 @@ Request: TypeAlias = (
     | AddOffsetsToTxnRequest
     | EndTxnRequest
     | TxnOffsetCommitRequest
+    | CreateTopicsRequest
+    | DescribeConfigsRequest
 )
 Response: TypeAlias = (
     ApiVersionsResponse
@@ -289,6 +298,8 @@ Response: TypeAlias = (
     | AddOffsetsToTxnResponse
     | EndTxnResponse
     | TxnOffsetCommitResponse
+    | CreateTopicsResponse
+    | DescribeConfigsResponse
 )
 
 
@@ -329,6 +340,10 @@ END_TXN: Final = Api(26, "EndTxn", 0, 5, 3, EndTxnRequest, EndTxnResponse)
 TXN_OFFSET_COMMIT: Final = Api(
     28, "TxnOffsetCommit", 0, 5, 3, TxnOffsetCommitRequest, TxnOffsetCommitResponse
 )
+CREATE_TOPICS: Final = Api(19, "CreateTopics", 2, 7, 5, CreateTopicsRequest, CreateTopicsResponse)
+DESCRIBE_CONFIGS: Final = Api(
+    32, "DescribeConfigs", 1, 4, 4, DescribeConfigsRequest, DescribeConfigsResponse
+)
 
 _ALL: Final = (
     PRODUCE,
@@ -342,6 +357,8 @@ _ALL: Final = (
     ADD_OFFSETS_TO_TXN,
     END_TXN,
     TXN_OFFSET_COMMIT,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
 )
 APIS: Final = {api.key: api for api in _ALL}
 API_OF: Final[dict[type[Request], Api]] = {api.request: api for api in APIS.values()}

@@ -6,6 +6,7 @@ import itertools
 
 import pyarrow as pa
 import pytest
+from conftest import NewTopic
 from support.kafka_cluster import KafkaCluster
 from support.readers import Record, create_topic, read_with_confluent, read_with_kafka_python
 
@@ -119,6 +120,28 @@ def test_later_batches_of_the_topic_are_small_enough_at_once(
         producer.flush()
         full_bytes = producer._thread.accumulator.full_bytes(narrow_topic)
     assert full_bytes < LIMIT
+
+
+def test_a_limit_that_is_known_is_kept_from_the_first_batch_on(
+    kafka: KafkaCluster, narrow_topic: str, new_topic: NewTopic
+) -> None:
+    wide = new_topic(1)
+    large = pa.record_batch({"topic": [wide, narrow_topic], "value": ["x" * 20_000] * 2})
+    config = {"bootstrap.servers": kafka.bootstrap, "batch.size": 100_000}
+    with KafkaProducer(config, max_message_bytes={narrow_topic: LIMIT}) as producer:
+        producer.append(narrow_topic, batch(100))
+        producer.flush()
+        splits = [v for name, v in producer.metrics().items() if name.name == "batch-split-total"]
+        assert splits == [0]
+        with pytest.raises(
+            RecordTooLargeException,
+            match=rf"record of row 1 .* than topic {narrow_topic} takes "
+            r"\(max\.message\.bytes=10000, while max\.request\.size=1048576\)",
+        ):
+            producer.append(None, large)
+        producer.append(None, large.slice(0, 1))
+    check(read_with_confluent(kafka.bootstrap, narrow_topic), 100)
+    assert [r.value for r in read_with_confluent(kafka.bootstrap, wide)] == [b"x" * 20_000]
 
 
 def test_a_record_that_no_batch_can_hold_is_an_error_and_the_others_are_written(

@@ -44,6 +44,7 @@ def test_an_unknown_topic_is_named_within_max_block_ms(
     assert "Topic not-there not present in metadata after kafka.max.block.ms=2000" in text
     assert "UNKNOWN_TOPIC_OR_PARTITION" in text
     assert "auto.create.topics.enable" in text
+    assert "or set the option createTopics to true" in text
     assert "Failed to initialize Python data source writer" in text, "not refused on the driver"
 
 
@@ -126,6 +127,25 @@ def test_a_missing_topic_is_refused_on_the_driver(spark: SparkSession, kafka: Ka
             "expected at least kafka.linger.ms + kafka.request.timeout.ms",
         ),
         ({"unknownOptions": "maybe"}, "option unknownOptions is 'maybe': expected error or warn"),
+        ({"createTopics": "yes"}, "option createTopics is 'yes': expected true or false"),
+        (
+            {"createTopics": "true", "topic_partitions": "0"},
+            "option topic.partitions is '0': expected a number from 1 to 2147483647",
+        ),
+        (
+            {"createTopics": "true", "topic_replication": "2.5"},
+            "option topic.replication is '2.5': expected a number from 1 to 32767",
+        ),
+        (
+            {"createTopics": "true", "topic_partition": "3"},
+            "option topic.partition is not an option of the pykafka sink; did you mean "
+            "topic.partitions?",
+        ),
+        (
+            {"topic_partitions": "3"},
+            "option topic.partitions is set, but topics are not created: set createTopics to true",
+        ),
+        ({"topic_config_": "3"}, "option topic.config. is not an option of the pykafka sink"),
     ],
 )
 def test_a_wrong_option_is_refused_on_the_driver(
@@ -236,12 +256,6 @@ def test_a_null_topic_says_how_to_set_a_default(spark: SparkSession, kafka: Kafk
 def test_what_the_topic_refuses_is_told_with_the_way_out(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
-    topic = new_topic(1, {"max.message.bytes": "5000"})
-    with pytest.raises(
-        PySparkException,
-        match=r"MESSAGE_TOO_LARGE \(10\).*make the record smaller.*max\.message\.bytes",
-    ):
-        save(spark.sql("SELECT repeat('x', 9000) AS value"), kafka.bootstrap, topic)
     future = "CAST(unix_millis(current_timestamp()) + 86400000 AS BIGINT)"
     topic = new_topic(1)
     with pytest.raises(

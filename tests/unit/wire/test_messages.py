@@ -15,7 +15,13 @@ from support.wire_messages import (
     versions,
 )
 
-from spark_kafka_sink.wire import fetch_messages, messages, schema, transaction_messages
+from spark_kafka_sink.wire import (
+    admin_messages,
+    fetch_messages,
+    messages,
+    schema,
+    transaction_messages,
+)
 from spark_kafka_sink.wire.messages import APIS, PRODUCE, Api
 from spark_kafka_sink.wire.primitives import Records
 
@@ -112,7 +118,7 @@ def _default(field: dataclasses.Field[Any]) -> object:
 def test_every_message_class_is_compared_with_a_schema() -> None:
     declared = {
         cls
-        for module in (messages, fetch_messages, transaction_messages)
+        for module in (messages, fetch_messages, transaction_messages, admin_messages)
         for cls in vars(module).values()
         if dataclasses.is_dataclass(cls) and cls.__module__ == module.__name__
     }

@@ -1,0 +1,289 @@
+"""KafkaAdmin: what is asked about topics before anything is written, and making those that miss.
+
+Everything happens in the caller's thread, over connections of its own, and takes at most
+max.block.ms from the making of a `KafkaAdmin` on. What may pass by itself (no broker up yet, a
+topic that a broker has not heard of) is asked again until then; everything else is raised at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from types import TracebackType
+from typing import Final, Self
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import ApiException, TimeoutException, advice, api_exception
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.wire.admin_messages import (
+    BROKERS_DEFAULT,
+    BROKERS_DEFAULTS_SINCE,
+    TOPIC_RESOURCE,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from spark_kafka_sink.wire.messages import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+    Request,
+    Response,
+)
+
+# Numbers of org.apache.kafka.common.acl.AclOperation that topics have, which are bits here.
+_OPERATIONS: Final = {
+    3: "READ", 4: "WRITE", 5: "CREATE", 6: "DELETE", 7: "ALTER", 8: "DESCRIBE",
+    10: "DESCRIBE_CONFIGS", 11: "ALTER_CONFIGS",
+}  # fmt: skip
+# select() takes no infinity.
+_LONGEST_WAIT_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic that exists; `allowed`: what this client may do with it, None where nobody says."""
+
+    name: str
+    partitions: int
+    allowed: frozenset[str] | None
+
+    @property
+    def may_be_written(self) -> bool:
+        """False only where the brokers say that this client may not write to the topic."""
+        return self.allowed is None or "WRITE" in self.allowed
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """What a topic is created with; None leaves it to the brokers."""
+
+    partitions: int | None = None
+    replication: int | None = None
+    configs: tuple[tuple[str, str], ...] = ()
+
+    def named(self, name: str) -> CreatableTopic:
+        """Give it as it travels."""
+        return CreatableTopic(
+            name=name,
+            num_partitions=self.partitions or BROKERS_DEFAULT,
+            replication_factor=self.replication or BROKERS_DEFAULT,
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in self.configs],
+        )
+
+    @property
+    def min_version(self) -> int:
+        """The first version of CreateTopics that can say it."""
+        return 0 if self.partitions and self.replication else BROKERS_DEFAULTS_SINCE
+
+
+class KafkaAdmin:
+    """Asks one cluster; a context manager."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._config = config
+        self._clock = time.monotonic
+        self._random = Random()  # noqa: S311 - jitter, not secrets
+        self._deadline = self._clock() + config.max_block_ms / 1000
+        self._backoff = ExponentialBackoff.of_ms(
+            config.retry_backoff_ms, config.retry_backoff_max_ms
+        )
+        self._client = ConsumerNetworkClient.of(config, self._clock, self._random)
+        self._controller_id: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._client.close()
+
+    # -- questions --------------------------------------------------------------------------------
+
+    def finalized_features(self) -> Mapping[str, int]:
+        """Give the levels of features that the cluster has agreed on, as transaction.version."""
+        self._metadata([], may_create=False)
+        return self._client.finalized_features
+
+    def topics(
+        self, names: Sequence[str], new: NewTopic | None = None
+    ) -> dict[str, TopicDescription]:
+        """Describe topics, once all of them exist; without names, see that there is a broker.
+
+        new: what topics that do not exist are created with; None leaves their creation to the
+        brokers, which do it where auto.create.topics.enable is set. Another client may create a
+        topic meanwhile: it is then taken as it is. Raises TimeoutException, and what the brokers
+        say against a topic or its creation.
+        """
+        found: dict[str, TopicDescription] = {}
+        attempts = 0
+        while True:
+            missing = [name for name in names if name not in found]
+            last_error = None
+            for answer in self._metadata(missing, may_create=new is None):
+                error = _topic_error(answer)
+                if error is None:
+                    found[answer.name or ""] = _description(answer)
+                elif not error_code(error.code).retriable:
+                    raise error
+                last_error = error or last_error
+            missing = [name for name in names if name not in found]
+            if not missing:
+                return found
+            if new is not None:
+                last_error = self._create(missing, new) or last_error
+            if not self._pause(attempts):
+                raise self._not_there(missing[0], last_error)
+            attempts += 1
+
+    def topic_configs(self, topic: str, names: Sequence[str]) -> dict[str, str | None]:
+        """Give settings of a topic, whether they are its own or the brokers'; asked once.
+
+        Raises what the broker says, as TopicAuthorizationException without DESCRIBE_CONFIGS, and
+        UnsupportedVersionException before Kafka 1.1.
+        """
+        resource = DescribeConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=list(names)
+        )
+        response = self._ask(None, DescribeConfigsRequest(resources=[resource]))
+        found: dict[str, str | None] = {}
+        results = response.results if isinstance(response, DescribeConfigsResponse) else []
+        for result in results:
+            if result.error_code != codes.NONE:
+                row = error_code(result.error_code)
+                message = f"the settings of topic {topic} cannot be read: {row.name} ({row.code})"
+                raise api_exception(row.code, message, topic=topic, api="DescribeConfigs")
+            found.update({config.name: config.value for config in result.configs})
+        return found
+
+    # -- creating ---------------------------------------------------------------------------------
+
+    def _create(self, names: Sequence[str], new: NewTopic) -> ApiException | None:
+        """Ask the controller once to create topics; give what did not work and may work later."""
+        request = CreateTopicsRequest(
+            topics=[new.named(name) for name in names], timeout_ms=self._config.request_timeout_ms
+        )
+        try:
+            response = self._ask(self._controller_id, request, new.min_version)
+        except ApiException as error:
+            if not error_code(error.code).retriable:
+                raise
+            return error
+        last_error = None
+        for result in response.topics if isinstance(response, CreateTopicsResponse) else []:
+            if result.error_code in (codes.NONE, codes.TOPIC_ALREADY_EXISTS):
+                continue
+            last_error = _creation_error(result)
+            if not error_code(result.error_code).retriable:
+                raise last_error
+        return last_error
+
+    # -- the network ------------------------------------------------------------------------------
+
+    def _metadata(self, names: Sequence[str], *, may_create: bool) -> list[MetadataResponseTopic]:
+        """Ask any broker until one answers, and learn the brokers with it."""
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in names],
+            allow_auto_topic_creation=may_create,
+            include_topic_authorized_operations=True,
+        )
+        attempts = 0
+        while True:
+            try:
+                response = self._ask(None, request)
+            except ApiException as error:
+                if not error_code(error.code).retriable:
+                    raise
+            else:
+                # A broker that is starting up names no brokers yet.
+                if isinstance(response, MetadataResponse) and response.brokers:
+                    self._learn(response)
+                    return response.topics
+            if not self._pause(attempts):
+                raise self._late()
+            attempts += 1
+
+    def _learn(self, response: MetadataResponse) -> None:
+        nodes = {b.node_id: Node(id=b.node_id, host=b.host, port=b.port) for b in response.brokers}
+        self._client.set_nodes(nodes)
+        self._controller_id = response.controller_id if response.controller_id in nodes else None
+
+    def _ask(self, node_id: int | None, message: Request, min_version: int = 0) -> Response:
+        """Ask once; raises why there is no answer."""
+        future = self._client.send(node_id, message, min_version=min_version)
+        while not future.is_done:
+            remaining = self._deadline - self._clock()
+            if remaining <= 0:
+                raise self._late()
+            self._client.poll(min(remaining, _LONGEST_WAIT_S))
+        return future.response
+
+    def _pause(self, attempts: int) -> bool:
+        """Wait before asking again; False where time is over."""
+        delay = self._backoff.delay_s(attempts, self._random)
+        time.sleep(max(0.0, min(delay, self._deadline - self._clock())))
+        return self._clock() < self._deadline
+
+    def _late(self) -> TimeoutException:
+        trouble = self._client.last_errors()
+        return TimeoutException(
+            f"no broker has answered within {self._limit()}; check "
+            f"{self._config.setting('bootstrap.servers', self._config.bootstrap_servers)}"
+            + (f" ({trouble})" if trouble else "")
+        )
+
+    def _not_there(self, name: str, error: ApiException | None) -> TimeoutException:
+        found = f"topic {name} is not among them" if error is None else str(error)
+        late = TimeoutException(
+            f"Topic {name} not present in metadata after {self._limit()}: {found}",
+            topic=name,
+            api="Metadata",
+        )
+        late.__cause__ = error
+        return late
+
+    def _limit(self) -> str:
+        return self._config.setting("max.block.ms", self._config.max_block_ms)
+
+
+def _topic_error(answer: MetadataResponseTopic) -> ApiException | None:
+    if answer.error_code == codes.NONE:
+        return None
+    row = error_code(answer.error_code)
+    parts = (f"topic {answer.name}: {row.name} ({row.code})", advice(row.code))
+    message = "; ".join(part for part in parts if part)
+    return api_exception(row.code, message, topic=answer.name, api="Metadata")
+
+
+def _description(answer: MetadataResponseTopic) -> TopicDescription:
+    bits = answer.topic_authorized_operations
+    allowed = frozenset(name for bit, name in _OPERATIONS.items() if bits >> bit & 1)
+    # Who is told of a topic may describe it: brokers that do not say so have not looked.
+    known = "DESCRIBE" in allowed
+    return TopicDescription(answer.name or "", len(answer.partitions), allowed if known else None)
+
+
+def _creation_error(result: CreatableTopicResult) -> ApiException:
+    row = error_code(result.error_code)
+    message = f"topic {result.name} does not exist and cannot be created: {row.name} ({row.code})"
+    if result.error_message:
+        message += f", {result.error_message}"
+    if row.code == codes.TOPIC_AUTHORIZATION_FAILED:
+        message += "; grant CREATE on the topic or the cluster to this client"
+    return api_exception(row.code, message, topic=result.name, api="CreateTopics")

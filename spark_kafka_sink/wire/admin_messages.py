@@ -1,0 +1,149 @@
+"""The messages about topics and their settings, as data like those of `messages`.
+
+Of DescribeConfigs, version 0 is not spoken: brokers from 1.1 on have later ones. CreateTopics takes
+-1 for the brokers' own number of partitions and replicas from version 4 on (KIP-464).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+from uuid import UUID
+
+from spark_kafka_sink.wire.primitives import ZERO_UUID
+from spark_kafka_sink.wire.schema import Bool, Int8, Int16, Int32, Nullable, Since, Tag
+
+TOPIC_RESOURCE: Final = 2
+BROKERS_DEFAULT: Final = -1
+BROKERS_DEFAULTS_SINCE: Final = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class CreatableReplicaAssignment:
+    """The brokers that are to hold one partition."""
+
+    partition_index: Int32
+    broker_ids: list[Int32]
+
+
+@dataclass(slots=True, kw_only=True)
+class CreatableTopicConfig:
+    """A setting of the new topic."""
+
+    name: str
+    value: Annotated[str | None, Nullable(0)]
+
+
+@dataclass(slots=True, kw_only=True)
+class CreatableTopic:
+    """A topic to create; without assignments the brokers choose where its replicas are."""
+
+    name: str
+    num_partitions: Int32
+    replication_factor: Int16
+    assignments: list[CreatableReplicaAssignment] = field(default_factory=list)
+    configs: list[CreatableTopicConfig] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class CreateTopicsRequest:
+    """Creates topics."""
+
+    topics: list[CreatableTopic]
+    timeout_ms: Int32 = 60_000
+    validate_only: Annotated[Bool, Since(1)] = False
+
+
+@dataclass(slots=True, kw_only=True)
+class CreatableTopicConfigs:
+    """A setting of the created topic."""
+
+    name: Annotated[str, Since(5)]
+    value: Annotated[str | None, Since(5), Nullable(5)]
+    read_only: Annotated[Bool, Since(5)]
+    config_source: Annotated[Int8, Since(5)] = -1
+    is_sensitive: Annotated[Bool, Since(5)]
+
+
+@dataclass(slots=True, kw_only=True)
+class CreatableTopicResult:
+    """What became of one topic."""
+
+    name: str
+    topic_id: Annotated[UUID, Since(7)] = ZERO_UUID
+    error_code: Int16
+    error_message: Annotated[str | None, Since(1), Nullable(0)] = ""
+    topic_config_error_code: Annotated[Int16, Since(5), Tag(0)] = 0
+    num_partitions: Annotated[Int32, Since(5)] = -1
+    replication_factor: Annotated[Int16, Since(5)] = -1
+    configs: Annotated[list[CreatableTopicConfigs] | None, Since(5), Nullable(5)] = field(
+        default_factory=list
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class CreateTopicsResponse:
+    """What became of the topics, one by one."""
+
+    throttle_time_ms: Annotated[Int32, Since(2)] = 0
+    topics: list[CreatableTopicResult]
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeConfigsResource:
+    """What has the settings (a topic: `TOPIC_RESOURCE`), and which are asked for."""
+
+    resource_type: Int8
+    resource_name: str
+    configuration_keys: Annotated[list[str] | None, Nullable(0)]
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeConfigsRequest:
+    """Asks for settings."""
+
+    resources: list[DescribeConfigsResource]
+    include_synonyms: Annotated[Bool, Since(1)] = False
+    include_documentation: Annotated[Bool, Since(3)] = False
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeConfigsSynonym:
+    """Another place that a setting may come from."""
+
+    name: Annotated[str, Since(1)]
+    value: Annotated[str | None, Since(1), Nullable(0)]
+    source: Annotated[Int8, Since(1)]
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeConfigsResourceResult:
+    """A setting."""
+
+    name: str
+    value: Annotated[str | None, Nullable(0)]
+    read_only: Bool
+    config_source: Annotated[Int8, Since(1)] = -1
+    is_sensitive: Bool
+    synonyms: Annotated[list[DescribeConfigsSynonym], Since(1)] = field(default_factory=list)
+    config_type: Annotated[Int8, Since(3)] = 0
+    documentation: Annotated[str | None, Since(3), Nullable(0)] = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeConfigsResult:
+    """The settings of one resource, or the error that asking for them gave."""
+
+    error_code: Int16
+    error_message: Annotated[str | None, Nullable(0)]
+    resource_type: Int8
+    resource_name: str
+    configs: list[DescribeConfigsResourceResult]
+
+
+@dataclass(slots=True, kw_only=True)
+class DescribeConfigsResponse:
+    """The settings that were asked for, one resource after the other."""
+
+    throttle_time_ms: Int32 = 0
+    results: list[DescribeConfigsResult]

@@ -1,0 +1,186 @@
+"""What the driver finds out before a job: topics made, rights that miss, limits that tasks keep."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from conftest import NewTopic, topic_maker
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from support.access import allow_only
+from support.fault_proxy import FaultProxy
+from support.kafka_cluster import KafkaCluster
+from support.readers import read_with_confluent, read_with_kafka_python
+from support.sink import save
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+DESCRIBE_CONFIGS = 32
+ON_THE_DRIVER = "Failed to initialize Python data source writer"
+
+
+def new_name() -> str:
+    """Give a name that no topic has."""
+    return f"topic-{uuid.uuid4().hex[:12]}"
+
+
+def test_a_missing_topic_is_created_and_written_to(
+    spark: SparkSession, kafka: KafkaCluster
+) -> None:
+    topic = new_name()
+    options = {
+        "createTopics": "true",
+        "topic_partitions": "4",
+        "topic_config_message_timestamp_type": "LogAppendTime",
+    }
+    frame = spark.range(100).selectExpr("CAST(id AS STRING) AS value", "timestamp'2001-01-01'")
+    save(frame, kafka.bootstrap, topic, **options)
+    save(frame, kafka.bootstrap, topic, **options)
+    found = read_with_confluent(kafka.bootstrap, topic)
+    assert Counter(r.value for r in found) == Counter({str(n).encode(): 2 for n in range(100)})
+    assert {r.partition for r in found} <= {0, 1, 2, 3}
+    year_2001_ms = 1_000_000_000_000
+    assert min(r.timestamp_ms for r in found) > year_2001_ms, "the topic's settings are not there"
+
+
+def test_topics_of_a_column_are_created_by_whichever_task_meets_them_first(
+    spark: SparkSession, kafka: KafkaCluster
+) -> None:
+    topics = [new_name() for _ in range(3)]
+    names = ", ".join(f"'{topic}'" for topic in topics)
+    # Every one of the four tasks has rows for every topic.
+    frame = spark.range(0, 120, 1, 4).selectExpr(
+        f"element_at(array({names}), CAST(id % 3 AS INT) + 1) AS topic",
+        "CAST(id AS STRING) AS value",
+    )
+    save(frame, kafka.bootstrap, createTopics="true", topic_partitions="2")
+    for number, topic in enumerate(topics):
+        found = read_with_confluent(kafka.bootstrap, topic)
+        expected = Counter(str(n).encode() for n in range(number, 120, 3))
+        assert Counter(record.value for record in found) == expected
+
+
+def test_a_topic_that_cannot_be_created_is_refused_on_the_driver(
+    spark: SparkSession, kafka: KafkaCluster
+) -> None:
+    topic = new_name()
+    with pytest.raises(PySparkException) as refused:
+        save(
+            spark.sql("SELECT 'x' AS value"),
+            kafka.bootstrap,
+            topic,
+            createTopics="true",
+            topic_replication="9",
+        )
+    text = str(refused.value)
+    assert f"topic {topic} does not exist and cannot be created: INVALID_REPLICATION_F" in text
+    assert ON_THE_DRIVER in text
+
+
+def test_a_topic_that_may_not_be_written_is_refused_on_the_driver(
+    spark: SparkSession, guarded_kafka: KafkaCluster
+) -> None:
+    topic = topic_maker(guarded_kafka)(1)
+    allow_only(guarded_kafka.bootstrap, topic, "DESCRIBE", "READ")
+    with pytest.raises(PySparkException) as refused:
+        save(spark.sql("SELECT 'x' AS value"), guarded_kafka.bootstrap, topic)
+    text = str(refused.value)
+    assert (
+        f"topic {topic} may not be written to: of its operations, this client is allowed " in text
+    )
+    assert "DESCRIBE, READ; grant WRITE on the topic to its principal" in text
+    assert ON_THE_DRIVER in text
+
+
+def test_a_job_runs_where_the_topic_s_settings_may_not_be_read(
+    spark: SparkSession, guarded_kafka: KafkaCluster
+) -> None:
+    """Brokers say themselves what is too large then, as without a pre-flight."""
+    topic = topic_maker(guarded_kafka)(1, {"max.message.bytes": "5000"})
+    allow_only(guarded_kafka.bootstrap, topic, "WRITE", "READ")
+    small = spark.range(0, 300, 1, 1).selectExpr("lpad(CAST(id AS STRING), 100, '0') AS value")
+    save(small, guarded_kafka.bootstrap, topic)
+    found = read_with_confluent(guarded_kafka.bootstrap, topic)
+    assert [int(record.value or b"") for record in found] == list(range(300))
+    with pytest.raises(PySparkException, match=r"MESSAGE_TOO_LARGE \(10\).*make the record smalle"):
+        save(spark.sql("SELECT repeat('x', 9000) AS value"), guarded_kafka.bootstrap, topic)
+
+
+def test_batches_are_as_large_as_the_topic_takes_from_the_first_one_on(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, report = new_topic(1, {"max.message.bytes": "20000"}), tmp_path / "report.json"
+    frame = spark.range(0, 2000, 1, 1).selectExpr("lpad(CAST(id AS STRING), 100, '0') AS value")
+    save(frame, kafka.bootstrap, topic, reportPath=str(report), kafka_batch_size="1000000")
+    found = read_with_confluent(kafka.bootstrap, topic)
+    assert [int(record.value or b"") for record in found] == list(range(2000))
+    (partition,) = json.loads(report.read_text())["partitions"]
+    # Batches that were too large at first would have been split into halves of halves.
+    assert partition["batches"] == -(-partition["batch_bytes"] // 20000)
+    assert partition["retries"] == 0
+
+
+def test_a_record_that_its_topic_does_not_take_fails_before_anything_is_sent(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    """To the byte: a record that fills a batch alone is written, one byte more is refused."""
+    topic = new_topic(1, {"max.message.bytes": "5000"})
+    # 61 bytes of the batch, and of the record: 2 of length, 3 of attributes and deltas, 1 of a key
+    # that is null, 2 of the value's length, 1 of headers.
+    largest = 5000 - 61 - 9
+    value = f"repeat('x', IF(id = 7, {largest}, 10)) AS value"
+    save(spark.range(0, 10, 1, 1).selectExpr(value), kafka.bootstrap, topic)
+    found = read_with_kafka_python(kafka.bootstrap, topic)
+    assert [len(record.value or b"") for record in found] == [*[10] * 7, largest, 10, 10]
+    value = f"repeat('x', IF(id = 7, {largest + 1}, 10)) AS value"
+    with pytest.raises(PySparkException) as refused:
+        save(spark.range(0, 10, 1, 1).selectExpr(value), kafka.bootstrap, topic)
+    assert re.search(
+        rf"RecordTooLargeException: the record of row 7 of an Arrow batch is 5001 bytes when "
+        rf"serialized, more than topic {topic} takes \(max\.message\.bytes=5000, while "
+        r"kafka\.max\.request\.size=8388608\)",
+        str(refused.value),
+    )
+    assert len(read_with_confluent(kafka.bootstrap, topic)) == 10
+
+
+def test_a_record_that_is_compressed_below_the_limit_is_written(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1, {"max.message.bytes": "5000"})
+    frame = spark.sql("SELECT repeat('x', 50000) AS value")
+    save(frame, kafka.bootstrap, topic, kafka_compression_type="zstd")
+    assert [r.value for r in read_with_confluent(kafka.bootstrap, topic)] == [b"x" * 50000]
+
+
+def test_a_stream_asks_once_and_not_for_every_micro_batch(
+    spark: SparkSession, proxied_kafka: tuple[KafkaCluster, FaultProxy], tmp_path: Path
+) -> None:
+    cluster, proxy = proxied_kafka
+    topic, source = topic_maker(cluster)(1), tmp_path / "source"
+    source.mkdir()
+    for number in range(4):
+        (source / f"{number}.txt").write_text(f"{number}\n")
+    before = proxy.requests[DESCRIBE_CONFIGS]
+    query = (
+        spark.readStream.format("text")
+        .option("maxFilesPerTrigger", 1)
+        .load(str(source))
+        .writeStream.format("pykafka")
+        .option("kafka.bootstrap.servers", f"127.0.0.1:{proxy.port}")
+        .option("topic", topic)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert len(query.recentProgress) >= 4, "not four micro-batches"
+    assert {r.value for r in read_with_confluent(cluster.bootstrap, topic)} == {
+        b"0", b"1", b"2", b"3",
+    }  # fmt: skip
+    assert proxy.requests[DESCRIBE_CONFIGS] - before == 1
