@@ -483,6 +483,21 @@ class KafkaProducer:
         with self._thread.lock:
             return dict(self._thread.deliveries.partitions)
 
+    def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
+        """Give what has been acknowledged since the last call, per partition."""
+        with self._thread.lock:
+            return self._thread.deliveries.take_partitions()
+
+    def forget_topics(self) -> None:
+        """Ask anew about every topic that is used from here on; brokers and connections are kept.
+
+        Before new work begins that may come long after the last: topics may have been deleted and
+        made again meanwhile. Raises what stands against going on.
+        """
+        self._check_usable()
+        with self._thread.lock:
+            self._thread.forget_topics()
+
     def metrics(self) -> dict[MetricName, float]:
         """Measure the producer: the Java producer's metrics by their names, as values of now.
 
