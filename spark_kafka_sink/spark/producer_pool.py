@@ -89,18 +89,17 @@ class ProducerPool:
         producer.take_deliveries()
         with self._lock:
             if config.transactional_id is None and config not in self._kept:
-                timer = self._after(IDLE_S, lambda: self._close_idle(config, producer))
+                timer = self._after(IDLE_S, lambda: self._close_idle(config))
                 self._kept[config] = _Kept(producer, timer)
                 return
         producer.close()
 
-    def _close_idle(self, config: ProducerConfig, producer: KafkaProducer) -> None:
+    def _close_idle(self, config: ProducerConfig) -> None:
+        """Close what is kept; a timer that could not be cancelled any more may do so too early."""
         with self._lock:
-            kept = self._kept.get(config)
-            if kept is None or kept.producer is not producer:
-                return
-            del self._kept[config]
-        producer.close(0)
+            kept = self._kept.pop(config, None)
+        if kept is not None:
+            kept.producer.close(0)
 
 
 def _after(seconds: float, call: Callable[[], None]) -> Timer:
