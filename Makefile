@@ -25,7 +25,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-faults check soak bench clean java python
+.PHONY: help demo test test-faults test-matrix check soak bench clean java python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -40,6 +40,10 @@ test: java check  ## lint and the whole suite, on real brokers
 test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
 	@$(JAVA_PATH) FAULT_ROUNDS=$(or $(ROUNDS),150) exec $(BIN)/pytest -s --timeout 7200 tests/integration/test_faults.py tests/integration/test_cluster_faults.py $(ARGS)
+
+test-matrix: java $(VENV)/.test  ## the tests of Spark on each pyspark and Python that is supported and here; ARGS="--spark 4.2 --python 3.13"
+	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
+	@$(JAVA_PATH) PYTHONPATH=tests exec $(BIN)/python -m support.matrix $(ARGS)
 
 check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/ruff format --check .

@@ -34,8 +34,7 @@ from spark_kafka_sink.slice_appender import SliceAppender
 class ColumnProducer:
     """Takes Arrow batches.
 
-    limits: the most that a record may take, by the names of the options; max_message_bytes: the same
-    by topic; drain_rows: puts rows that
+    limits: the most that a record may take, by the names of the options; drain_rows: puts rows that
     were sent one by one into batches, which go before.
     """
 
@@ -48,7 +47,6 @@ class ColumnProducer:
         *,
         config: ProducerConfig,
         limits: Mapping[str, int],
-        max_message_bytes: Mapping[str, int],
         partitioner: BatchPartitioner | None,
         drain_rows: Callable[[], None],
     ) -> None:
@@ -58,9 +56,16 @@ class ColumnProducer:
         self._checks = checks
         self._config = config
         self._limits = limits
-        self._max_message_bytes = max_message_bytes
+        self._max_message_bytes: Mapping[str, int] = {}
         self._partitioner = partitioner
         self._drain_rows = drain_rows
+
+    def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
+        """Know the max.message.bytes of topics; see `KafkaProducer.limit_messages`."""
+        with self._thread.lock:
+            self._max_message_bytes = dict(max_message_bytes)
+            for topic, limit_bytes in max_message_bytes.items():
+                self._thread.accumulator.limit(topic, limit_bytes)
 
     def append(self, topic: str | None, record_batch: pa.RecordBatch) -> None:
         """Append the rows of an Arrow batch; see `KafkaProducer.append`."""

@@ -58,9 +58,7 @@ class KafkaProducer:
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
     objects, classes or their names as ``module.Name``, and so may be ``partitioner.class`` (see
     `batch_partitioner`). key_serializer, value_serializer: in place
-    of the options, which are then ignored. max_message_bytes: the max.message.bytes of topics, as
-    far as the caller knows them: batches are kept below, and `append` refuses rows that are above
-    (compressed ones are left to the broker). Raises ConfigException. Slices of several threads are
+    of the options, which are then ignored. Raises ConfigException. Slices of several threads are
     appended one after another. A producer belongs to the process that made it: it does not survive
     a fork.
     """
@@ -71,7 +69,6 @@ class KafkaProducer:
         *,
         key_serializer: object = None,
         value_serializer: object = None,
-        max_message_bytes: Mapping[str, int] | None = None,
     ) -> None:
         given: dict[str, Any] = {}
         if isinstance(configs, ProducerConfig):
@@ -88,9 +85,6 @@ class KafkaProducer:
         }
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         thread = self._thread = ProducerThread(config, client_id)
-        with thread.lock:
-            for topic, limit in (max_message_bytes or {}).items():
-                thread.accumulator.limit(topic, limit)
         self._user_code = user_code
         self._transactions: ProducerTransactions | None = None
         if thread.transactions is not None:
@@ -112,7 +106,6 @@ class KafkaProducer:
             self._checks,
             config=config,
             limits=limits,
-            max_message_bytes=max_message_bytes or {},
             partitioner=user_code.partitioner,
             drain_rows=self._feeder.drain,
         )
@@ -147,6 +140,14 @@ class KafkaProducer:
         earlier delivery that failed.
         """
         self._columns.append(topic, record_batch)
+
+    def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
+        """Know the max.message.bytes of topics, in place of what was said before.
+
+        Batches are kept below; rows that are above are refused with RecordTooLargeException, but for
+        compressed ones, which are left to the broker.
+        """
+        self._columns.limit_messages(max_message_bytes)
 
     # -- sending row by row -----------------------------------------------------------------------
 
@@ -263,6 +264,21 @@ class KafkaProducer:
         """Give what has been acknowledged so far, per partition."""
         with self._thread.lock:
             return dict(self._thread.deliveries.partitions)
+
+    def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
+        """Give what has been acknowledged since the last call, per partition."""
+        with self._thread.lock:
+            return self._thread.deliveries.take_partitions()
+
+    def forget_topics(self) -> None:
+        """Ask anew about every topic that is used from here on; brokers and connections are kept.
+
+        Before new work begins that may come long after the last: topics may have been deleted and
+        made again meanwhile. Raises what stands against going on.
+        """
+        self._checks.before_call()
+        with self._thread.lock:
+            self._thread.forget_topics()
 
     def metrics(self) -> dict[MetricName, float]:
         """Measure the producer: the Java producer's metrics by their names, as values of now.

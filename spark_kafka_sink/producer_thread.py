@@ -88,6 +88,7 @@ class ProducerThread:
         sequences = None
         if config.enable_idempotence:
             sequences = Sequences(is_transactional=config.transactional_id is not None)
+        self._sequences = sequences
         self.transactions = None
         if config.transactional_id is not None and sequences is not None:
             self.transactions = TransactionManager(
@@ -186,6 +187,13 @@ class ProducerThread:
         self.calls_due += 1
         self.wake()
 
+    def forget_topics(self) -> None:
+        """Know nothing of topics, as a new producer does; the caller holds the lock."""
+        self.metadata.forget_topics()
+        self.accumulator.forget_limits()
+        if self._sequences is not None:
+            self._sequences.unconfirm()
+
     def give_up(self, error: KafkaException) -> None:
         """Fail every batch with `error` and take no more; the caller holds the lock."""
         self._sender.fail_all(error)
@@ -253,13 +261,10 @@ class ProducerThread:
                 self.feeder.feed(self._clock(), hurry=self._hurry)
             with self.lock:
                 now = self._clock()
-                for drained in work.drained:
-                    for batch in drained.batches:
-                        self.accumulator.packed(batch)
-                for event in events:
-                    self._sender.handle(event, now)
-                work = self._sender.poll(now)
-                if self._collect() or events or work.has_news:
+                has_news = self._take_in(work, events, now)
+                # Nothing of what is done stays here while the thread waits: it may be much.
+                events, work = [], self._sender.poll(now)
+                if self._collect() or has_news or work.has_news:
                     self.changed.notify_all()
                 if self._stopping:
                     return
@@ -273,6 +278,15 @@ class ProducerThread:
             events = self._client.poll(max(0.0, wait))
             self._asleep = False
             self._observe(events)
+
+    def _take_in(self, sent: SenderPoll, events: list[Event], now: float) -> bool:
+        """Take account of what was sent and what came; tell whether anything came."""
+        for drained in sent.drained:
+            for batch in drained.batches:
+                self.accumulator.packed(batch)
+        for event in events:
+            self._sender.handle(event, now)
+        return bool(events)
 
     def _observe(self, events: list[Event]) -> None:
         for event in events:

@@ -81,6 +81,10 @@ class RecordAccumulator:
         """Keep the batches of a topic at this size from now on, and at smaller limits before it."""
         self._limits[topic] = min(size_bytes, self._limits.get(topic, size_bytes))
 
+    def forget_limits(self) -> None:
+        """Know of no topic's limit any more: it may have been raised since."""
+        self._limits.clear()
+
     def full_bytes(self, topic: str) -> int:
         """Give how many bytes of records fill a batch, by how well they compress."""
         limit = self._limits.get(topic, self._batch_size_bytes)

@@ -56,6 +56,11 @@ class Deliveries:
             )
             delivery.last_offset = max(delivery.last_offset, last)
 
+    def take_partitions(self) -> dict[TopicPartition, PartitionDelivery]:
+        """Give what was acknowledged since the last call."""
+        taken, self.partitions = self.partitions, {}
+        return taken
+
     def take_error(self) -> KafkaException | None:
         """Give the first failure since the last call."""
         error, self.error = self.error, None

@@ -115,6 +115,11 @@ class ClusterMetadata:
         elif topic not in self._topics and not self._is_awaited(topic):
             self.request_update()
 
+    def forget_topics(self) -> None:
+        """Know no topic any more, so that each is asked for when it is used next; keep brokers."""
+        for of_topics in (self._tracked, self._new, self._topics, self._errors):
+            of_topics.clear()
+
     def _is_awaited(self, topic: str) -> bool:
         """Whether asking now would be for nothing: asked already, or answered for good."""
         under_way = self._asked is not None and topic in self._asked.topics

@@ -94,6 +94,14 @@ class Sequences:
         """Take the producer id that a broker assigned."""
         self.producer = producer
 
+    def unconfirm(self) -> None:
+        """Have every partition acknowledge a batch again before more than one is in flight.
+
+        A topic may have been made anew meanwhile: its broker takes any first sequence.
+        """
+        for known in self._partitions.values():
+            known.is_confirmed = False
+
     def may_send(self, batch: ProducerBatch, node_id: int) -> bool:
         """Whether `batch`, at the head of its partition's queue, may go to `node_id` now."""
         if not self.has_producer_id:

@@ -1,1 +1,5 @@
 """The Spark data source: the only package that imports pyspark."""
+
+from spark_kafka_sink.spark.requirements import check_modules
+
+check_modules()

@@ -1,8 +1,8 @@
 """The writers Spark calls: planned on the driver, run in tasks, committed on the driver.
 
 A writer is pickled into every task, and commit and abort run on another copy of it in another
-process, so it holds nothing but options. `write_task` is the task's whole work: one producer, every
-Arrow batch appended, and success only when every row is acknowledged.
+process, so it holds nothing but options. `write_task` is the task's whole work: a producer to
+itself, every Arrow batch appended, and success only when every row is acknowledged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from pyspark.sql.datasource import (
 )
 
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.coalesce import coalesce
 from spark_kafka_sink.spark.commit import (
     PartitionReport,
@@ -31,6 +30,7 @@ from spark_kafka_sink.spark.commit import (
 from spark_kafka_sink.spark.memory import keep_heap
 from spark_kafka_sink.spark.missing_topics import MissingTopics
 from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.producer_pool import POOL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,13 +82,14 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
     context = TaskContext.get()
     rows = 0
     missing_topics = MissingTopics(options)
-    with KafkaProducer(options.producer, max_message_bytes=options.topic_limits) as producer:
+    with POOL.producer(options.producer) as producer:
+        producer.limit_messages(options.topic_limits)
         for batch in coalesce(batches):
             missing_topics.create(batch)
             producer.append(options.topic, batch)
             rows += batch.num_rows
         producer.flush()
-        delivered = producer.deliveries()
+        delivered = producer.take_deliveries()
     acknowledged = sum(delivery.records for delivery in delivered.values())
     if acknowledged != rows:
         message = f"the task had {rows} rows, but {acknowledged} were acknowledged; this is a bug"

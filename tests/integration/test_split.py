@@ -128,7 +128,8 @@ def test_a_limit_that_is_known_is_kept_from_the_first_batch_on(
     wide = new_topic(1)
     large = pa.record_batch({"topic": [wide, narrow_topic], "value": ["x" * 20_000] * 2})
     config = {"bootstrap.servers": kafka.bootstrap, "batch.size": 100_000}
-    with KafkaProducer(config, max_message_bytes={narrow_topic: LIMIT}) as producer:
+    with KafkaProducer(config) as producer:
+        producer.limit_messages({narrow_topic: LIMIT})
         producer.append(narrow_topic, batch(100))
         producer.flush()
         splits = [v for name, v in producer.metrics().items() if name.name == "batch-split-total"]

@@ -114,6 +114,9 @@ before = outcomes()
 assert all(len(outcome) == 3 for outcome in before), before
 assert [o for o in before if o[0] == "overwrite" and "Save mode Overwrite" not in o[2]] == []
 
+# Found because it is installed, also by a server of Spark Connect.
+writer("append unregistered").format("pykafka").mode("append").save()
+
 # Writers that are older than register(): a mode that was named is never taken for none.
 MODES = ("error", "errorifexists", "ignore", "overwrite")
 early_modes = [writer("x").mode(mode) for mode in MODES]
@@ -170,6 +173,7 @@ _SAVED = [
     "append after register",
     "append before register",
     "append by save",
+    "append unregistered",
     "bare",
     "bare in capitals",
     "format by save",

@@ -40,6 +40,14 @@ def environment(python: Path | str = sys.executable, host: str = "127.0.0.1") ->
     }
 
 
+def home_with_own_work(folder: Path) -> Path:
+    """Make a SPARK_HOME for local-cluster, whose workers write into its `work`."""
+    for entry in SPARK_HOME.iterdir():
+        if entry.name != "work":
+            (folder / entry.name).symlink_to(entry)
+    return folder
+
+
 @contextlib.contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
     """Run a Spark Connect server and give its address for ``SparkSession.builder.remote``."""

@@ -272,6 +272,24 @@ def test_a_topic_that_nobody_uses_is_forgotten_and_asked_for_when_it_is_used_aga
     assert ask(known, 1201.0) == ["idle"]
 
 
+def test_topics_are_forgotten_at_once_where_new_work_begins_and_brokers_are_not() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    known.track("bad", 0.0)
+    tell(known, 0.0, topic("t", 1), topic("bad", code=29))
+    known.forget_topics()
+    assert known.topic("t") is None
+    assert known.topic_error("bad") is None
+    assert set(known.nodes) == {1, 2}
+    assert ask(known, 1000.0) == [], "a topic that nobody uses is asked for"
+    known.track("t", 1.0)
+    assert ask(known, 1.0) == ["t"]
+    known.update(answer(topic("t", 1, 2, number=2)), 1.0)
+    found = known.topic("t")
+    assert found is not None
+    assert found.leaders == [1, 2]
+
+
 def test_a_topic_that_was_never_asked_for_is_not_forgotten_before_it_is() -> None:
     known = metadata(max_idle=5.0)
     known.track("a", 0.0)

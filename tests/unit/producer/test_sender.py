@@ -92,6 +92,21 @@ def test_until_the_first_acknowledgement_one_batch_is_in_flight_then_five() -> N
     assert [sequences(r) for r in requests] == [[2], [4], [6], [8], [10]]
 
 
+def test_where_new_work_begins_one_batch_is_in_flight_again_until_it_is_acknowledged() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    assert producer.sequences is not None
+    producer.sequences.unconfirm()
+    for _ in range(3):
+        producer.append(0, FULL)
+    (first,) = producer.poll()
+    assert sequences(first) == [2], "the sequences go on"
+    producer.answer(first)
+    assert [sequences(r) for r in producer.poll()] == [[4], [6]]
+
+
 def test_a_lost_batch_goes_again_first_and_byte_for_byte() -> None:
     producer = PureProducer([1])
     for _ in range(5):

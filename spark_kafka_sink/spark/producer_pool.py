@@ -1,0 +1,113 @@
+"""ProducerPool: what a worker process keeps of a finished task for its next one.
+
+Spark's worker processes run one task after the other. A task whose rows are all acknowledged leaves
+its producer here, with its connections, what it knows of the brokers and its producer id, and the
+next task whose whole configuration is equal takes it. Credentials are part of the configuration, so
+no task ever writes with those of another.
+
+A producer is kept only as it was when new: it holds no rows and nobody's error, it knows no topic
+(each task asks anew, over the open connection), and it has no transactional.id. One that met an
+error is closed. One that nobody takes for as long as Spark keeps an idle worker is closed as well.
+A forked child knows of none: they are its parent's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.kafka_producer import KafkaProducer
+
+# Spark ends a worker that was idle for as long (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
+IDLE_S: Final = 60.0
+
+
+class Timer(Protocol):
+    """What calls a function once, after a while, in a thread of its own."""
+
+    def cancel(self) -> None:
+        """Do not call it, if there is still time."""
+
+
+@dataclass(eq=False, slots=True)
+class _Kept:
+    producer: KafkaProducer
+    timer: Timer
+
+
+class ProducerPool:
+    """The producers of finished tasks, by their configurations.
+
+    after: calls a function after so many seconds.
+    """
+
+    def __init__(self, after: Callable[[float, Callable[[], None]], Timer]) -> None:
+        self._after = after
+        self._lock = threading.Lock()
+        self._kept: dict[ProducerConfig, _Kept] = {}
+
+    @contextmanager
+    def producer(self, config: ProducerConfig) -> Iterator[KafkaProducer]:
+        """Lend a producer for a task; at the task's end, what it appended is delivered.
+
+        After an error of the task, what is not acknowledged yet is given up.
+        """
+        producer = self._take(config) or KafkaProducer(config)
+        try:
+            yield producer
+            producer.flush()
+        except BaseException:
+            producer.close(0)
+            raise
+        self._keep(config, producer)
+
+    def forget(self) -> None:
+        """Know of no producer: after a fork they are another process's, as is who has the lock."""
+        self._lock = threading.Lock()
+        self._kept = {}
+
+    def _take(self, config: ProducerConfig) -> KafkaProducer | None:
+        with self._lock:
+            kept = self._kept.pop(config, None)
+        if kept is None:
+            return None
+        kept.timer.cancel()
+        try:
+            kept.producer.forget_topics()
+        except KafkaException:
+            kept.producer.close(0)
+            return None
+        return kept.producer
+
+    def _keep(self, config: ProducerConfig, producer: KafkaProducer) -> None:
+        producer.take_deliveries()
+        with self._lock:
+            if config.transactional_id is None and config not in self._kept:
+                timer = self._after(IDLE_S, lambda: self._close_idle(config))
+                self._kept[config] = _Kept(producer, timer)
+                return
+        producer.close()
+
+    def _close_idle(self, config: ProducerConfig) -> None:
+        """Close what is kept; a timer that could not be cancelled any more may do so too early."""
+        with self._lock:
+            kept = self._kept.pop(config, None)
+        if kept is not None:
+            kept.producer.close(0)
+
+
+def _after(seconds: float, call: Callable[[], None]) -> Timer:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+POOL: Final = ProducerPool(_after)
+os.register_at_fork(after_in_child=POOL.forget)

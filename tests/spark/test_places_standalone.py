@@ -1,0 +1,229 @@
+"""A standalone cluster of two hosts: each way to ship the sink as the docs tell it, and a copy.
+
+The commands are those of docs/deployment.md, taken from there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import NewTopic
+from support import environments, flights, unlucky_job
+from support.flights import check_every_row_once
+from support.kafka_cluster import KafkaCluster
+from support.readers import read_with_confluent
+from support.spark_processes import (
+    environment,
+    plain_environment,
+    standalone_cluster,
+    submit,
+)
+from support.unlucky import run_unlucky_job
+from support.unlucky_job import ROWS
+
+import spark_kafka_sink
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+DEPLOYMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
+COUNT, TASKS, PARTITIONS = 40_000, 4, 6
+
+_JOB = f"""
+import sys
+
+from pyspark.sql import SparkSession
+
+from spark_kafka_sink import register
+
+tests, bootstrap, topic, report, how = sys.argv[1:]
+sys.path.append(tests)
+from support.flights import rows
+
+spark = SparkSession.builder.getOrCreate()
+writer = rows(spark, {COUNT}, {TASKS}).write
+if how == "installed":
+    writer.mode("append")
+else:
+    register(spark)
+    writer = rows(spark, {COUNT}, {TASKS}).write
+(
+    writer.format("pykafka")
+    .option("kafka.bootstrap.servers", bootstrap)
+    .option("topic", topic)
+    .option("reportPath", report)
+    .save()
+)
+hosts = spark.sparkContext.parallelize(range(8), 8).map(
+    lambda _: (__import__("os").environ["SPARK_LOCAL_IP"], __import__("sys").executable)
+)
+print(sorted(set(hosts.collect())))
+print("driver", sys.executable)
+"""
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has the sink's dependencies but not the sink."""
+    return environments.python_without_the_sink(tmp_path_factory.mktemp("bare") / "venv")
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory, bare_python: Path) -> Iterator[str]:
+    """The address of a standalone cluster whose workers do not have the sink."""
+    with standalone_cluster(tmp_path_factory.mktemp("standalone"), bare_python) as address:
+        yield address
+
+
+def job_arguments(
+    master: str, kafka: KafkaCluster, topic: str, folder: Path, how: str = "shipped"
+) -> tuple[list[str], list[str]]:
+    """Write the job; give spark-submit's arguments for every job here, and the job with its own.
+
+    how: "shipped" for a sink that has to be registered, "installed" for one that Spark finds.
+    """
+    script = folder / "job.py"
+    script.write_text(_JOB)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executor.memory": "900m",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    }
+    common = ["--master", master]
+    for name, value in settings.items():
+        common += ["--conf", f"{name}={value}"]
+    tests = Path(flights.__file__).parent.parent
+    own = [script, tests, kafka.bootstrap, topic, folder / "report.json", how]
+    return common, [str(each) for each in own]
+
+
+def check_job(
+    done: subprocess.CompletedProcess[str], kafka: KafkaCluster, topic: str, folder: Path
+) -> None:
+    """Check every row, the report, and that both workers took part."""
+    assert done.returncode == 0, done.stderr[-5000:]
+    check_every_row_once(read_with_confluent(kafka.bootstrap, topic), COUNT, TASKS, PARTITIONS)
+    assert json.loads((folder / "report.json").read_text())["rows"] == COUNT
+    assert "127.0.0.1" in done.stdout
+    assert "127.0.0.2" in done.stdout
+
+
+def recipe_of(heading: str) -> str:
+    """Give all commands that a section of docs/deployment.md tells."""
+    _, _, section = DEPLOYMENT.read_text().partition(f"\n## {heading}\n")
+    return "".join(section.partition("\n## ")[0].split("```")[1::2])
+
+
+def run_recipe(
+    recipe: str, replaced: dict[str, str], folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run commands of the docs with ours in place of what they have as examples."""
+    for example, ours in replaced.items():
+        assert recipe.count(example) == 1, f"{example!r} is not once in {recipe}"
+        recipe = recipe.replace(example, ours)
+    return subprocess.run(
+        ["sh", "-e", "-c", recipe],
+        cwd=folder,
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_pip_on_the_workers(
+    master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(PARTITIONS)
+    common, job = job_arguments(master, kafka, topic, tmp_path, "installed")
+    # This very Python has the wheel by pip.
+    building, _, running = recipe_of("pip on the workers").partition("export ")
+    assert building.strip().endswith("/pip install wheels/spark_kafka_sink-*.whl")
+    replaced = {
+        "/opt/spark-python/bin/python": sys.executable,
+        "--master spark://host:7077": shlex.join(common),
+        "job.py": shlex.join(job),
+    }
+    done = run_recipe(f"export {running}", replaced, tmp_path)
+    check_job(done, kafka, topic, tmp_path)
+
+
+def test_the_sink_shipped_by_py_files(
+    master: str, bare_python: Path, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(PARTITIONS)
+    common, job = job_arguments(master, kafka, topic, tmp_path)
+    common += ["--conf", f"spark.pyspark.python={bare_python}"]
+    (tmp_path / "spark_kafka_sink").symlink_to(Path(spark_kafka_sink.__file__).parent)
+    replaced = {
+        "--master spark://host:7077": shlex.join(common),
+        " job.py": " " + shlex.join(job),
+    }
+    done = run_recipe(recipe_of("--py-files"), replaced, tmp_path)
+    check_job(done, kafka, topic, tmp_path)
+
+
+def test_a_worker_that_lacks_a_module_is_told_by_its_name(
+    master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(PARTITIONS)
+    python = environments.python_without_the_sink(tmp_path / "venv")
+    (module,) = tmp_path.glob("venv/lib/python3.*/site-packages/crc32c")
+    module.unlink()
+    sink = environments.zip_of_the_sink(tmp_path / "spark_kafka_sink.zip")
+    common, job = job_arguments(master, kafka, topic, tmp_path)
+    common += ["--conf", f"spark.pyspark.python={python}", "--py-files", str(sink)]
+    done = submit([*common, *job], cwd=tmp_path, env=plain_environment())
+    assert done.returncode != 0
+    assert f"No module named 'crc32c' for {python} on " in done.stderr
+    assert "--py-files cannot ship it; install it there" in done.stderr
+    assert read_with_confluent(kafka.bootstrap, topic) == []
+
+
+def test_a_packed_environment(
+    master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(PARTITIONS)
+    common, job = job_arguments(master, kafka, topic, tmp_path)
+    packing, _, running = recipe_of("--archives").partition("mkdir ")
+    # The environment is made as venv-pack makes it; all that follows is done as it is written.
+    assert packing.endswith("venv-pack -p environment -o environment.tar.gz\n")
+    environments.archive_of_an_environment(tmp_path / "environment.tar.gz")
+    replaced = {"--master spark://host:7077": shlex.join(common), "job.py": shlex.join(job)}
+    done = run_recipe(f"mkdir {running}", replaced, tmp_path)
+    check_job(done, kafka, topic, tmp_path)
+    (driver,) = re.findall(r"^driver (.*)$", done.stdout, re.MULTILINE)
+    assert driver == str(tmp_path / "run" / "environment" / "bin" / "python")
+
+
+def test_a_speculative_copy_writes_its_rows_as_well(
+    master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    conf = {
+        "spark.master": master,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.executor.memory": "900m",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.minTaskRuntime": "100ms",
+        # No attempt may fail, so that a second one is a copy.
+        "spark.task.maxFailures": "1",
+    }
+    env = environment(sys.executable)
+    found = run_unlucky_job(
+        conf, kafka.bootstrap, {"slow": new_topic(unlucky_job.TASKS)}, tmp_path, env
+    )
+    copies = {mark for mark in found["slow"].attempts if not mark.endswith("-0")}
+    assert len(copies) == 1, "no copy was made"
+    assert 0 < found["slow"].duplicates <= ROWS // unlucky_job.TASKS

@@ -1,0 +1,113 @@
+"""``make test-matrix``: the tests of Spark on every pyspark and Python that the sink is made for.
+
+A cell is a pyspark and a Python. Each has an environment of its own in the cache, made once; the
+checkout's wheel is installed into it for every run. A cell whose Python is not on the PATH does not
+run, and the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from support import fetch_kafka
+
+ROOT: Final = Path(__file__).parents[2]
+SPARKS: Final = ("4.1", "4.2", "4.3")
+PYTHONS: Final = ("3.11", "3.12", "3.13")
+TESTS: Final = ("tests/spark", "tests/jobs/test_batch.py")
+
+
+class CellFailedError(Exception):
+    """Why a cell did not get to its tests."""
+
+
+def find_python(version: str) -> Path | None:
+    """Give the first Python of a version on the PATH that runs, None if there is none."""
+    for folder in os.get_exec_path():
+        python = Path(folder) / f"python{version}"
+        if not os.access(python, os.X_OK):
+            continue
+        asked = subprocess.run([python, "-V"], capture_output=True, text=True, check=False)
+        if asked.returncode == 0 and asked.stdout.startswith(f"Python {version}."):
+            return python
+    return None
+
+
+def environment(spark: str, version: str, python: Path) -> Path:
+    """Make a cell's environment unless it is there; give its folder."""
+    wanted = (ROOT / "pyproject.toml").read_bytes() + spark.encode()
+    folder = fetch_kafka.cache() / "matrix" / f"pyspark-{spark}-python-{version}"
+    made_of, digest = folder / "made-of", hashlib.sha256(wanted).hexdigest()
+    if not made_of.exists() or made_of.read_text() != digest:
+        _run(python, "-m", "venv", "--clear", folder)
+        _pip(folder, f"{ROOT}[test]", f"pyspark[connect]=={spark}.*")
+        made_of.write_text(digest)
+    return folder
+
+
+def _pip(folder: Path, *arguments: str | Path) -> None:
+    _run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *arguments)
+
+
+def _run(*command: str | Path) -> None:
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise CellFailedError((ended.stderr.strip() or "no word why").splitlines()[-1])
+
+
+def run_cell(spark: str, version: str, wheel: Path, log: Path, more: list[str]) -> tuple[str, bool]:
+    """Run a cell's tests; give what the table says of it, and whether that is good news."""
+    python = find_python(version)
+    if python is None:
+        return f"not run: no python{version}", True
+    try:
+        folder = environment(spark, version, python)
+        _pip(folder, "--no-deps", "--force-reinstall", wheel)
+    except CellFailedError as error:
+        return f"not installed: {error}", False
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    with log.open("w") as output:
+        ended = subprocess.run(
+            [folder / "bin" / "python", "-P", "-m", "pytest", *TESTS, *more],
+            cwd=ROOT,
+            env={**os.environ, "PATH": path},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    found = re.findall(r"\d+ (?:passed|failed|skipped|errors?)", log.read_text()[-2000:])
+    return ", ".join(found) or "no tests ran", ended.returncode == 0
+
+
+def main() -> int:
+    """Run the cells and print the table."""
+    parser = argparse.ArgumentParser(prog="make test-matrix", description=__doc__)
+    parser.add_argument("--spark", nargs="+", choices=SPARKS, default=SPARKS)
+    parser.add_argument("--python", nargs="+", choices=PYTHONS, default=PYTHONS)
+    args, more = parser.parse_known_args()
+    logs = Path(tempfile.mkdtemp(prefix="spark-kafka-sink-matrix-"))
+    build = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", logs)
+    subprocess.run((*build, ROOT), check=True)
+    (wheel,) = logs.glob("*.whl")
+    rows, all_good = [], True
+    for spark in args.spark:
+        for version in args.python:
+            log = logs / f"pyspark-{spark}-python-{version}.log"
+            said, good = run_cell(spark, version, wheel, log, more)
+            all_good &= good
+            rows.append(f"{spark:9}{version:9}{said if good else f'{said} ({log})'}")
+            print(f"pyspark {spark}, Python {version}: {said}", flush=True)
+    print("\npyspark  Python   tests", *rows, sep="\n")
+    return 0 if all_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
