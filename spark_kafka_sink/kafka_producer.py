@@ -144,8 +144,8 @@ class KafkaProducer:
     def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
         """Know the max.message.bytes of topics, in place of what was said before.
 
-        Batches are kept below; rows that are above are refused with RecordTooLargeException, but for
-        compressed ones, which are left to the broker.
+        Batches are kept below; rows that are above are refused with RecordTooLargeException, or
+        left to the broker where they are compressed.
         """
         self._columns.limit_messages(max_message_bytes)
 
