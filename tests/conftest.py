@@ -113,9 +113,11 @@ def proxied_kafka(scratch: Path) -> Iterator[tuple[KafkaCluster, FaultProxy]]:
 def guarded_kafka(scratch: Path) -> Iterator[KafkaCluster]:
     """One node of the newest Kafka where everybody may do with a resource what its ACLs allow.
 
-    Everything, while it has none: a test gives ACLs to topics of its own.
+    Everything, while it has none: a test gives ACLs to topics of its own. It creates topics that a
+    client asks for.
     """
     settings = {
+        "auto.create.topics.enable": "true",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
     }

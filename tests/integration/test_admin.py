@@ -115,6 +115,15 @@ def test_a_topic_that_exists_stays_as_it_is(kafka: KafkaCluster, new_topic: Topi
     assert setting_by_confluent(kafka.bootstrap, there, "max.message.bytes") == "1048588"
 
 
+def test_brokers_that_create_topics_do_it_only_where_nobody_says_how(
+    guarded_kafka: KafkaCluster,
+) -> None:
+    theirs, ours = new_name(), new_name()
+    with KafkaAdmin(config(guarded_kafka.bootstrap)) as admin:
+        assert admin.topics([theirs])[theirs].partitions == 1
+        assert admin.topics([ours], NewTopic(partitions=5))[ours].partitions == 5
+
+
 def test_many_that_create_the_same_topic_at_once_all_find_it(kafka: KafkaCluster) -> None:
     name, found = new_name(), []
 

@@ -12,11 +12,14 @@ import pytest
 from conftest import NewTopic, topic_maker
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructType
 from support.access import allow_only
-from support.fault_proxy import FaultProxy
+from support.fault_proxy import METADATA, FaultProxy
 from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent, read_with_kafka_python
 from support.sink import save
+
+from spark_kafka_sink.spark.datasource import KafkaDataSource
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -158,29 +161,36 @@ def test_a_record_that_is_compressed_below_the_limit_is_written(
     assert [r.value for r in read_with_confluent(kafka.bootstrap, topic)] == [b"x" * 50000]
 
 
-def test_a_stream_asks_once_and_not_for_every_micro_batch(
-    spark: SparkSession, proxied_kafka: tuple[KafkaCluster, FaultProxy], tmp_path: Path
+def test_a_stream_asks_once_and_a_batch_job_every_time(
+    proxied_kafka: tuple[KafkaCluster, FaultProxy],
 ) -> None:
+    """As Spark's planner does: one process makes a writer for every micro-batch."""
     cluster, proxy = proxied_kafka
-    topic, source = topic_maker(cluster)(1), tmp_path / "source"
-    source.mkdir()
-    for number in range(4):
-        (source / f"{number}.txt").write_text(f"{number}\n")
+    schema = StructType().add("value", StringType())
+    options = {
+        "kafka.bootstrap.servers": f"127.0.0.1:{proxy.port}",
+        "topic": topic_maker(cluster)(1),
+    }
+
+    def asked(**more: str) -> int:
+        """Give how often brokers are asked by one more micro-batch."""
+        before = proxy.requests[METADATA], proxy.requests[DESCRIBE_CONFIGS]
+        given = options | {name.replace("_", "."): value for name, value in more.items()}
+        KafkaDataSource(given).streamWriter(schema, overwrite=False)
+        metadata, configs = (
+            now - then
+            for now, then in zip(
+                (proxy.requests[METADATA], proxy.requests[DESCRIBE_CONFIGS]), before, strict=True
+            )
+        )
+        assert metadata == configs
+        return configs
+
+    assert [asked() for _ in range(4)] == [1, 0, 0, 0]
+    assert asked(kafka_client_id="another") == 1, "what others found is not what this one may"
+    always = {"kafka_metadata_max_age_ms": "0"}
+    assert [asked(**always) for _ in range(2)] == [1, 1]
     before = proxy.requests[DESCRIBE_CONFIGS]
-    query = (
-        spark.readStream.format("text")
-        .option("maxFilesPerTrigger", 1)
-        .load(str(source))
-        .writeStream.format("pykafka")
-        .option("kafka.bootstrap.servers", f"127.0.0.1:{proxy.port}")
-        .option("topic", topic)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    assert len(query.recentProgress) >= 4, "not four micro-batches"
-    assert {r.value for r in read_with_confluent(cluster.bootstrap, topic)} == {
-        b"0", b"1", b"2", b"3",
-    }  # fmt: skip
-    assert proxy.requests[DESCRIBE_CONFIGS] - before == 1
+    for _ in range(2):
+        KafkaDataSource(options).writer(schema, overwrite=False)
+    assert proxy.requests[DESCRIBE_CONFIGS] == before + 2
