@@ -12,8 +12,6 @@ from unittest import mock
 import pytest
 
 from simulation.__main__ import failure, replay_command
-from simulation.coordinator import TransactionCoordinator
-from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.producer import transaction_answers, transactions
 from spark_kafka_sink.producer.error_actions import Action, Call
@@ -42,7 +40,7 @@ def test_every_promise_is_kept_when_each_frame_is_encoded_and_decoded() -> None:
         assert found is None, f"seed {seed}: {found}\n{command}"
 
 
-# -- each way to break the producer, or a broker, is found ----------------------------------------
+# -- each way to break the producer is found -----------------------------------------------------
 
 
 @contextmanager
@@ -109,17 +107,6 @@ def _a_fenced_producer_that_tries_again() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _brokers_that_take_what_is_no_part_of_a_transaction() -> Iterator[None]:
-    verify: Any = TransactionCoordinator.verify
-
-    def let_pass(coordinator: TransactionCoordinator, *arguments: object) -> object:
-        return verify(coordinator, *arguments) if coordinator._is_v2 else codes.NONE
-
-    with mock.patch.object(TransactionCoordinator, "verify", let_pass):
-        yield
-
-
 @pytest.mark.parametrize(
     ("broken", "found"),
     [
@@ -129,7 +116,6 @@ def _brokers_that_take_what_is_no_part_of_a_transaction() -> Iterator[None]:
         (_the_next_epoch_forgotten, "though all was well"),
         (_records_that_failed_forgotten, "lacks records"),
         (_a_fenced_producer_that_tries_again, "has not ended"),
-        (_brokers_that_take_what_is_no_part_of_a_transaction, "hang in|is seen"),
     ],
 )
 def test_what_is_broken_is_found(broken: Callable[[], Iterator[None]], found: str) -> None:

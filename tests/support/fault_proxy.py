@@ -21,8 +21,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Self
+
+from support.server import Server
 
 PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 18, 22
 
@@ -121,7 +121,7 @@ class _Pair:
         return self.ends[1]
 
 
-class FaultProxy:
+class FaultProxy(Server):
     """Listens on `port` of 127.0.0.1, which it chooses, and forwards to `broker_port`."""
 
     def __init__(self) -> None:
@@ -142,17 +142,6 @@ class FaultProxy:
             target=self._run, name=f"fault proxy {self.port}", daemon=True
         )
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     # -- for tests --------------------------------------------------------------------------------
 

@@ -10,10 +10,11 @@ import ctypes
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import files
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import confluent_kafka
+
+from support.server import Server
 
 PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 18, 22
 # The mock writes some flexible answers (KIP-482) otherwise than Kafka's schemas have them: arrays
@@ -53,7 +54,7 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-class MockCluster:
+class MockCluster(Server):
     """Brokers 1, 2 and so on, within this process."""
 
     def __init__(self, brokers: int = 1) -> None:
@@ -68,15 +69,8 @@ class MockCluster:
             code = self._rd.rd_kafka_mock_set_apiversion(self._cluster, api_key, 0, version)
             assert code == 0, code
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
+        """End the brokers."""
         self._rd.rd_kafka_mock_cluster_destroy(self._cluster)
         self._rd.rd_kafka_destroy(self._handle)
 

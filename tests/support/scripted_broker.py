@@ -6,8 +6,6 @@ import socket
 import struct
 import threading
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from spark_kafka_sink.wire import schema
 from spark_kafka_sink.wire.frames import FrameSplitter
@@ -22,9 +20,10 @@ from spark_kafka_sink.wire.messages import (
     Response,
 )
 from spark_kafka_sink.wire.primitives import Writer
+from support.server import Server
 
 
-class ScriptedBroker:
+class ScriptedBroker(Server):
     """Answers ApiVersions, and Metadata with `metadata` (not at all while that is None).
 
     noise: what is said in answer to a connection's first request, in place of any sense; the
@@ -45,17 +44,6 @@ class ScriptedBroker:
     def address(self) -> str:
         """The broker as an entry of bootstrap.servers."""
         return f"127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def stop(self) -> None:
         """Close the listener and every connection."""
