@@ -53,6 +53,7 @@ from spark_kafka_sink.row_producer import RowProducer, RowWaits, weakly
 from spark_kafka_sink.serde.columns import read_rows
 from spark_kafka_sink.serializers import load_serializer
 from spark_kafka_sink.slice_appender import SliceAppender
+from spark_kafka_sink.slice_owner import OnFailure, SliceOwner
 
 _ROW_OPTIONS = ("key.serializer", "value.serializer", INTERCEPTORS)
 _numbers = itertools.count(1)
@@ -153,12 +154,18 @@ class KafkaProducer:
 
     # -- appending --------------------------------------------------------------------------------
 
-    def append(self, topic: str | None, record_batch: pa.RecordBatch) -> None:
+    def append(
+        self,
+        topic: str | None,
+        record_batch: pa.RecordBatch,
+        on_failure: OnFailure | None = None,
+    ) -> None:
         """Append the rows of an Arrow batch with the columns that `serde.columns` describes.
 
         topic: for all rows; None to take a topic column. Returns when the rows are in the
-        producer's memory; `flush` tells what became of them. Raises DataException and
-        RecordTooLargeException for rows that cannot be sent (none of the batch is then sent),
+        producer's memory; `flush` tells what became of them. on_failure: told by the I/O thread of
+        rows that could not be delivered; `flush` does not raise for them then. Raises DataException
+        and RecordTooLargeException for rows that cannot be sent (none of the batch is then sent),
         TimeoutException and BufferExhaustedException after max.block.ms, and the error of an
         earlier delivery that failed.
         """
@@ -180,7 +187,9 @@ class KafkaProducer:
             # What this thread has sent row by row goes before.
             self._rows.drain()
             for end in slice_ends(sizes, self._config.buffer_memory):
-                self._append_slice(rows.slice(start, end), sizes[start:end], topics, deadline)
+                owner = None if on_failure is None else SliceOwner(start, on_failure)
+                part = rows.slice(start, end)
+                self._append_slice(part, sizes[start:end], topics, deadline, owner)
                 start = end
                 # Every slice is a send of its own, which may wait for memory as long as any.
                 deadline = self._block_deadline()
@@ -191,13 +200,20 @@ class KafkaProducer:
             raise
 
     def _append_slice(
-        self, rows: Rows, sizes: Int64s, topics: list[TopicMetadata], deadline: float
+        self,
+        rows: Rows,
+        sizes: Int64s,
+        topics: list[TopicMetadata],
+        deadline: float,
+        owner: SliceOwner | None,
     ) -> None:
         reserved = int(sizes.sum())
         self._reserve(reserved, deadline, self._raise_if_unusable)
         try:
             with self._appender.turn:
-                full = self._appender.append(rows, sizes, topics, self._check_may_append)
+                full = self._appender.append(
+                    rows, sizes, topics, self._check_may_append, owner=owner
+                )
         finally:
             with self._thread.lock:
                 self._thread.accumulator.give_back(reserved)
@@ -278,15 +294,25 @@ class KafkaProducer:
 
     # -- metadata ---------------------------------------------------------------------------------
 
-    def partitions_for(self, topic: str) -> int:
+    def partitions_for(self, topic: str, expected: int = 1) -> int:
         """Give how many partitions a topic has.
 
+        expected: where fewer are known, brokers are asked once more, since topics grow.
         Raises TimeoutException after max.block.ms, or at once the error that says why the topic
         cannot be written to (InvalidTopicException, TopicAuthorizationException).
         """
         self._check_usable()
         deadline = self._block_deadline()
-        return len(self._wait_for_topic(topic, deadline).leaders)
+        known = self._wait_for_topic(topic, deadline)
+        if len(known.leaders) < expected:
+            known = self._wait_for_newer(topic, deadline)
+        return len(known.leaders)
+
+    def _wait_for_newer(self, name: str, deadline: float) -> TopicMetadata:
+        """Wait until a topic is known from an answer to a request that is yet to be made."""
+        with self._thread.lock:
+            version = self._thread.metadata.request_update()
+        return self._wait_for_topic(name, deadline, newer_than=version)
 
     def _wait_for_partitions(self, name: str, partitions: int, deadline: float) -> TopicMetadata:
         """Wait until a topic is known to have so many partitions."""
@@ -371,9 +397,7 @@ class KafkaProducer:
                 check_partitions(name, explicit, len(known.leaders))
             except DataException:
                 # The topic may have been given more partitions since.
-                with self._thread.lock:
-                    version = self._thread.metadata.request_update()
-                known = self._wait_for_topic(name, deadline, newer_than=version)
+                known = self._wait_for_newer(name, deadline)
                 check_partitions(name, explicit, len(known.leaders))
             checked.append(known)
         return checked
@@ -482,6 +506,16 @@ class KafkaProducer:
         """Give what has been acknowledged so far, per partition."""
         with self._thread.lock:
             return dict(self._thread.deliveries.partitions)
+
+    @property
+    def record_limits(self) -> Mapping[str, int]:
+        """Bytes that a record may have with what surrounds it, by the option that says so."""
+        return self._record_limits
+
+    @property
+    def throttle_time_ms(self) -> int:
+        """How long brokers have asked to be left alone, in all their answers to Produce."""
+        return self._thread.metrics.throttle_time_ms
 
     def metrics(self) -> dict[MetricName, float]:
         """Measure the producer: the Java producer's metrics by their names, as values of now.
