@@ -6,6 +6,7 @@ is cheap to make and decides nothing but what is wrong.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSource
@@ -52,6 +53,7 @@ class KafkaDataSource(DataSource):
         check_schema(schema, options.topic)
         check_report_path(options)
         check_topic(options)
+        check_topic(replace(options, topic=options.bad_rows.topic))
         return KafkaArrowWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature
@@ -65,4 +67,5 @@ class KafkaDataSource(DataSource):
         if not self._is_copy:
             check_report_path(options)
             check_topic(options)
+            check_topic(replace(options, topic=options.bad_rows.topic))
         return KafkaStreamArrowWriter(options)

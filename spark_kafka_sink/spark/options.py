@@ -1,7 +1,8 @@
 """The options of ``df.write.format("pykafka")``: Spark's names to a checked, picklable struct.
 
 Owns which option names exist. ``kafka.*`` goes to the producer's configuration; the sink's own are
-`topic`, `reportPath` and `unknownOptions`. Names arrive in lower case, however the user wrote them.
+`topic`, `reportPath`, `unknownOptions`, and those of `on_error`. Names arrive in lower case,
+however the user wrote them.
 
 Options of Spark's Kafka *source* and of consumers are ignored with a warning, so that existing jobs
 run; any other unknown name is an error with the nearest known one, since a misspelt option that is
@@ -11,7 +12,6 @@ ignored is worse than one that is refused.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -20,6 +20,13 @@ from typing import Final
 
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.local_path import local_path
+from spark_kafka_sink.spark.on_error import (
+    BAD_ROW_OPTIONS,
+    FAIL_ON_BAD_ROWS,
+    BadRowPolicy,
+    bad_row_policy,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +40,9 @@ SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
     "max.request.size": 8 * 1024 * 1024,
 }
 
-_OWN: Final = {name.lower(): name for name in ("topic", "reportPath", "unknownOptions")}
+_OWN: Final = {
+    name.lower(): name for name in ("topic", "reportPath", "unknownOptions", *BAD_ROW_OPTIONS)
+}
 # What Spark itself puts among the options.
 _SPARKS: Final = frozenset({"path", "checkpointlocation"})
 _SOURCE_ONLY: Final = frozenset(
@@ -66,8 +75,6 @@ _REFUSED: Final = {
     ),
 }
 _KAFKA: Final = "kafka."
-# What stands before the path in file:/a, file:///a and file://localhost/a, and its likes.
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,7 @@ class SinkOptions:
     producer: ProducerConfig
     topic: str | None = None
     report_path: Path | None = None
+    bad_rows: BadRowPolicy = FAIL_ON_BAD_ROWS
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -108,6 +116,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         producer=producer_config(kafka, defaults=SINK_DEFAULTS, prefix=_KAFKA, lenient=lenient),
         topic=topic or None,
         report_path=_report_path(given.get("reportpath")),
+        bad_rows=bad_row_policy(given, topic or None),
     )
 
 
@@ -127,18 +136,8 @@ def _report_path(value: str | None) -> Path | None:
     """Give the file that reportPath names: a path of the driver, or the same behind ``file:``."""
     if value is None:
         return None
-    scheme = _SCHEME.match(value)
-    if scheme is not None and scheme[1].lower() != "file":
-        found = f"{value!r}, which is not on the driver"
-    elif not value.strip():
-        found = "empty"
-    else:
-        return Path(value if scheme is None else value[scheme.end() :])
-    message = (
-        f"option reportPath is {found}: expected a file on the driver, as /reports/job.json or "
-        "file:///reports/job.json"
-    )
-    raise ConfigException(message)
+    example = "a file on the driver, as /reports/job.json or file:///reports/job.json"
+    return local_path("reportPath", value, "which is not on the driver", example)
 
 
 def _complain(name: str, *, lenient: bool) -> None:
