@@ -69,7 +69,7 @@ def print_report(path: Path, seconds: float) -> None:
         raise running.JobError(message) from None
     written, size = report["rows"], report["bytes"]
     print(
-        f"wrote {written:,} rows, {size:,} bytes ({report['batch_bytes']:,} in batches) "
+        f"wrote {written:,} rows, {size:,} bytes ({report['compressed_bytes']:,} in batches) "
         f"in {seconds:.1f} s: {written / seconds:,.0f} rows/s, {size / seconds / 1e6:.1f} MB/s"
     )
     print(f"by {report['tasks']} tasks, {report['retries']} retries")

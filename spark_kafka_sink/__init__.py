@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.rows.interceptors import ProducerInterceptor
     from spark_kafka_sink.rows.producer_record import ProducerRecord
     from spark_kafka_sink.spark.datasource import KafkaDataSource
+    from spark_kafka_sink.spark.last_reports import last_reports
     from spark_kafka_sink.spark.registration import register
 
 __version__ = "0.1.0"
@@ -28,6 +29,7 @@ __all__ = [
     "RecordMetadata",
     "__version__",
     "errors",
+    "last_reports",
     "register",
 ]
 
@@ -37,6 +39,7 @@ _HOME = {
     "ProducerInterceptor": "spark_kafka_sink.rows.interceptors",
     "ProducerRecord": "spark_kafka_sink.rows.producer_record",
     "RecordMetadata": "spark_kafka_sink.model",
+    "last_reports": "spark_kafka_sink.spark.last_reports",
     "register": "spark_kafka_sink.spark.registration",
 }
 

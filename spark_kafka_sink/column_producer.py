@@ -29,6 +29,7 @@ from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.columns import read_rows
 from spark_kafka_sink.slice_appender import SliceAppender
+from spark_kafka_sink.slice_owner import OnFailure, SliceOwner
 
 
 class ColumnProducer:
@@ -67,7 +68,9 @@ class ColumnProducer:
             for topic, limit_bytes in max_message_bytes.items():
                 self._thread.accumulator.limit(topic, limit_bytes)
 
-    def append(self, topic: str | None, record_batch: pa.RecordBatch) -> None:
+    def append(
+        self, topic: str | None, record_batch: pa.RecordBatch, on_failure: OnFailure | None
+    ) -> None:
         """Append the rows of an Arrow batch; see `KafkaProducer.append`."""
         self._checks.before_append()
         if not record_batch.num_rows:
@@ -84,7 +87,9 @@ class ColumnProducer:
                 rows = with_partitions(rows, record_batch, topics, self._partitioner)
             self._drain_rows()
             for end in slice_ends(sizes, self._config.buffer_memory):
-                self._append_slice(rows.slice(start, end), sizes[start:end], topics, deadline)
+                owner = None if on_failure is None else SliceOwner(start, on_failure)
+                part = rows.slice(start, end)
+                self._append_slice(part, sizes[start:end], topics, deadline, owner)
                 start = end
                 # Every slice is a send of its own, which may wait for memory as long as any.
                 deadline = self._waits.deadline()
@@ -126,14 +131,19 @@ class ColumnProducer:
         return checked
 
     def _append_slice(
-        self, rows: Rows, sizes: Int64s, topics: list[TopicMetadata], deadline: float
+        self,
+        rows: Rows,
+        sizes: Int64s,
+        topics: list[TopicMetadata],
+        deadline: float,
+        owner: SliceOwner | None,
     ) -> None:
         reserved = int(sizes.sum())
         self._waits.reserve(reserved, deadline, self._checks.raise_if_unusable)
         try:
             with self._appender.turn:
                 full = self._appender.append(
-                    rows, sizes, topics, self._checks.raise_if_not_appendable
+                    rows, sizes, topics, self._checks.raise_if_not_appendable, owner=owner
                 )
         finally:
             with self._thread.lock:

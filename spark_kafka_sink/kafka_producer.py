@@ -41,6 +41,7 @@ from spark_kafka_sink.rows.producer_record import Headers
 from spark_kafka_sink.rows.row_producer import RowProducer
 from spark_kafka_sink.rows.user_code import UserCode, without_user_code
 from spark_kafka_sink.slice_appender import SliceAppender
+from spark_kafka_sink.slice_owner import OnFailure
 
 _numbers = itertools.count(1)
 
@@ -79,7 +80,7 @@ class KafkaProducer:
         user_code = UserCode(
             given, key_serializer=key_serializer, value_serializer=value_serializer
         )
-        limits = {
+        limits = self._limits = {
             f"{config.option_prefix}max.request.size": config.max_request_size,
             f"{config.option_prefix}buffer.memory": config.buffer_memory,
         }
@@ -130,16 +131,22 @@ class KafkaProducer:
 
     # -- appending --------------------------------------------------------------------------------
 
-    def append(self, topic: str | None, record_batch: pa.RecordBatch) -> None:
+    def append(
+        self,
+        topic: str | None,
+        record_batch: pa.RecordBatch,
+        on_failure: OnFailure | None = None,
+    ) -> None:
         """Append the rows of an Arrow batch with the columns that `serde.columns` describes.
 
         topic: for all rows; None to take a topic column. Returns when the rows are in the
-        producer's memory; `flush` tells what became of them. Raises DataException and
-        RecordTooLargeException for rows that cannot be sent (none of the batch is then sent),
+        producer's memory; `flush` tells what became of them. on_failure: told by the I/O thread of
+        rows that could not be delivered; `flush` does not raise for them then. Raises DataException
+        and RecordTooLargeException for rows that cannot be sent (none of the batch is then sent),
         TimeoutException and BufferExhaustedException after max.block.ms, and the error of an
         earlier delivery that failed.
         """
-        self._columns.append(topic, record_batch)
+        self._columns.append(topic, record_batch, on_failure)
 
     def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
         """Know the max.message.bytes of topics, in place of what was said before.
@@ -176,15 +183,19 @@ class KafkaProducer:
         """
         return self._rows.send(topic, value, key, partition, timestamp_ms, headers, on_delivery)
 
-    def partitions_for(self, topic: str) -> int:
+    def partitions_for(self, topic: str, expected: int = 1) -> int:
         """Give how many partitions a topic has.
 
+        expected: where fewer are known, brokers are asked once more, since topics grow.
         Raises TimeoutException after max.block.ms, or at once the error that says why the topic
         cannot be written to (InvalidTopicException, TopicAuthorizationException).
         """
         self._checks.before_call()
-        check = self._checks.raise_if_unusable
-        return len(self._waits.topic(topic, self._waits.deadline(), check).leaders)
+        check, deadline = self._checks.raise_if_unusable, self._waits.deadline()
+        known = self._waits.topic(topic, deadline, check)
+        if len(known.leaders) < expected:
+            known = self._waits.newer_topic(topic, deadline, check)
+        return len(known.leaders)
 
     # -- transactions -----------------------------------------------------------------------------
 
@@ -279,6 +290,16 @@ class KafkaProducer:
         self._checks.before_call()
         with self._thread.lock:
             self._thread.forget_topics()
+
+    @property
+    def record_limits(self) -> Mapping[str, int]:
+        """Bytes that a record may have with what surrounds it, by the option that says so."""
+        return self._limits
+
+    @property
+    def throttle_time_ms(self) -> int:
+        """How long brokers have asked to be left alone, in all their answers to Produce."""
+        return self._thread.metrics.throttle_time_ms
 
     def metrics(self) -> dict[MetricName, float]:
         """Measure the producer: the Java producer's metrics by their names, as values of now.

@@ -147,7 +147,10 @@ class _TopicSensors:
 
 
 class ProducerMetrics:
-    """The metrics of one producer. Times are seconds of its clock."""
+    """The metrics of one producer. Times are seconds of its clock.
+
+    throttle_time_ms: the sum over all answers to Produce, for which Java's client has no metric.
+    """
 
     def __init__(
         self,
@@ -160,6 +163,7 @@ class ProducerMetrics:
     ) -> None:
         self._metrics = metrics
         self._network = network
+        self.throttle_time_ms = 0
         made = {name: metrics.sensor(GROUP, templates) for name, templates in SENSORS.items()}
         self._all = _Sensors(**made)
         self._times = {name: metrics.sensor(GROUP, [row]) for name, row in TIMES.items()}
@@ -207,6 +211,7 @@ class ProducerMetrics:
             return
         self._all.throttle_time.add(getattr(response, "throttle_time_ms", 0))
         if isinstance(response, ProduceResponse):
+            self.throttle_time_ms += response.throttle_time_ms
             latency_ms = event.latency_s * 1000
             self._all.request_latency.add(latency_ms)
             self._network.produced(event.node_id, latency_ms)

@@ -124,7 +124,7 @@ class BatchCompletion:
             return
         error = _exception(batch, code, reason, node_id, self._option_prefix)
         if answer is not None:
-            batch.record_errors = _record_errors(answer, error)
+            batch.record_errors = _record_errors(batch, answer, error)
         if action is Action.FATAL:
             self.fatal_error = error
         self._give_up(batch, error, action)
@@ -306,13 +306,15 @@ def _reason(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:
 
 
 def _record_errors(
-    answer: PartitionProduceResponse, error: ApiException
+    batch: ProducerBatch, answer: PartitionProduceResponse, error: ApiException
 ) -> dict[int, KafkaException]:
     """Give the errors of the records that the broker refused, by their number in the batch.
 
     As the Java client: the batch's error where one record is to blame, else InvalidRecordException.
     """
-    refused = answer.record_errors
+    # A number that no record has blames nobody.
+    numbers = range(batch.record_count)
+    refused = [record for record in answer.record_errors if record.batch_index in numbers]
     kind = type(error) if len(refused) == 1 else InvalidRecordException
     found: dict[int, KafkaException] = {}
     for record in refused:

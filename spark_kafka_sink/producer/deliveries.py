@@ -14,13 +14,14 @@ class PartitionDelivery:
     """One partition's acknowledged records.
 
     Offsets are -1 where the broker does not say (acks=0). Between first_offset and last_offset may
-    be records of others. bytes: of records before compression; batch_bytes: as sent.
+    be records of others. bytes: of records before compression; compressed_bytes:
+    of batches as sent, whatever the codec, with their headers.
     """
 
     records: int = 0
     bytes: int = 0
     batches: int = 0
-    batch_bytes: int = 0
+    compressed_bytes: int = 0
     retries: int = 0
     first_offset: int = -1
     last_offset: int = -1
@@ -46,7 +47,7 @@ class Deliveries:
         delivery.records += batch.record_count
         delivery.bytes += batch.records_bytes
         delivery.batches += 1
-        delivery.batch_bytes += batch.sent_bytes
+        delivery.compressed_bytes += batch.sent_bytes
         delivery.retries += batch.attempts
         if batch.base_offset >= 0:
             last = batch.base_offset + batch.record_count - 1

@@ -22,6 +22,10 @@ class DoneBatch(Protocol):
         """Where it was to go."""
 
     @property
+    def record_count(self) -> int:
+        """How many records it has."""
+
+    @property
     def base_offset(self) -> int:
         """The offset of its first record, -1 where the broker does not say."""
 

@@ -35,7 +35,7 @@ def read_rows(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
 
     topic: for all rows, in place of a topic column; now_ms: the timestamp of rows without one.
     """
-    columns = {name: batch.column(i) for i, name in reversed(list(enumerate(batch.schema.names)))}
+    columns = named_columns(batch)
     if "value" not in columns:
         raise DataException(NO_VALUE)
     topics, numbers = _topics(columns.get("topic"), topic)
@@ -50,6 +50,22 @@ def read_rows(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
         numbers,
         _partitions(columns.get("partition")),
     )
+
+
+def named_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Give the columns by name, in their order; of two with the same name, the first."""
+    columns: dict[str, pa.Array] = {}
+    for number, name in enumerate(batch.schema.names):
+        columns.setdefault(name, batch.column(number))
+    return columns
+
+
+def milliseconds(array: pa.Array) -> pa.Array:
+    """Give a timestamp column as milliseconds since 1970, int64, nulls kept."""
+    if not pa.types.is_timestamp(array.type):
+        return array
+    # Microseconds are cut off, as everywhere in Kafka.
+    return array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
 
 
 def _check_type(name: str, array: pa.Array, accepted: str, *checks: Callable[..., bool]) -> None:
@@ -123,9 +139,7 @@ def _timestamps(array: pa.Array | None, rows: int, now_ms: int) -> Int64s:
         pa.types.is_timestamp,
         pa.types.is_int64,
     )
-    if pa.types.is_timestamp(array.type):
-        # Microseconds are cut off, as everywhere in Kafka.
-        array = array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
+    array = milliseconds(array)
     if array.null_count:
         array = array.fill_null(now_ms)
     numbers: Int64s = array.to_numpy(zero_copy_only=False)

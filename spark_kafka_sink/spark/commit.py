@@ -1,7 +1,8 @@
-"""What tasks tell the driver, and what the driver makes of it: the report of a job.
+"""What tasks tell the driver, and what the driver does with it when a job commits.
 
-Owns the commit message, the check that every task reported, and the report: one line on stderr
-(commit runs in a Python process whose logging nobody sees) and, with the option reportPath, JSON.
+Owns the commit message, the check that every task reported, and where the report goes: lines on
+stderr (commit runs in a Python process whose logging nobody sees), the file of the option
+reportPath, and the application's own file (`last_reports`).
 """
 
 from __future__ import annotations
@@ -9,85 +10,38 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_kafka_sink.errors import KafkaException
-
-
-@dataclass(slots=True, kw_only=True)
-class PartitionReport:
-    """What was written to one Kafka partition; offsets are -1 where brokers do not say (acks=0).
-
-    Records of other producers may lie between first_offset and last_offset.
-    """
-
-    topic: str
-    partition: int
-    records: int
-    bytes: int
-    batches: int
-    batch_bytes: int
-    retries: int
-    first_offset: int
-    last_offset: int
-
-    def add(self, other: PartitionReport) -> None:
-        """Add what another task wrote to the same partition."""
-        self.records += other.records
-        self.bytes += other.bytes
-        self.batches += other.batches
-        self.batch_bytes += other.batch_bytes
-        self.retries += other.retries
-        offsets = [o for o in (self.first_offset, other.first_offset) if o >= 0]
-        self.first_offset = min(offsets, default=-1)
-        self.last_offset = max(self.last_offset, other.last_offset)
+from spark_kafka_sink.spark.last_reports import remember
+from spark_kafka_sink.spark.report import (
+    BadRowsReport,
+    CommitReport,
+    PartitionReport,
+    TaskReport,
+    merged,
+)
 
 
 @dataclass(kw_only=True)
 class SinkCommitMessage(WriterCommitMessage):
-    """What one task wrote."""
+    """What one task wrote.
 
-    task: int
-    attempt: int
-    rows: int
-    seconds: float
+    started_at: seconds since 1970; partitions: those of good rows.
+    """
+
+    report: TaskReport
+    started_at: float
+    throttle_ms: int
+    bad_rows: BadRowsReport
     partitions: list[PartitionReport]
-
-
-@dataclass(slots=True, kw_only=True)
-class CommitReport:
-    """What a job, or a micro-batch, wrote; `seconds` is the slowest task's."""
-
-    batch_id: int | None
-    tasks: int
-    rows: int
-    bytes: int
-    batch_bytes: int
-    retries: int
-    seconds: float
-    partitions: list[PartitionReport] = field(default_factory=list)
-
-    def summary(self) -> str:
-        """Give the report in one line."""
-        topics = sorted({p.topic for p in self.partitions})
-        where = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
-        batch = "" if self.batch_id is None else f" in micro-batch {self.batch_id}"
-        line = (
-            f"pykafka: wrote {self.rows} rows ({self.bytes} bytes) to {where or 'no topic'}, "
-            f"{len(self.partitions)} partitions, by {self.tasks} tasks{batch}; "
-            f"slowest task {self.seconds:.2f} s"
-        )
-        return line + (f"; {self.retries} retries" if self.retries else "")
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the report as JSON values."""
-        return asdict(self)
 
 
 def commit_report(
@@ -104,34 +58,40 @@ def commit_report(
             "wrote: their rows may be missing from Kafka, so this write does not count as done"
         )
         raise KafkaException(message)
-    merged: dict[tuple[str, int], PartitionReport] = {}
-    for partition in (p for message in reported for p in message.partitions):
-        known = merged.get((partition.topic, partition.partition))
-        if known is None:
-            merged[partition.topic, partition.partition] = PartitionReport(**asdict(partition))
-        else:
-            known.add(partition)
-    partitions = [merged[key] for key in sorted(merged)]
+    partitions = merged(p for message in reported for p in message.partitions)
+    now = time.time()
+    tasks = [message.report for message in reported]
     return CommitReport(
         batch_id=batch_id,
+        committed_at=datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
+        # Clocks of other hosts may be ahead.
+        seconds=max(0.0, now - min((m.started_at for m in reported), default=now)),
         tasks=len(reported),
-        rows=sum(m.rows for m in reported),
+        rows=sum(task.rows for task in tasks),
         bytes=sum(p.bytes for p in partitions),
-        batch_bytes=sum(p.batch_bytes for p in partitions),
+        compressed_bytes=sum(p.compressed_bytes for p in partitions),
         retries=sum(p.retries for p in partitions),
-        seconds=max((m.seconds for m in reported), default=0.0),
+        throttle_ms=sum(message.throttle_ms for message in reported),
+        slowest_task=max(tasks, key=lambda task: task.seconds, default=None),
+        bad_rows=BadRowsReport.of([m.bad_rows for m in reported]) if reported else None,
         partitions=partitions,
     )
 
 
 def publish(report: CommitReport, path: Path | None) -> None:
-    """Print the summary, and write the report to the file of reportPath.
+    """Print the summary, and write the report to where it can be read.
 
     A batch job's report replaces the file as a whole; a stream's reports are lines of it, one per
     micro-batch. The rows are in Kafka already, so a report that cannot be written is said on stderr
     and never fails the job.
     """
     _say(report.summary())
+    if report.bad_rows is not None and report.bad_rows.rows:
+        _say(report.bad_rows.summary())
+    try:
+        remember(report.to_json())
+    except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
+        _say(f"pykafka: last_reports will not have this report: {error}")
     if path is None:
         return
     try:

@@ -13,7 +13,11 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.preflight import check_cluster, check_report_path
+from spark_kafka_sink.spark.preflight import (
+    check_cluster,
+    check_dead_letter_topic,
+    check_report_path,
+)
 from spark_kafka_sink.spark.schema import check_schema
 from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
 
@@ -51,7 +55,9 @@ class KafkaDataSource(DataSource):
         options = sink_options(self.options)
         check_schema(schema, options.topic)
         check_report_path(options)
-        return KafkaArrowWriter(check_cluster(options))
+        options = check_cluster(options)
+        check_dead_letter_topic(options)
+        return KafkaArrowWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature
         """Plan a micro-batch; also called, on a copy of this source, to commit or abort one.
@@ -64,4 +70,5 @@ class KafkaDataSource(DataSource):
         if not self._is_copy:
             check_report_path(options)
             options = check_cluster(options, may_remember=True)
+            check_dead_letter_topic(options, may_remember=True)
         return KafkaStreamArrowWriter(options)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.serde.bad_rows import TOPIC_NAME
 from spark_kafka_sink.spark.options import SinkOptions
 
 
@@ -24,12 +25,15 @@ class MissingTopics:
     def create(self, batch: pa.RecordBatch) -> None:
         """Create the topics of an Arrow batch where createTopics asks for it.
 
-        Raises as `KafkaAdmin.topics` does.
+        What no topic can be called is left to who appends the rows. Raises as
+        `KafkaAdmin.topics` does.
         """
         if self._new is None:
             return
-        met = pc.unique(batch.column("topic")).drop_null().to_pylist()
-        missing = [name for name in met if name not in self._there]
+        # Spark's strings may hold bytes that are no text.
+        met = pc.unique(batch.column("topic")).drop_null().cast(pa.large_binary()).to_pylist()
+        names = [name.decode(errors="replace") for name in met]
+        missing = [name for name in names if name not in self._there and TOPIC_NAME.match(name)]
         if missing:
             with KafkaAdmin(self._producer) as admin:
                 self._there.update(admin.topics(missing, self._new))

@@ -21,6 +21,13 @@ from typing import Final
 from spark_kafka_sink.admin import NewTopic
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.local_path import local_path
+from spark_kafka_sink.spark.on_error import (
+    BAD_ROW_OPTIONS,
+    FAIL_ON_BAD_ROWS,
+    BadRowPolicy,
+    bad_row_policy,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +45,7 @@ _OWN: Final = {
     name.lower(): name
     for name in (
         "createTopics", "reportPath", "topic", "topic.partitions", "topic.replication",
-        "unknownOptions",
+        "unknownOptions", *BAD_ROW_OPTIONS,
     )
 }  # fmt: skip
 # What Spark itself puts among the options.
@@ -74,8 +81,6 @@ _REFUSED: Final = {
 }
 _KAFKA: Final = "kafka."
 _TOPIC_CONFIG: Final = "topic.config."
-# What stands before the path in file:/a, file:///a and file://localhost/a, and its likes.
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class SinkOptions:
     producer: ProducerConfig
     topic: str | None = None
     report_path: Path | None = None
+    bad_rows: BadRowPolicy = FAIL_ON_BAD_ROWS
     new_topic: NewTopic | None = None
     max_message_bytes: int | None = None
 
@@ -129,6 +135,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         producer=producer_config(kafka, defaults=SINK_DEFAULTS, prefix=_KAFKA, lenient=lenient),
         topic=topic or None,
         report_path=_report_path(given.get("reportpath")),
+        bad_rows=bad_row_policy(given, topic or None),
         new_topic=_new_topic(given),
     )
 
@@ -151,18 +158,8 @@ def _report_path(value: str | None) -> Path | None:
     """Give the file that reportPath names: a path of the driver, or the same behind ``file:``."""
     if value is None:
         return None
-    scheme = _SCHEME.match(value)
-    if scheme is not None and scheme[1].lower() != "file":
-        found = f"{value!r}, which is not on the driver"
-    elif not value.strip():
-        found = "empty"
-    else:
-        return Path(value if scheme is None else value[scheme.end() :])
-    message = (
-        f"option reportPath is {found}: expected a file on the driver, as /reports/job.json or "
-        "file:///reports/job.json"
-    )
-    raise ConfigException(message)
+    example = "a file on the driver, as /reports/job.json or file:///reports/job.json"
+    return local_path("reportPath", value, "which is not on the driver", example)
 
 
 def _new_topic(given: Mapping[str, str]) -> NewTopic | None:

@@ -76,6 +76,12 @@ def check_cluster(options: SinkOptions, *, may_remember: bool = False) -> SinkOp
     return replace(options, max_message_bytes=found.max_message_bytes)
 
 
+def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False) -> None:
+    """Look at the topic for bad rows, if there is one, as at the topic of all rows."""
+    if options.bad_rows.topic is not None:
+        check_cluster(replace(options, topic=options.bad_rows.topic), may_remember=may_remember)
+
+
 def _look(options: SinkOptions) -> int | None:
     """Ask the cluster; give the topic's max.message.bytes, None where it is not known."""
     name = options.topic

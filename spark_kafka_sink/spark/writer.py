@@ -7,6 +7,7 @@ itself, every Arrow batch appended, and success only when every row is acknowled
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -20,17 +21,14 @@ from pyspark.sql.datasource import (
 )
 
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.spark.bad_rows import TaskRows
 from spark_kafka_sink.spark.coalesce import coalesce
-from spark_kafka_sink.spark.commit import (
-    PartitionReport,
-    SinkCommitMessage,
-    commit_report,
-    publish,
-)
+from spark_kafka_sink.spark.commit import SinkCommitMessage, commit_report, publish
 from spark_kafka_sink.spark.memory import keep_heap
 from spark_kafka_sink.spark.missing_topics import MissingTopics
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.producer_pool import POOL
+from spark_kafka_sink.spark.report import PartitionReport, TaskReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,29 +76,44 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
     Raises what made that impossible; what was sent until then may be in Kafka (at-least-once).
     """
     keep_heap()
-    started = time.monotonic()
+    started_at, started = time.time(), time.monotonic()
     context = TaskContext.get()
-    rows = 0
-    missing_topics = MissingTopics(options)
-    with POOL.producer(options.producer) as producer:
+    task, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
+    with (
+        POOL.producer(options.producer) as producer,
+        TaskRows(options, producer, task, attempt) as task_rows,
+    ):
         producer.limit_messages(options.topic_limits)
+        missing_topics = MissingTopics(options)
+        throttle_ms = producer.throttle_time_ms
         for batch in coalesce(batches):
             missing_topics.create(batch)
-            producer.append(options.topic, batch)
-            rows += batch.num_rows
-        producer.flush()
+            task_rows.append(batch)
+        rows = task_rows.flush()
         delivered = producer.take_deliveries()
-    acknowledged = sum(delivery.records for delivery in delivered.values())
-    if acknowledged != rows:
-        message = f"the task had {rows} rows, but {acknowledged} were acknowledged; this is a bug"
+        throttle_ms = producer.throttle_time_ms - throttle_ms
+        bad_rows = task_rows.finish()
+    partitions = [
+        PartitionReport(topic=tp.topic, partition=tp.partition, **asdict(delivery))
+        for tp, delivery in delivered.items()
+    ]
+    dead_letter_topic = options.bad_rows.topic
+    expected = rows + (bad_rows.rows if dead_letter_topic else 0)
+    acknowledged = sum(partition.records for partition in partitions)
+    if acknowledged != expected:
+        message = f"the task had {expected} rows, but {acknowledged} were acknowledged; a bug"
         raise KafkaException(message)
+    bad_rows.partitions = [p for p in partitions if p.topic == dead_letter_topic]
     return SinkCommitMessage(
-        task=-1 if context is None else context.partitionId(),
-        attempt=-1 if context is None else context.attemptNumber(),
-        rows=rows,
-        seconds=time.monotonic() - started,
-        partitions=[
-            PartitionReport(topic=tp.topic, partition=tp.partition, **asdict(delivery))
-            for tp, delivery in delivered.items()
-        ],
+        report=TaskReport(
+            task=task,
+            attempt=attempt,
+            host=os.uname().nodename,
+            rows=rows,
+            seconds=time.monotonic() - started,
+        ),
+        started_at=started_at,
+        throttle_ms=throttle_ms,
+        bad_rows=bad_rows,
+        partitions=[p for p in partitions if p.topic != dead_letter_topic],
     )

@@ -96,7 +96,7 @@ def test_records_bytes_and_requests_are_those_that_were_delivered(
     assert (all_of["record-retry-total"], all_of["record-error-total"]) == (0, 0)
     assert all_of["record-send-rate"] > 0
     batches = sum(delivery.batches for delivery in deliveries)
-    batch_bytes = sum(delivery.batch_bytes for delivery in deliveries)
+    batch_bytes = sum(delivery.compressed_bytes for delivery in deliveries)
     record_bytes = sum(delivery.bytes for delivery in deliveries)
     assert of_topic["byte-total"] == batch_bytes
     assert all_of["batch-size-avg"] == pytest.approx(batch_bytes / batches)

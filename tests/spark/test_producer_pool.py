@@ -284,7 +284,7 @@ def test_what_is_kept_holds_no_rows(
 def _write_in_child(topic: str, bootstrap: str) -> None:
     options = sink_options({"kafka.bootstrap.servers": bootstrap, "topic": topic})
     assert POOL._kept == {}, "the child knows its parent's producer"
-    assert write_task(options, iter([values(2)])).rows == 1
+    assert write_task(options, iter([values(2)])).report.rows == 1
 
 
 def test_a_forked_child_has_no_producer_of_its_parent(

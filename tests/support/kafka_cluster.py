@@ -134,6 +134,18 @@ class KafkaCluster:
             capture_output=True,
         )
 
+    def limit_bytes(self, client_id: str, bytes_per_second: int) -> None:
+        """Give a client id a quota to write with; brokers know of it a little later."""
+        subprocess.run(
+            self._java(
+                "kafka.admin.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter",
+                "--add-config", f"producer_byte_rate={bytes_per_second}",
+                "--entity-type", "clients", "--entity-name", client_id,
+            ),
+            check=True,
+            capture_output=True,
+        )  # fmt: skip
+
     def _java(self, main: str, *arguments: str | Path) -> list[str | Path]:
         return ["java", _HEAP, "-XX:+UseSerialGC", "-cp", f"{self._libs}/*", main, *arguments]
 

@@ -75,6 +75,7 @@ class _HalfBatch(NamedTuple):
 
     topic_partition: TopicPartition
     base_offset: int
+    record_count: int = 1
     log_append_time_ms: int = -1
     error: None = None
     record_errors: Mapping[int, KafkaException] = {}

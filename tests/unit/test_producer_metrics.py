@@ -165,6 +165,7 @@ def test_latency_is_that_of_produce_requests_and_throttling_that_of_all() -> Non
     assert measured.value("request-latency-max", node="node-2") == 750
     assert measured.value("produce-throttle-time-max") == 30
     assert measured.value("produce-throttle-time-avg") == pytest.approx(70 / 3)
+    assert measured.metrics.throttle_time_ms == 60
 
 
 def test_memory_is_read_off_the_accumulator() -> None:

@@ -60,3 +60,16 @@ def test_the_first_record_that_a_broker_refused_is_named(
     (batch,) = producer.done()
     assert isinstance(batch.error, InvalidRecordException)
     assert str(batch.error) == f"{TOPIC}-0: 3 record(s) were not written: {said}"
+
+
+def test_a_number_that_no_record_has_blames_nobody() -> None:
+    producer = PureProducer([1])
+    producer.append(0, [b"a", b"b"])
+    producer.ready()
+    (request,) = producer.poll()
+    refused = [BatchIndexAndErrorMessage(batch_index=number) for number in (-1, 1, 2, 2**31 - 1)]
+    answer = PartitionProduceResponse(index=0, error_code=INVALID_RECORD, record_errors=refused)
+    topic = TopicProduceResponse(name=TOPIC, partition_responses=[answer])
+    producer.sender.handle(Answered(request, 1, ProduceResponse(responses=[topic])), 0.0)
+    (batch,) = producer.done()
+    assert list(batch.record_errors) == [1]

@@ -289,6 +289,7 @@ class RefusedBatch(NamedTuple):
     """A batch of which the broker refused some records."""
 
     record_errors: dict[int, KafkaException]
+    record_count: int = 10
     topic_partition: TopicPartition = TopicPartition(TOPIC, 2)
     base_offset: int = -1
     log_append_time_ms: int = -1

@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.commit import (
-    PartitionReport,
-    SinkCommitMessage,
-    commit_report,
-    publish,
-)
+from spark_kafka_sink.spark.commit import SinkCommitMessage, commit_report, publish
 from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.report import (
+    SAMPLES,
+    BadRowSample,
+    BadRowsReport,
+    PartitionReport,
+    TaskReport,
+)
 from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
 
 OPTIONS = sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"})
 
 
-def message(task: int, *partitions: PartitionReport) -> SinkCommitMessage:
+def message(
+    task: int,
+    *partitions: PartitionReport,
+    bad_rows: BadRowsReport | None = None,
+    throttle_ms: int = 0,
+    ago_s: float = 0.0,
+) -> SinkCommitMessage:
     """Make what a task would send."""
     rows = sum(p.records for p in partitions)
     return SinkCommitMessage(
-        task=task, attempt=0, rows=rows, seconds=float(task), partitions=list(partitions)
+        report=TaskReport(
+            task=task, attempt=0, host=f"host-{task}", rows=rows, seconds=float(task)
+        ),
+        started_at=time.time() - ago_s,
+        throttle_ms=throttle_ms,
+        bad_rows=bad_rows or BadRowsReport(on_error="fail"),
+        partitions=list(partitions),
     )
 
 
@@ -36,7 +51,7 @@ def partition(number: int, records: int, first: int, *, retries: int = 0) -> Par
         records=records,
         bytes=10 * records,
         batches=1,
-        batch_bytes=61 + 10 * records,
+        compressed_bytes=61 + 10 * records,
         retries=retries,
         first_offset=first,
         last_offset=first + records - 1,
@@ -60,10 +75,67 @@ def test_the_report_adds_up_what_tasks_wrote() -> None:
         ]
     )
     assert (report.tasks, report.rows, report.bytes, report.retries) == (3, 10, 100, 2)
-    assert report.seconds == 2.0
+    assert report.compressed_bytes == 3 * 61 + 100
+    assert report.slowest_task == TaskReport(task=2, attempt=0, host="host-2", rows=0, seconds=2.0)
     first, second = report.partitions
     assert (first.records, first.first_offset, first.last_offset) == (8, 90, 104)
     assert (second.records, second.first_offset, second.last_offset) == (2, 0, 1)
+
+
+def test_the_report_spans_from_the_first_task_to_the_commit() -> None:
+    report = commit_report([message(0, ago_s=100), message(1, ago_s=5000), message(2)])
+    assert 5000 <= report.seconds < 5100
+    assert commit_report([message(0, ago_s=-50)]).seconds == 0.0, "a clock that is ahead"
+    assert commit_report([]).seconds == 0.0
+
+
+def bad_rows(task: int, rows: int, reason: str) -> BadRowsReport:
+    """Make what a task would say of bad rows."""
+    samples = [
+        BadRowSample(
+            task=task,
+            row=row,
+            reason=reason,
+            detail=None,
+            topic="t",
+            partition=None,
+            key_bytes=None,
+            value_bytes=1,
+        )
+        for row in range(rows)
+    ]
+    return BadRowsReport(
+        on_error="deadLetter",
+        rows=rows,
+        reasons={reason: rows},
+        dead_letters="d",
+        partitions=[partition(0, rows, 10 * task)],
+        samples=samples,
+    )
+
+
+def test_bad_rows_of_all_tasks_are_added_up_and_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    parts = [bad_rows(0, 7, "too_large"), bad_rows(1, 6, "null_topic"), bad_rows(2, 1, "too_large")]
+    report = commit_report(
+        [message(i, bad_rows=part, throttle_ms=5) for i, part in enumerate(parts)]
+    )
+    found = report.bad_rows
+    assert found is not None
+    assert (found.rows, found.reasons) == (14, {"null_topic": 6, "too_large": 8})
+    assert [(p.records, p.first_offset, p.last_offset) for p in found.partitions] == [(14, 0, 20)]
+    assert [(s.task, s.row) for s in found.samples] == [(0, n) for n in range(7)] + [
+        (1, n) for n in range(SAMPLES - 7)
+    ]
+    publish(report, None)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("; throttled for 15 ms")
+    assert second == (
+        "pykafka: 14 bad rows went to d: 6 null_topic, 8 too_large; the first is row 0 of task 0"
+    )
+    found.dead_letters = None
+    assert "14 bad rows were skipped: " in found.summary()
 
 
 def test_offsets_that_brokers_did_not_give_stay_unknown() -> None:
@@ -78,12 +150,17 @@ def test_the_report_is_one_line_on_stderr_and_json_in_a_file(
 ) -> None:
     path = tmp_path / "report.json"
     path.write_text("an older report")
-    publish(commit_report([message(0, partition(3, 4, 9))]), path)
+    report = commit_report([message(0, partition(3, 4, 9, retries=2))], 7)
+    report.seconds = 1.5
+    publish(report, path)
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (
-        "pykafka: wrote 4 rows (40 bytes) to t, 1 partitions, by 1 tasks; slowest task 0.00 s\n"
+        "pykafka: wrote 4 rows (40 bytes, 101 compressed) to t, 1 partitions, by 1 tasks in 1.50 s "
+        "in micro-batch 7; slowest task 0 on host-0, 0.00 s; 2 retries\n"
     )
+    path.unlink()
+    publish(commit_report([message(0, partition(3, 4, 9))]), path)
     assert json.loads(path.read_text())["partitions"][0]["last_offset"] == 12
     assert list(tmp_path.iterdir()) == [path]
 

@@ -17,6 +17,7 @@ from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.preflight import check_report_path
+from spark_kafka_sink.spark.report import BadRowsReport, TaskReport
 from spark_kafka_sink.spark.schema import check_schema
 
 SCHEMA = StructType().add("value", StringType())
@@ -102,7 +103,13 @@ def test_a_commit_asks_nobody_and_checks_nothing(
         "reportPath": "/no/such/folder/report.json",
     }
     source = pickle.loads(pickle.dumps(KafkaDataSource(options)))
-    done = SinkCommitMessage(task=0, attempt=0, rows=1, seconds=0.0, partitions=[])
+    done = SinkCommitMessage(
+        report=TaskReport(task=0, attempt=0, host="h", rows=1, seconds=0.0),
+        started_at=0.0,
+        throttle_ms=0,
+        bad_rows=BadRowsReport(on_error="fail"),
+        partitions=[],
+    )
     source.streamWriter(SCHEMA, overwrite=False).commit([done], 1)
     assert "wrote 1 rows" in capsys.readouterr().err
 

@@ -1,0 +1,168 @@
+"""The rows of a task on their way to the producer, and bad ones on theirs to where onError says.
+
+Owns what a task does about bad rows: found before they are sent, or named by the brokers that
+refused them, they are counted, and skipped or made dead letters; the rows that were refused along
+with them are sent again, after what has been sent since. What is bad is `serde.bad_rows`' to say.
+With onError=fail nothing is looked for: the producer refuses a bad row by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
+from spark_kafka_sink.serde.columns import named_columns
+from spark_kafka_sink.spark.dead_letters import (
+    BadBatch,
+    DeadLetterFile,
+    DeadLetters,
+    DeadLetterTopic,
+    topic_names,
+)
+from spark_kafka_sink.spark.on_error import OnError
+from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.refusals import CarefulAppender
+from spark_kafka_sink.spark.report import SAMPLES_PER_TASK, BadRowSample, BadRowsReport
+
+
+class TaskRows:
+    """Appends a task's rows and deals with the bad ones.
+
+    A context manager, so that nothing is left of a dead letter file where the task fails.
+    """
+
+    def __init__(
+        self, options: SinkOptions, producer: KafkaProducer, task: int, attempt: int
+    ) -> None:
+        self._policy = options.bad_rows
+        self._topic = options.topic
+        # How small compressed ones get only brokers know.
+        is_plain = options.producer.compression_type == "none"
+        self._max_message_bytes = options.max_message_bytes if is_plain else None
+        self._producer = producer
+        self._task = task
+        self._rows = 0
+        self._reasons: Counter[str] = Counter()
+        self._samples: list[BadRowSample] = []
+        self._appender: CarefulAppender[_Appended] = CarefulAppender(producer, options.topic)
+        self._dead_letters: DeadLetters | None = None
+        if self._policy.topic is not None:
+            self._dead_letters = DeadLetterTopic(self._policy.topic, producer, options.topic, task)
+        elif self._policy.path is not None:
+            self._dead_letters = DeadLetterFile(self._policy.path, options.topic, task, attempt)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._dead_letters is not None:
+            self._dead_letters.discard()
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Append a batch of the task."""
+        self._rows += batch.num_rows
+        if self._policy.on_error is OnError.FAIL:
+            self._producer.append(self._topic, batch)
+            return
+        numbers = np.arange(self._rows - batch.num_rows, self._rows)
+        found = find_bad_rows(
+            batch,
+            self._topic,
+            self._producer.record_limits,
+            self._producer.partitions_for,
+            time.time_ns() // 1_000_000,
+            self._max_message_bytes,
+        )
+        if found is not None:
+            self._take(BadBatch(found.bad(batch), found.codes, numbers[found.rows]))
+            numbers = np.delete(numbers, found.rows)
+            batch = found.good(batch)
+        self._appender.append(batch, _Appended(batch, numbers))
+        self._settle()
+
+    def flush(self) -> int:
+        """Wait until every good row is acknowledged; give how many there are."""
+        self._producer.flush()
+        while self._settle():
+            self._producer.flush()
+        return self._rows - self._reasons.total()
+
+    def _settle(self) -> bool:
+        """Deal with rows that brokers have refused since; tell whether there were any."""
+        refused = False
+        for (batch, numbers), culprits, others, fault, error in self._appender.refusals():
+            if len(culprits):
+                codes = np.full(len(culprits), FAULTS.index(fault), np.uint8)
+                rows = batch.take(pa.array(culprits))
+                self._take(BadBatch(rows, codes, numbers[culprits], str(error)))
+            rest = batch.take(pa.array(others))
+            self._appender.append(rest, _Appended(rest, numbers[others]))
+            refused = True
+        if self._dead_letters is not None:
+            refused |= self._dead_letters.settle()
+        return refused
+
+    def _take(self, bad: BadBatch) -> None:
+        counts = np.bincount(bad.codes, minlength=len(FAULTS)).tolist()
+        self._reasons += Counter(dict(zip([f.value for f in FAULTS], counts, strict=True)))
+        self._describe(bad, SAMPLES_PER_TASK - len(self._samples))
+        if self._dead_letters is not None:
+            self._dead_letters.take(bad)
+
+    def _describe(self, bad: BadBatch, most: int) -> None:
+        """Add samples of the first rows, `most` at most."""
+        rows = bad.rows.slice(0, most)
+        columns = named_columns(rows)
+        nothing = [None] * rows.num_rows
+        partitions = columns["partition"].to_pylist() if "partition" in columns else nothing
+        keys = pc.binary_length(columns["key"]).to_pylist() if "key" in columns else nothing
+        values = pc.binary_length(columns["value"]).to_pylist()
+        topics = topic_names(rows, self._topic).to_pylist()
+        self._samples += [
+            BadRowSample(
+                task=self._task,
+                row=int(bad.numbers[i]),
+                reason=FAULTS[bad.codes[i]].value,
+                detail=bad.detail,
+                topic=None if topics[i] is None else topics[i].decode(errors="replace"),
+                partition=partitions[i],
+                key_bytes=keys[i],
+                value_bytes=values[i],
+            )
+            for i in range(rows.num_rows)
+        ]
+
+    def finish(self) -> BadRowsReport:
+        """Tell what became of bad rows; call it when nothing can go wrong any more."""
+        policy = self._policy
+        files = [] if self._dead_letters is None else self._dead_letters.finish()
+        target = policy.topic or policy.path
+        return BadRowsReport(
+            on_error=policy.on_error.value,
+            rows=self._reasons.total(),
+            reasons=dict(self._reasons),
+            dead_letters=None if target is None else str(target),
+            files=files,
+            samples=self._samples,
+        )
+
+
+class _Appended(NamedTuple):
+    """Rows on their way; numbers: of each in the task."""
+
+    batch: pa.RecordBatch
+    numbers: npt.NDArray[np.int64]

@@ -1,0 +1,272 @@
+"""Where dead letters go: a Kafka topic, or a Parquet file for every task.
+
+In the topic a row is what it would have been in its own: key, value, headers, timestamp; what is
+wrong with it stands in headers behind its own ones (`ERROR_HEADERS`). What that topic does not take
+either goes without value and timestamp, and, where that is not enough, without key and headers.
+In a file a row has all columns that it came with, and those of `ERROR_COLUMNS`.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.serde.bad_rows import FAULTS, Fault, find_bad_rows
+from spark_kafka_sink.serde.columns import milliseconds, named_columns
+from spark_kafka_sink.spark.refusals import CarefulAppender
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetWriter
+
+ERROR_HEADERS: Final = (
+    "pykafka.error.reason",
+    "pykafka.error.detail",
+    "pykafka.error.topic",
+    "pykafka.error.partition",
+    "pykafka.error.timestamp",
+    "pykafka.error.task",
+    "pykafka.error.row",
+    "pykafka.error.value.bytes",
+    "pykafka.error.left.out",
+)
+ERROR_COLUMNS: Final = (
+    "pykafka_error_reason",
+    "pykafka_error_detail",
+    "pykafka_error_topic",
+    "pykafka_error_task",
+    "pykafka_error_row",
+)
+# The name of a header that has none.
+UNNAMED_HEADER: Final = "pykafka.error.unnamed"
+# A name that is no topic's may be anything.
+_TOPIC_BYTES: Final = 300
+# What a dead letter goes without, attempt by attempt.
+_LEFT_OUT: Final = ((), ("value", "timestamp"), ("key", "value", "headers", "timestamp"))
+
+
+class BadBatch(NamedTuple):
+    """Bad rows.
+
+    codes: index into `FAULTS` of each, uint8; numbers: of each in the task, int64; detail: what
+    brokers said of them, if they have seen them.
+    """
+
+    rows: pa.RecordBatch
+    codes: npt.NDArray[np.uint8]
+    numbers: npt.NDArray[np.int64]
+    detail: str | None = None
+
+    def part(self, rows: npt.NDArray[np.int64]) -> BadBatch:
+        """Give some of them."""
+        return self._replace(
+            rows=self.rows.take(pa.array(rows)), codes=self.codes[rows], numbers=self.numbers[rows]
+        )
+
+
+class DeadLetters(Protocol):
+    """Takes the bad rows of one task."""
+
+    def take(self, bad: BadBatch) -> None:
+        """Take some bad rows."""
+
+    def settle(self) -> bool:
+        """Deal with what has been refused since; tell whether there was anything."""
+
+    def finish(self) -> list[str]:
+        """Make what was taken last, and give the files it is in."""
+
+    def discard(self) -> None:
+        """Leave nothing behind, unless `finish` was called."""
+
+
+class _Faults:
+    """What is wrong with some rows, as columns of text."""
+
+    def __init__(self, bad: BadBatch, topic: str | None, task: int) -> None:
+        names = pa.array([fault.value for fault in FAULTS])
+        self.reasons = names.take(pa.array(bad.codes))
+        self.details = pa.array([bad.detail] * len(bad.numbers), pa.string())
+        self.numbers = pa.array(bad.numbers)
+        self.tasks = pa.array(np.full(len(bad.numbers), task))
+        self.topics = topic_names(bad.rows, topic)
+
+
+def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
+    """Give where rows were to go, as bytes of a length that is bearable.
+
+    topic: for all rows, in place of a topic column.
+    """
+    if topic is not None:
+        return pa.array([topic.encode()] * rows.num_rows, pa.binary())
+    names = named_columns(rows)["topic"].cast(pa.binary())
+    return pc.binary_slice(names, 0, _TOPIC_BYTES)
+
+
+class DeadLetterTopic:
+    """Sends dead letters by the task's own producer; topic: where good rows go."""
+
+    def __init__(self, name: str, producer: KafkaProducer, topic: str | None, task: int) -> None:
+        self._name = name
+        self._producer = producer
+        self._topic = topic
+        self._task = task
+        self._appender: CarefulAppender[tuple[BadBatch, int]] = CarefulAppender(producer, name)
+
+    def take(self, bad: BadBatch) -> None:
+        """Append the rows, each as whole as it can be."""
+        self._send(bad, 0)
+
+    def settle(self) -> bool:
+        """Send with less in them what the topic refused. Raises where it refuses the least."""
+        refused = False
+        for (bad, attempt), culprits, others, _, error in self._appender.refusals():
+            if len(culprits) and attempt + 1 == len(_LEFT_OUT):
+                raise error
+            self._send(bad.part(others), attempt)
+            self._send(bad.part(culprits), attempt + 1)
+            refused = True
+        return refused
+
+    def _send(self, bad: BadBatch, attempt: int) -> None:
+        if not len(bad.codes):
+            return
+        letters = _letters(bad, _Faults(bad, self._topic, self._task), _LEFT_OUT[attempt])
+        if attempt + 1 < len(_LEFT_OUT):
+            too_large = find_bad_rows(
+                letters,
+                self._name,
+                self._producer.record_limits,
+                self._producer.partitions_for,
+                time.time_ns() // 1_000_000,
+            )
+            if too_large is not None:
+                self._send(bad.part(too_large.rows), attempt + 1)
+                others = np.delete(np.arange(len(bad.codes)), too_large.rows)
+                self._send(bad.part(others), attempt)
+                return
+        self._appender.append(letters, (bad, attempt))
+
+    def finish(self) -> list[str]:
+        """Give no files."""
+        return []
+
+    def discard(self) -> None:
+        """Do nothing: what is in Kafka stays there."""
+
+
+def _letters(bad: BadBatch, faults: _Faults, left_out: tuple[str, ...]) -> pa.RecordBatch:
+    """Make dead letters of rows."""
+    columns = named_columns(bad.rows)
+    rows = bad.rows.num_rows
+    nothing = pa.nulls(rows, pa.int64())
+    times = milliseconds(columns["timestamp"]) if "timestamp" in columns else nothing
+    added = (
+        faults.reasons,
+        faults.details,
+        faults.topics,
+        columns.get("partition", nothing),
+        times,
+        faults.tasks,
+        faults.numbers,
+        pc.binary_length(columns["value"]),
+        pa.array([", ".join(left_out) or None] * rows, pa.string()),
+    )
+    headers = None if "headers" in left_out else columns.get("headers")
+    # What no broker takes, and what may be what one has refused.
+    refused = pa.array(bad.codes == FAULTS.index(Fault.REFUSED))
+    wrong_times = pc.or_(refused, pc.less(times, 0).fill_null(fill_value=False))
+    letters = {
+        "key": columns.get("key", pa.nulls(rows, pa.binary())),
+        "value": columns["value"],
+        "timestamp": pc.if_else(wrong_times, None, times),
+        "headers": with_headers(headers, added),
+    }
+    for name in left_out:
+        if name != "headers":
+            letters[name] = pa.nulls(rows, letters[name].type)
+    return pa.record_batch(letters)
+
+
+def with_headers(headers: pa.Array | None, values: tuple[pa.Array, ...]) -> pa.Array:
+    """Give every row its own headers, then `ERROR_HEADERS` with the values given, as text."""
+    rows, extra = len(values[0]), len(values)
+    counts = np.zeros(rows, np.int64)
+    keys, contents = [], []
+    if headers is not None:
+        counts = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
+        entries = headers.flatten()
+        fields = {entries.type[i].name.lower(): each for i, each in enumerate(entries.flatten())}
+        keys.append(fields["key"].cast(pa.large_string()).fill_null(UNNAMED_HEADER))
+        contents.append(fields["value"].cast(pa.large_binary()))
+    for name, value in zip(ERROR_HEADERS, values, strict=True):
+        keys.append(pa.array([name] * rows, pa.large_string()))
+        text = value if pa.types.is_binary(value.type) else value.cast(pa.large_string())
+        contents.append(text.cast(pa.large_binary()))
+    # All entries stand column by column; a stable sort by row brings them where they belong.
+    numbers = np.arange(rows)
+    of_rows = np.concatenate([np.repeat(numbers, counts), np.tile(numbers, extra)])
+    order = pa.array(np.argsort(of_rows, kind="stable"))
+    entries = pa.StructArray.from_arrays(
+        [pa.concat_arrays(keys).take(order), pa.concat_arrays(contents).take(order)],
+        ["key", "value"],
+    )
+    offsets = np.concatenate([[0], np.cumsum(counts + extra)])
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), entries)
+
+
+class DeadLetterFile:
+    """Writes a task's dead letters to one file of a folder; topic: where good rows go.
+
+    The file has its name when the task has done all else, and is hidden until then. No other
+    attempt of any job has the same name.
+    """
+
+    def __init__(self, folder: Path, topic: str | None, task: int, attempt: int) -> None:
+        self._topic = topic
+        self._task = task
+        self._file = folder / f"part-{task:05d}-{attempt}-{uuid.uuid4()}.parquet"
+        self._partial = folder / f".{self._file.name}.partial"
+        self._writer: ParquetWriter | None = None
+
+    def take(self, bad: BadBatch) -> None:
+        """Write the rows."""
+        faults = _Faults(bad, self._topic, self._task)
+        columns = named_columns(bad.rows)
+        topics = faults.topics.cast(pa.string(), safe=False)
+        added = (faults.reasons, faults.details, topics, faults.tasks, faults.numbers)
+        # Dead letters that are dead once more have the latest of both.
+        columns |= dict(zip(ERROR_COLUMNS, added, strict=True))
+        letters = pa.record_batch(columns)
+        if self._writer is None:
+            from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - few tasks need it
+
+            self._partial.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = ParquetWriter(self._partial, letters.schema)
+        self._writer.write_batch(letters)
+
+    def settle(self) -> bool:
+        """Do nothing: files take everything."""
+        return False
+
+    def finish(self) -> list[str]:
+        """Give the file its name; there is none where there were no bad rows."""
+        if self._writer is None:
+            return []
+        self._writer.close()
+        self._writer = None
+        self._partial.rename(self._file)
+        return [str(self._file)]
+
+    def discard(self) -> None:
+        """Remove a file that is not finished."""
+        if self._writer is not None:
+            self._writer.close()
+            self._partial.unlink(missing_ok=True)

@@ -1,0 +1,28 @@
+"""Paths in options: ``/a/b``, or the same behind ``file:``; nothing is opened here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from spark_kafka_sink.errors import ConfigException
+
+# What stands before the path in file:/a, file:///a and file://localhost/a, and its likes.
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
+
+
+def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
+    """Give the path that an option names. Raises ConfigException.
+
+    elsewhere: what is to be said of a path with another scheme; expected: of what it should be.
+    """
+    scheme = _SCHEME.match(value)
+    if scheme is not None and scheme[1].lower() != "file":
+        found = f"{value!r}, {elsewhere}"
+    elif not value.strip():
+        found = "empty"
+    else:
+        return Path(value if scheme is None else value[scheme.end() :])
+    message = f"option {option} is {found}: expected {expected}"
+    raise ConfigException(message)

@@ -1,0 +1,172 @@
+"""The report of a job or a micro-batch: what it holds, and how tasks' parts of it add up.
+
+Its fields, as JSON, are what docs/report.md describes. It holds sizes and places of rows, never
+their contents.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+# The first bad rows are described, in each task and in the report.
+SAMPLES_PER_TASK: Final = 3
+SAMPLES: Final = 10
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionReport:
+    """What was written to one Kafka partition; offsets are -1 where brokers do not say (acks=0).
+
+    Records of other producers may lie between first_offset and last_offset.
+    """
+
+    topic: str
+    partition: int
+    records: int
+    bytes: int
+    batches: int
+    compressed_bytes: int
+    retries: int
+    first_offset: int
+    last_offset: int
+
+    def add(self, other: PartitionReport) -> None:
+        """Add what another task wrote to the same partition."""
+        self.records += other.records
+        self.bytes += other.bytes
+        self.batches += other.batches
+        self.compressed_bytes += other.compressed_bytes
+        self.retries += other.retries
+        offsets = [o for o in (self.first_offset, other.first_offset) if o >= 0]
+        self.first_offset = min(offsets, default=-1)
+        self.last_offset = max(self.last_offset, other.last_offset)
+
+
+def merged(parts: Iterable[PartitionReport]) -> list[PartitionReport]:
+    """Add up what tasks wrote, in the order of topics and partitions."""
+    found: dict[tuple[str, int], PartitionReport] = {}
+    for part in parts:
+        known = found.get((part.topic, part.partition))
+        if known is None:
+            found[part.topic, part.partition] = PartitionReport(**asdict(part))
+        else:
+            known.add(part)
+    return [found[key] for key in sorted(found)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRowSample:
+    """Where a bad row is and what is wrong; row counts the rows of the task from 0.
+
+    detail: what brokers said, where they refused it. topic and partition are what its columns, or
+    the option, say. Sizes are None for null.
+    """
+
+    task: int
+    row: int
+    reason: str
+    detail: str | None
+    topic: str | None
+    partition: int | None
+    key_bytes: int | None
+    value_bytes: int | None
+
+
+@dataclass(slots=True, kw_only=True)
+class BadRowsReport:
+    """What became of bad rows.
+
+    dead_letters: the topic or the folder they went to, None where they were skipped; files: those
+    in the folder; partitions: those of the topic.
+    """
+
+    on_error: str
+    rows: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    dead_letters: str | None = None
+    files: list[str] = field(default_factory=list)
+    partitions: list[PartitionReport] = field(default_factory=list)
+    samples: list[BadRowSample] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, parts: list[BadRowsReport]) -> BadRowsReport:
+        """Add up what tasks found, at least one."""
+        reasons: Counter[str] = Counter()
+        for part in parts:
+            reasons.update(part.reasons)
+        return cls(
+            on_error=parts[0].on_error,
+            rows=sum(part.rows for part in parts),
+            reasons=dict(sorted(reasons.items())),
+            dead_letters=parts[0].dead_letters,
+            files=[name for part in parts for name in part.files],
+            partitions=merged(p for part in parts for p in part.partitions),
+            samples=[sample for part in parts for sample in part.samples][:SAMPLES],
+        )
+
+    def summary(self) -> str:
+        """Give it in one line."""
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
+        first = self.samples[0]
+        fate = "were skipped" if self.dead_letters is None else f"went to {self.dead_letters}"
+        return (
+            f"pykafka: {self.rows} bad rows {fate}: {reasons}; "
+            f"the first is row {first.row} of task {first.task}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """A task, by the number of its partition of the DataFrame, and where it ran."""
+
+    task: int
+    attempt: int
+    host: str
+    rows: int
+    seconds: float
+
+
+@dataclass(slots=True, kw_only=True)
+class CommitReport:
+    """What a job, or a micro-batch, wrote.
+
+    bytes: of records before compression; compressed_bytes: of batches as sent. rows, both sizes,
+    retries and partitions are those of good rows. throttle_ms: how long brokers asked tasks to
+    wait. seconds: from the start of the first task to the commit, by the clocks of their hosts.
+    """
+
+    batch_id: int | None
+    committed_at: str
+    seconds: float
+    tasks: int
+    rows: int
+    bytes: int
+    compressed_bytes: int
+    retries: int
+    throttle_ms: int
+    slowest_task: TaskReport | None
+    bad_rows: BadRowsReport | None
+    partitions: list[PartitionReport]
+
+    def summary(self) -> str:
+        """Give the report in one line."""
+        topics = sorted({p.topic for p in self.partitions})
+        where = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
+        batch = "" if self.batch_id is None else f" in micro-batch {self.batch_id}"
+        line = (
+            f"pykafka: wrote {self.rows} rows ({self.bytes} bytes, {self.compressed_bytes} "
+            f"compressed) to {where or 'no topic'}, {len(self.partitions)} partitions, "
+            f"by {self.tasks} tasks in {self.seconds:.2f} s{batch}"
+        )
+        slowest = self.slowest_task
+        if slowest is not None:
+            line += f"; slowest task {slowest.task} on {slowest.host}, {slowest.seconds:.2f} s"
+        line += f"; {self.retries} retries" if self.retries else ""
+        return line + (f"; throttled for {self.throttle_ms} ms" if self.throttle_ms else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the report as JSON values."""
+        return asdict(self)

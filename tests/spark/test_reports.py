@@ -1,0 +1,87 @@
+"""last_reports(spark): what an application's writes and micro-batches have reported."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from conftest import NewTopic
+from pyspark import SparkFiles
+from pyspark.sql import SparkSession
+from support.kafka_cluster import KafkaCluster
+from support.sink import save
+
+from spark_kafka_sink import last_reports
+from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.writer import write_task
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def test_the_last_reports_are_those_of_jobs_and_micro_batches_in_order(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    save(spark.range(30).selectExpr("'x' AS value"), kafka.bootstrap, topic)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.txt").write_text("1\n2\n")
+    query = (
+        spark.readStream.format("text")
+        .load(str(tmp_path / "source"))
+        .writeStream.format("pykafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("topic", topic)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    job, micro_batch = last_reports(spark, 2)
+    assert (job["batch_id"], job["rows"], micro_batch["batch_id"], micro_batch["rows"]) == (
+        None,
+        30,
+        0,
+        2,
+    )
+    assert last_reports(spark, 1) == [micro_batch]
+    assert last_reports(spark, 0) == []
+    assert last_reports(spark)[-2:] == [job, micro_batch]
+    for report in (job, micro_batch):
+        assert {p["topic"] for p in report["partitions"]} == {topic}
+        slowest = report["slowest_task"]
+        assert 0 < slowest["seconds"] <= report["seconds"]
+        assert slowest["host"]
+        assert 0 <= slowest["task"] < report["tasks"]
+    (file,) = Path(SparkFiles.getRootDirectory()).glob(".pykafka*")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.parent.stat().st_mode & 0o077 == 0, "others can reach the reports"
+
+
+def test_a_session_of_another_kind_is_told_about_report_path() -> None:
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    from spark_kafka_sink.errors import KafkaException
+
+    session = ConnectSession.__new__(ConnectSession)
+    session._session_id = None  # type: ignore[assignment]  # never connected
+    with pytest.raises(KafkaException, match="needs a classic session"):
+        last_reports(session)  # type: ignore[arg-type]  # which is the point
+
+
+def test_throttling_of_a_task_is_reported(kafka: KafkaCluster, new_topic: NewTopic) -> None:
+    topic, client_id = new_topic(1), f"throttled-{uuid.uuid4()}"
+    options = sink_options(
+        {
+            "kafka.bootstrap.servers": kafka.bootstrap,
+            "kafka.client.id": client_id,
+            "topic": topic,
+        }
+    )
+    batch = pa.record_batch({"value": ["x" * 100_000]})
+    assert write_task(options, iter([batch])).throttle_ms == 0
+    kafka.limit_bytes(client_id, 1000)
+    # Ten seconds' worth of the quota is free, and brokers learn of it when they do.
+    written = (write_task(options, iter([batch])).throttle_ms for _ in range(1000))
+    assert next(throttled for throttled in written if throttled) > 0

@@ -1,0 +1,58 @@
+"""docs/report.md names every field of the report, every reason and every header, and no other."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from spark_kafka_sink.serde.bad_rows import Fault
+from spark_kafka_sink.spark.dead_letters import ERROR_COLUMNS, ERROR_HEADERS, UNNAMED_HEADER
+from spark_kafka_sink.spark.on_error import OnError
+from spark_kafka_sink.spark.report import (
+    BadRowSample,
+    BadRowsReport,
+    CommitReport,
+    PartitionReport,
+    TaskReport,
+)
+
+DOC = (Path(__file__).parents[3] / "docs" / "report.md").read_text()
+_INSIDE = {
+    "slowest_task": TaskReport,
+    "bad_rows": BadRowsReport,
+    "bad_rows.samples": BadRowSample,
+    "partitions": PartitionReport,
+}
+
+
+def named(heading: str) -> list[str]:
+    """Give the first cells of the tables' rows under a heading."""
+    section = re.split(r"\n##+ ", DOC.split(f"# {heading}\n")[1])[0]
+    return re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+
+
+def names_of(kind: type, prefix: str = "") -> list[str]:
+    """Give the fields of a report, those inside after each."""
+    found = []
+    for field in fields(kind):
+        name = prefix + field.name
+        found.append(name)
+        if name in _INSIDE:
+            found += names_of(_INSIDE[name], f"{name}.")
+    return found
+
+
+def test_every_field_of_the_report_is_described() -> None:
+    assert named("Fields") == names_of(CommitReport)
+
+
+def test_every_reason_and_every_choice_is_described() -> None:
+    choices = [choice.value for choice in OnError]
+    assert named("Bad rows") == [fault.value for fault in Fault] + choices
+
+
+def test_every_header_and_column_of_dead_letters_is_described() -> None:
+    assert named("In a topic") == list(ERROR_HEADERS)
+    assert f"`{UNNAMED_HEADER}`" in DOC
+    assert named("In a folder") == list(ERROR_COLUMNS)

@@ -1,0 +1,165 @@
+"""Bad rows: exactly those are found for which the producer would refuse the whole batch."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_kafka_sink.errors import DataException, RecordTooLargeException
+from spark_kafka_sink.producer.partitioner import check_partitions
+from spark_kafka_sink.producer.slices import check_record_sizes, record_sizes
+from spark_kafka_sink.serde.bad_rows import FAULTS, Fault, find_bad_rows
+from spark_kafka_sink.serde.columns import read_rows
+
+LIMITS = {"max.request.size": 1000, "buffer.memory": 2000}
+PARTITIONS = {"a": 3, "b.c-d_E": 1}
+NOW_MS = 1_700_000_000_000
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "key": pa.binary(),
+        "value": pa.string(),
+        "headers": HEADERS,
+        "timestamp": pa.timestamp("us", "UTC"),
+    }
+)
+
+
+def partitions_for(topic: str, _expected: int) -> int:
+    """Give what the cluster has; only topics with a name that is allowed are asked for."""
+    return PARTITIONS[topic]
+
+
+def faults(batch: pa.RecordBatch, topic: str | None = None) -> dict[int, Fault]:
+    """Give the faults by row."""
+    found = find_bad_rows(batch, topic, LIMITS, partitions_for, NOW_MS)
+    if found is None:
+        return {}
+    return {
+        row: FAULTS[code]
+        for row, code in zip(found.rows.tolist(), found.codes.tolist(), strict=True)
+    }
+
+
+def is_refused(row: pa.RecordBatch, topic: str | None) -> bool:
+    """Tell whether the producer would refuse a batch of this one row."""
+    try:
+        rows = read_rows(row, topic, NOW_MS)
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", rows.topics[0]):
+            return True
+        check_record_sizes(record_sizes(rows.columns), LIMITS)
+        if rows.partitions is not None:
+            check_partitions("", rows.partitions, PARTITIONS[rows.topics[0]])
+    except (DataException, RecordTooLargeException):
+        return True
+    return False
+
+
+sizes = st.sampled_from([None, 0, 1, 100, 400, 850, 1200])
+rows_of_all_kinds = st.fixed_dictionaries(
+    {
+        "topic": st.sampled_from([None, "a", "a", "b.c-d_E", "no topic", ""]),
+        "partition": st.sampled_from([None, None, 0, 1, 2, 3, -1]),
+        "key": st.one_of(st.none(), sizes.map(lambda n: b"k" * (n or 0))),
+        "value": st.one_of(st.none(), sizes.map(lambda n: "v" * (n or 0))),
+        "headers": st.one_of(
+            st.none(),
+            st.lists(
+                st.fixed_dictionaries(
+                    {
+                        "key": st.sampled_from([None, "", "h", "x" * 300]),
+                        "value": st.sampled_from([None, b"", b"y" * 500]),
+                    }
+                ),
+                max_size=3,
+            ),
+        ),
+        "timestamp": st.sampled_from([None, 0, -999, -1000, NOW_MS * 1000]),
+    }
+)
+
+
+@given(st.lists(rows_of_all_kinds, max_size=12), st.sampled_from([None, "a"]), st.integers(0, 3))
+def test_a_row_is_bad_where_the_producer_would_refuse_it_alone(
+    rows: list[dict[str, Any]], topic: str | None, before: int
+) -> None:
+    padding = [dict.fromkeys(SCHEMA.names)] * before
+    batch = pa.RecordBatch.from_pylist(padding + rows, SCHEMA).slice(before)
+    found = find_bad_rows(batch, topic, LIMITS, partitions_for, NOW_MS)
+    bad = set() if found is None else set(found.rows.tolist())
+    assert bad == {i for i in range(len(rows)) if is_refused(batch.slice(i, 1), topic)}
+    if found is not None:
+        assert found.bad(batch).to_pylist() == [
+            batch.slice(i, 1).to_pylist()[0] for i in sorted(bad)
+        ]
+        good = found.good(batch)
+        assert good.num_rows == len(rows) - len(bad)
+        assert find_bad_rows(good, topic, LIMITS, partitions_for, NOW_MS) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ({"topic": None}, Fault.NULL_TOPIC),
+        ({"topic": "no topic"}, Fault.INVALID_TOPIC),
+        ({"topic": ".."}, Fault.INVALID_TOPIC),
+        ({"topic": "x" * 250}, Fault.INVALID_TOPIC),
+        ({"partition": -1}, Fault.INVALID_PARTITION),
+        ({"partition": 3}, Fault.INVALID_PARTITION),
+        ({"topic": "b.c-d_E", "partition": 1}, Fault.INVALID_PARTITION),
+        ({"timestamp": -1000}, Fault.INVALID_TIMESTAMP),
+        ({"headers": [{"key": None, "value": b""}]}, Fault.NULL_HEADER_KEY),
+        ({"value": "v" * 1000}, Fault.TOO_LARGE),
+        ({"headers": [{"key": "h", "value": b"x" * 1000}]}, Fault.TOO_LARGE),
+        ({"topic": None, "partition": -1, "value": "v" * 1000}, Fault.NULL_TOPIC),
+    ],
+)
+def test_every_fault_has_its_name(row: dict[str, Any], fault: Fault) -> None:
+    good = dict.fromkeys(SCHEMA.names) | {"topic": "a", "value": "v"}
+    batch = pa.RecordBatch.from_pylist([good, good | row, good], SCHEMA)
+    assert faults(batch) == {1: fault}
+
+
+def test_a_topic_column_is_no_matter_where_the_option_is_set() -> None:
+    batch = pa.record_batch({"topic": pa.array([None, "no topic", "x"]), "value": ["1", "2", "3"]})
+    assert faults(batch, "a") == {}
+
+
+def test_bytes_that_are_no_text_are_no_topic() -> None:
+    names = pa.array([b"a", b"\xff\xfe"], pa.binary()).cast(pa.string(), safe=False)
+    batch = pa.record_batch({"topic": names, "value": ["1", "2"]})
+    assert faults(batch) == {1: Fault.INVALID_TOPIC}
+
+
+def test_a_topic_is_asked_for_only_where_a_partition_of_it_is_in_doubt() -> None:
+    batch = pa.record_batch(
+        {
+            "topic": ["a", "unknown", "no topic"],
+            "value": ["1", "2", "3"],
+            "partition": pa.array([2, 0, 7], pa.int32()),
+        }
+    )
+    assert faults(batch) == {2: Fault.INVALID_TOPIC}
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_large_types_and_integer_timestamps_are_the_same(*, large: bool) -> None:
+    binary, text = (pa.large_binary(), pa.large_string()) if large else (pa.binary(), pa.string())
+    headers = pa.list_(pa.struct([("key", text), ("value", binary)]))
+    batch = pa.record_batch(
+        {
+            "value": pa.array(["1", "x" * 1000, "3", "4"], text),
+            "key": pa.array([b"k", None, None, b""], binary),
+            "timestamp": pa.array([0, None, -1, NOW_MS]),
+            "headers": pa.array([None, [], [], [{"key": None, "value": None}]], headers),
+        }
+    )
+    found = {1: Fault.TOO_LARGE, 2: Fault.INVALID_TIMESTAMP, 3: Fault.NULL_HEADER_KEY}
+    assert faults(batch, "a") == found

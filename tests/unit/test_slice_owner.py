@@ -1,0 +1,68 @@
+"""Who appended a slice is told which of its rows were given up, and which are to blame."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.record_spans import RecordSpan
+from spark_kafka_sink.producer.slices import GroupedRows
+from spark_kafka_sink.records.layout import Runs
+from spark_kafka_sink.serde.columns import read_rows
+from spark_kafka_sink.slice_owner import AppendFailure, SliceOwner
+
+ERROR = KafkaException("refused")
+
+
+class DoneBatch(NamedTuple):
+    """A batch that is done."""
+
+    record_count: int
+    record_errors: dict[int, KafkaException]
+    error: KafkaException | None = ERROR
+    topic_partition: TopicPartition = TopicPartition("t", 0)
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+
+
+def told(span: tuple[int, int, int], batch: DoneBatch) -> list[AppendFailure]:
+    """Give what is told of a span: its first row, its place in the batch, its length.
+
+    The slice is rows 100 to 105 of what was appended, laid out in the order 1, 3, 5, 0, 2, 4.
+    """
+    failures: list[AppendFailure] = []
+    owner = SliceOwner(100, failures.append)
+    rows = read_rows(pa.record_batch({"value": ["x"] * 6}), "t", 0)
+    runs = Runs(np.array([1, 3, 5, 0, 2, 4]), [0, 1], [0, 3, 6])
+    owner.lay_out(GroupedRows(rows, runs, [TopicPartition("t", 0), TopicPartition("t", 1)]))
+    owner.completed(RecordSpan(owner, *span), batch)
+    return failures
+
+
+@pytest.mark.parametrize(
+    ("span", "batch", "rows", "culprits"),
+    [
+        ((0, 0, 3), DoneBatch(3, {}), [101, 103, 105], None),
+        ((0, 0, 3), DoneBatch(3, {1: ERROR}), [101, 103, 105], [103]),
+        # Records 7 to 9 of a batch whose others are somebody else's.
+        ((3, 7, 3), DoneBatch(12, {2: ERROR, 9: ERROR, 7: ERROR}), [100, 102, 104], [100, 104]),
+        ((3, 7, 3), DoneBatch(12, {2: ERROR, 10: ERROR}), [100, 102, 104], []),
+        ((4, 0, 1), DoneBatch(1, {}), [102], [102]),
+    ],
+)
+def test_rows_and_culprits_are_those_of_the_append(
+    span: tuple[int, int, int], batch: DoneBatch, rows: list[int], culprits: list[int] | None
+) -> None:
+    (failure,) = told(span, batch)
+    assert failure.rows.tolist() == rows
+    assert (None if failure.culprits is None else failure.culprits.tolist()) == culprits
+    assert failure.error is ERROR
+
+
+def test_nothing_is_told_of_rows_that_were_delivered() -> None:
+    assert told((0, 0, 3), DoneBatch(3, {}, error=None)) == []
