@@ -22,7 +22,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from spark_kafka_sink.batch_partitioner import OPTION as PARTITIONER
-from spark_kafka_sink.batch_partitioner import BatchPartitioner, load_partitioner, with_partitions
+from spark_kafka_sink.batch_partitioner import load_partitioner, with_partitions
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
@@ -84,9 +84,9 @@ class KafkaProducer:
         value_serializer: object = None,
     ) -> None:
         given: dict[str, Any] = {}
-        partitioner: BatchPartitioner | None = None
         if isinstance(configs, ProducerConfig):
             config = configs
+            partitioner = load_partitioner(config.partitioner_class, config.option_prefix)
         else:
             given = dict(configs)
             partitioner = load_partitioner(given.get(PARTITIONER))
@@ -173,7 +173,7 @@ class KafkaProducer:
             sizes = record_sizes(rows.columns)
             check_record_sizes(sizes, self._record_limits)
             deadline = self._block_deadline()
-            topics = [self._wait_for_topic(name, deadline) for name in rows.topics]
+            topics = self._wait_for_topics(rows.topics, deadline)
             topics = self._check_partitions(rows, topics, deadline)
             if self._partitioner is not None:
                 rows = with_partitions(rows, record_batch, topics, self._partitioner)
@@ -307,6 +307,15 @@ class KafkaProducer:
                 ) from error
         return topic
 
+    def _wait_for_topics(self, names: list[str], deadline: float) -> list[TopicMetadata]:
+        """Wait until all topics are known; those that are new are asked for in one request."""
+        with self._thread.lock:
+            now = time.monotonic()
+            for name in names:
+                self._thread.metadata.track(name, now)
+            self._thread.wake()
+        return [self._wait_for_topic(name, deadline) for name in names]
+
     def _wait_for_topic(
         self,
         name: str,
@@ -361,21 +370,18 @@ class KafkaProducer:
         """Check explicit partitions, against fresh metadata where they seem to be too high."""
         if rows.partitions is None:
             return topics
-        checked = []
-        for number, (name, topic) in enumerate(zip(rows.topics, topics, strict=True)):
-            explicit = rows.partitions
-            if rows.topic_numbers is not None:
-                explicit = explicit[rows.topic_numbers == number]
-            known = topic
+        checked = list(topics)
+        for number, of_topic in rows.by_topic():
+            name, explicit = rows.topics[number], rows.partitions[of_topic]
             try:
-                check_partitions(name, explicit, len(known.leaders))
+                check_partitions(name, explicit, len(topics[number].leaders))
             except DataException:
                 # The topic may have been given more partitions since.
                 with self._thread.lock:
                     version = self._thread.metadata.request_update()
                 known = self._wait_for_topic(name, deadline, newer_than=version)
                 check_partitions(name, explicit, len(known.leaders))
-            checked.append(known)
+                checked[number] = known
         return checked
 
     def _network_trouble(self) -> str:

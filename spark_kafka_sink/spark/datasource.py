@@ -12,9 +12,9 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.preflight import check_report_path, check_topic
-from spark_kafka_sink.spark.schema import check_schema
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.preflight import check_partitioner, check_report_path, check_topic
+from spark_kafka_sink.spark.schema import check_schema, warn_of_unsent_columns
 from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
 
 _OVERWRITE = (
@@ -50,8 +50,7 @@ class KafkaDataSource(DataSource):
             raise ConfigException(_OVERWRITE)
         options = sink_options(self.options)
         check_schema(schema, options.topic)
-        check_report_path(options)
-        check_topic(options)
+        _check_surroundings(options, schema)
         return KafkaArrowWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature
@@ -63,6 +62,13 @@ class KafkaDataSource(DataSource):
         options = sink_options(self.options)
         check_schema(schema, options.topic)
         if not self._is_copy:
-            check_report_path(options)
-            check_topic(options)
+            _check_surroundings(options, schema)
         return KafkaStreamArrowWriter(options)
+
+
+def _check_surroundings(options: SinkOptions, schema: StructType) -> None:
+    """Check what may change between a plan and its commit, and warn, which is done once."""
+    check_partitioner(options)
+    check_report_path(options)
+    check_topic(options)
+    warn_of_unsent_columns(schema)

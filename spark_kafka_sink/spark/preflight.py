@@ -1,4 +1,4 @@
-"""What is checked on the driver before any task starts: whether topic and report can be written to.
+"""What is checked on the driver before any task starts: partitioner, report and topic.
 
 One clear error from the driver takes the place of four attempts of every task. Stream writers are
 planned for every micro-batch, so what was found of a topic is remembered per process for
@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import time
 
+from spark_kafka_sink.batch_partitioner import load_partitioner
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.options import SinkOptions
 
 _checked_at: dict[tuple[str, str], float] = {}
+
+
+def check_partitioner(options: SinkOptions) -> None:
+    """Raise ConfigException where kafka.partitioner.class is a name that cannot be imported."""
+    load_partitioner(options.producer.partitioner_class, options.producer.option_prefix)
 
 
 def check_report_path(options: SinkOptions) -> None:
