@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer_record import ProducerRecord
     from spark_kafka_sink.spark.datasource import KafkaDataSource
     from spark_kafka_sink.spark.registration import register
+    from spark_kafka_sink.spark.to_kafka import to_kafka
+    from spark_kafka_sink.spark.write_batch import write_batch
 
 __version__ = "0.1.0"
 
@@ -29,6 +31,8 @@ __all__ = [
     "__version__",
     "errors",
     "register",
+    "to_kafka",
+    "write_batch",
 ]
 
 _HOME = {
@@ -38,6 +42,8 @@ _HOME = {
     "ProducerRecord": "spark_kafka_sink.producer_record",
     "RecordMetadata": "spark_kafka_sink.model",
     "register": "spark_kafka_sink.spark.registration",
+    "to_kafka": "spark_kafka_sink.spark.to_kafka",
+    "write_batch": "spark_kafka_sink.spark.write_batch",
 }
 
 
