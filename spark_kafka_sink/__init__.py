@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.spark.datasource import KafkaDataSource
     from spark_kafka_sink.spark.last_reports import last_reports
     from spark_kafka_sink.spark.registration import register
+    from spark_kafka_sink.spark.to_kafka import to_kafka
+    from spark_kafka_sink.spark.write_batch import write_batch
 
 __version__ = "0.1.0"
 
@@ -31,6 +33,8 @@ __all__ = [
     "errors",
     "last_reports",
     "register",
+    "to_kafka",
+    "write_batch",
 ]
 
 _HOME = {
@@ -41,6 +45,8 @@ _HOME = {
     "RecordMetadata": "spark_kafka_sink.model",
     "last_reports": "spark_kafka_sink.spark.last_reports",
     "register": "spark_kafka_sink.spark.registration",
+    "to_kafka": "spark_kafka_sink.spark.to_kafka",
+    "write_batch": "spark_kafka_sink.spark.write_batch",
 }
 
 

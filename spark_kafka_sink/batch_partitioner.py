@@ -38,17 +38,18 @@ def is_users_own(given: object) -> bool:
     return given is not None
 
 
-def load_partitioner(given: object) -> BatchPartitioner | None:
+def load_partitioner(given: object, prefix: str = "") -> BatchPartitioner | None:
     """Give the callable that partitioner.class names, None for one of the producer's own.
 
-    Raises ConfigException.
+    prefix: what the user writes before the option's name. Raises ConfigException.
     """
+    option = f"{prefix}{OPTION}"
     if not is_users_own(given):
         return None
-    partitioner, _ = instance(OPTION, given)
+    partitioner, _ = instance(option, given)
     if not callable(partitioner):
         message = (
-            f"{OPTION} is {given!r}, which cannot be called: expected a callable that takes "
+            f"{option} is {given!r}, which cannot be called: expected a callable that takes "
             "topic, record batch and partition count"
         )
         raise ConfigException(message)
@@ -66,14 +67,11 @@ def with_partitions(
     topics: the metadata of each of ``rows.topics``. Raises DataException for an answer that is no
     partition for every row, and whatever the partitioner raises.
     """
-    if rows.topic_numbers is None:
-        chosen = _choose(partitioner, rows.topics[0], batch, len(topics[0].leaders))
-    else:
-        chosen = np.empty(len(rows), np.int64)
-        for number, (name, topic) in enumerate(zip(rows.topics, topics, strict=True)):
-            of_topic = np.flatnonzero(rows.topic_numbers == number)
-            part = batch.take(pa.array(of_topic))
-            chosen[of_topic] = _choose(partitioner, name, part, len(topic.leaders))
+    chosen = np.empty(len(rows), np.int64)
+    for number, of_topic in rows.by_topic():
+        part = batch if rows.topic_numbers is None else batch.take(pa.array(of_topic))
+        partitions = len(topics[number].leaders)
+        chosen[of_topic] = _choose(partitioner, rows.topics[number], part, partitions)
     explicit = rows.partitions
     return replace(
         rows, partitions=chosen if explicit is None else np.where(explicit < 0, chosen, explicit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from spark_kafka_sink.config import ProducerConfig
@@ -122,6 +122,16 @@ class CallerWaits:
                 lambda: self._topic_timeout(name, metadata.topic_error(name)),
                 lambda time_ns, _: self._thread.metrics.record_time("metadata-wait", time_ns),
             )
+
+    def topics(
+        self, names: Sequence[str], deadline: float, check: Callable[[], None]
+    ) -> list[TopicMetadata]:
+        """Give the metadata of several topics; those that are new are asked for in one request."""
+        with self._thread.lock:
+            now = time.monotonic()
+            for name in names:
+                self._thread.metadata.track(name, now)
+        return [self.topic(name, deadline, check) for name in names]
 
     def newer_topic(self, name: str, deadline: float, check: Callable[[], None]) -> TopicMetadata:
         """Give a topic's metadata from an answer to a question that is yet to be asked."""

@@ -81,7 +81,8 @@ class ColumnProducer:
             sizes = record_sizes(rows.columns)
             self._check_sizes(rows, sizes)
             deadline = self._waits.deadline()
-            topics = [self._topic(name, deadline) for name in rows.topics]
+            check = self._checks.raise_if_unusable
+            topics = self._waits.topics(rows.topics, deadline, check)
             topics = self._check_partitions(rows, topics, deadline)
             if self._partitioner is not None:
                 rows = with_partitions(rows, record_batch, topics, self._partitioner)
@@ -106,28 +107,22 @@ class ColumnProducer:
             request = self._config.setting("max.request.size", self._config.max_request_size)
             check_message_sizes(rows, sizes, self._max_message_bytes, request)
 
-    def _topic(self, name: str, deadline: float) -> TopicMetadata:
-        return self._waits.topic(name, deadline, self._checks.raise_if_unusable)
-
     def _check_partitions(
         self, rows: Rows, topics: list[TopicMetadata], deadline: float
     ) -> list[TopicMetadata]:
         """Check explicit partitions, against fresh metadata where they seem to be too high."""
         if rows.partitions is None:
             return topics
-        checked = []
-        for number, (name, topic) in enumerate(zip(rows.topics, topics, strict=True)):
-            explicit = rows.partitions
-            if rows.topic_numbers is not None:
-                explicit = explicit[rows.topic_numbers == number]
-            known = topic
+        checked = list(topics)
+        for number, of_topic in rows.by_topic():
+            name, explicit = rows.topics[number], rows.partitions[of_topic]
             try:
-                check_partitions(name, explicit, len(known.leaders))
+                check_partitions(name, explicit, len(topics[number].leaders))
             except DataException:
                 # The topic may have been given more partitions since.
                 known = self._waits.newer_topic(name, deadline, self._checks.raise_if_unusable)
                 check_partitions(name, explicit, len(known.leaders))
-            checked.append(known)
+                checked[number] = known
         return checked
 
     def _append_slice(

@@ -34,6 +34,7 @@ BufferSize = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 GzipLevel = Literal[-1, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 Lz4Level = Annotated[int, Meta(ge=1, le=17)]
 ZstdLevel = Annotated[int, Meta(ge=-131072, le=22)]
+PartitionerName = Annotated[str, Meta(pattern=r"^(roundrobin|uniformsticky|.+\..+)$")]
 
 _MAX_IN_FLIGHT_OF_IDEMPOTENCE: Final = 5
 _ADDRESS: Final = re.compile(
@@ -88,11 +89,10 @@ class ProducerConfig(
     compression_zstd_level: ZstdLevel = field(name="compression.zstd.level", default=3)
     """-131072 to 22."""
 
-    partitioner_class: Literal["roundrobin", "uniformsticky"] | None = field(
-        name="partitioner.class", default=None
-    )
+    partitioner_class: PartitionerName | None = field(name="partitioner.class", default=None)
     """How rows without partition are spread: none for the built-in one, `roundrobin`, or
-    `uniformsticky` (keys are not looked at); the Java classes' names are understood."""
+    `uniformsticky` (keys are not looked at); the Java classes' names are understood. Or
+    `module.Name` of a Python callable that chooses the partitions of a whole Arrow batch."""
     partitioner_adaptive_partitioning_enable: bool = field(
         name="partitioner.adaptive.partitioning.enable", default=True
     )
@@ -252,7 +252,7 @@ def _normal(name: str, value: Any) -> Any:
         return str(value) if name == "acks" else value
     value = value.strip()
     if name == "partitioner.class":
-        return PARTITIONERS.get(value.lower(), value.lower())
+        return PARTITIONERS.get(value.lower(), value if "." in value else value.lower())
     if name in _LOWER_CASE or value.lower() in ("true", "false"):
         return value.lower()
     return value.upper() if name in _UPPER_CASE else value
@@ -297,6 +297,8 @@ _UPPER_CASE: Final = ("security.protocol",)
 # Java's classes go by their names, with the package or without; in lower case here.
 PARTITIONERS: Final = {
     "": None,
+    "defaultpartitioner": None,
+    "org.apache.kafka.clients.producer.internals.defaultpartitioner": None,
     "roundrobinpartitioner": "roundrobin",
     "org.apache.kafka.clients.producer.roundrobinpartitioner": "roundrobin",
     "uniformstickypartitioner": "uniformsticky",
@@ -308,7 +310,12 @@ _ALLOWED: Final = {
     "compression.gzip.level": ("-1", "1 to 9"),
     "compression.type": ("none", "gzip", "snappy", "lz4", "zstd"),
     "metadata.recovery.strategy": ("rebootstrap", "none"),
-    "partitioner.class": ("roundrobin", "uniformsticky", "or nothing for the built-in one"),
+    "partitioner.class": (
+        "roundrobin",
+        "uniformsticky",
+        "module.Name of a Python callable",
+        "or nothing for the built-in one",
+    ),
     "security.protocol": ("PLAINTEXT (TLS and SASL are not supported yet)",),
 }
 

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from spark_kafka_sink.batch_partitioner import OPTION as PARTITIONER
 from spark_kafka_sink.caller_checks import CallerChecks
 from spark_kafka_sink.caller_waits import CallerWaits
 from spark_kafka_sink.column_producer import ColumnProducer
@@ -74,11 +75,15 @@ class KafkaProducer:
         given: dict[str, Any] = {}
         if isinstance(configs, ProducerConfig):
             config = configs
+            given = {PARTITIONER: config.partitioner_class}
         else:
             given = dict(configs)
             config = producer_config(without_user_code(given))
         user_code = UserCode(
-            given, key_serializer=key_serializer, value_serializer=value_serializer
+            given,
+            config.option_prefix,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
         )
         limits = self._limits = {
             f"{config.option_prefix}max.request.size": config.max_request_size,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from random import Random
 from typing import Final, Protocol
 
@@ -63,7 +64,8 @@ class StickyPartitioner:
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
         """Give the partition of each row."""
-        limits = _cumulative_weights(load.queue_lengths)
+        # Few rows of a topic begin no new stretch, and then nobody asks.
+        limits = cache(partial(_cumulative_weights, load.queue_lengths))
         if self._partition not in load.available:
             self._partition = self._pick(load.available, limits)
         # A row belongs to the stretch in which it begins: the row that fills one still goes there.
@@ -78,13 +80,13 @@ class StickyPartitioner:
         assigned: Int64s = np.array(chosen, np.int64)[stretch]
         return assigned
 
-    def _pick(self, available: Sequence[int], limits: Int64s | None) -> int:
+    def _pick(self, available: Sequence[int], limits: Callable[[], Int64s | None]) -> int:
         if self._elsewhere:
             others = [partition for partition in available if partition != self._partition]
             available = others or available
-        elif limits is not None:
-            drawn = self._random.randrange(int(limits[-1]))
-            return available[int(np.searchsorted(limits, drawn, "right"))]
+        elif (weights := limits()) is not None:
+            drawn = self._random.randrange(int(weights[-1]))
+            return available[int(np.searchsorted(weights, drawn, "right"))]
         return available[self._random.randrange(len(available))]
 
 
@@ -126,7 +128,8 @@ class Partitioner:
     def __init__(
         self, random: Random, name: str | None = None, *, ignore_keys: bool = False
     ) -> None:
-        self._strategy = STRATEGIES[name]
+        # What a user's own partitioner leaves open is the built-in one's.
+        self._strategy = STRATEGIES.get(name, STRATEGIES[None])
         self._random = random
         self._spreads: dict[str, Spread] = {}
         self.uses_keys = self._strategy.uses_keys and not ignore_keys

@@ -6,7 +6,7 @@ Pure functions between the columns that came in and `RecordAccumulator.append`. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -49,6 +49,16 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.columns)
+
+    def by_topic(self) -> Iterator[tuple[int, Int64s | slice]]:
+        """Give the number of each topic that has rows, and which rows these are, in their order."""
+        if self.topic_numbers is None:
+            yield 0, slice(None)
+            return
+        # One sort for all topics: a comparison for each would look at every row every time.
+        order, numbers, starts = group_by_partition(self.topic_numbers)
+        for number, start, stop in zip(numbers, starts[:-1], starts[1:], strict=True):
+            yield number, order[start:stop]
 
     def slice(self, start: int, stop: int) -> Rows:
         """Give rows start to stop as a view."""
@@ -151,27 +161,16 @@ def choose_partitions(
     """
     hashes = hash_keys(rows.columns.key) if partitioner.uses_keys else None
     bases = np.cumsum([0, *(len(topic.leaders) for topic in topics)])
-    if rows.topic_numbers is None:
-        chosen = partitioner.partition(
-            rows.topics[0],
-            hashes,
-            rows.partitions,
-            sizes,
-            len(topics[0].leaders),
-            partial(load, rows.topics[0], topics[0]),
+    chosen = np.empty(len(rows), np.int64)
+    for number, of_topic in rows.by_topic():
+        chosen[of_topic] = bases[number] + partitioner.partition(
+            rows.topics[number],
+            None if hashes is None else hashes[of_topic],
+            None if rows.partitions is None else rows.partitions[of_topic],
+            sizes[of_topic],
+            len(topics[number].leaders),
+            partial(load, rows.topics[number], topics[number]),
         )
-    else:
-        chosen = np.empty(len(rows), np.int64)
-        for number in np.unique(rows.topic_numbers).tolist():
-            of_topic = np.flatnonzero(rows.topic_numbers == number)
-            chosen[of_topic] = bases[number] + partitioner.partition(
-                rows.topics[number],
-                None if hashes is None else hashes[of_topic],
-                None if rows.partitions is None else rows.partitions[of_topic],
-                sizes[of_topic],
-                len(topics[number].leaders),
-                partial(load, rows.topics[number], topics[number]),
-            )
     runs = group_by_partition(chosen)
     numbers = np.searchsorted(bases, runs.partitions, "right") - 1
     targets = [

@@ -34,19 +34,25 @@ def without_user_code(given: Mapping[str, Any]) -> dict[str, Any]:
 class UserCode:
     """What is called, None or empty where the user named nothing.
 
-    given: the configuration; key_serializer, value_serializer: in place of its options. Raises
-    ConfigException; what was made or given by then is closed.
+    given: the configuration; prefix: what the user writes before an option's name; key_serializer,
+    value_serializer: in place of its options. Raises ConfigException; what was made or given by
+    then is closed.
     """
 
     def __init__(
-        self, given: Mapping[str, Any], *, key_serializer: object, value_serializer: object
+        self,
+        given: Mapping[str, Any],
+        prefix: str = "",
+        *,
+        key_serializer: object,
+        value_serializer: object,
     ) -> None:
         self.interceptors = ProducerInterceptors()
         self.partitioner: BatchPartitioner | None = None
         self.key_serializer: LoadedSerializer | None = None
         self.value_serializer: LoadedSerializer | None = None
         try:
-            self.partitioner = load_partitioner(given.get(PARTITIONER))
+            self.partitioner = load_partitioner(given.get(PARTITIONER), prefix)
             self.key_serializer = _serializer(KEY_SERIALIZER, key_serializer, given)
             self.value_serializer = _serializer(VALUE_SERIALIZER, value_serializer, given)
             self.interceptors = load_interceptors(given.get(INTERCEPTORS, ()), given)

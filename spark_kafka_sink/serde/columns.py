@@ -1,14 +1,15 @@
 """An Arrow batch with the sink's columns, as rows for the producer.
 
 Columns by exact name: value (string or binary), and optionally key (string or binary), topic
-(string), partition (int), headers (array<struct<key: string, value: binary>>), timestamp (timestamp
-or milliseconds). Others are ignored. Raises DataException for a type or a value that cannot be
-sent, naming the column, the row of the batch and what was found.
+(string), partition (int), headers (an array of structs of key and value, or a map; values string or
+binary), timestamp (timestamp or milliseconds). Others are ignored. Raises DataException for a type
+or a value that cannot be sent, naming the column, the row of the batch and what was found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,9 @@ from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, valid_
 from spark_kafka_sink.records.headers import encode_headers
 from spark_kafka_sink.records.varint import Int64s
 
-HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+HEADERS_TYPE: Final = (
+    "array<struct<key:string,value:binary>> or map<string,binary>, values binary or string"
+)
 NO_TOPIC: Final = (
     "topic option required when no 'topic' attribute is present. "
     "Use the topic option for setting a topic."
@@ -77,15 +80,7 @@ def _check_type(name: str, array: pa.Array, accepted: str, *checks: Callable[...
 def _binary(name: str, array: pa.Array | None) -> BinaryColumn | None:
     if array is None:
         return None
-    _check_type(
-        name,
-        array,
-        "string or binary",
-        pa.types.is_string,
-        pa.types.is_binary,
-        pa.types.is_large_string,
-        pa.types.is_large_binary,
-    )
+    _check_type(name, array, "string or binary", _is_string, _is_binary)
     return BinaryColumn.of(array)
 
 
@@ -94,7 +89,7 @@ def _topics(array: pa.Array | None, topic: str | None) -> tuple[list[str], Int64
         return [topic], None
     if array is None:
         raise DataException(NO_TOPIC)
-    _check_type("topic", array, "string", pa.types.is_string, pa.types.is_large_string)
+    _check_type("topic", array, "string", _is_string)
     if array.null_count:
         row = pc.index(pc.is_null(array), True).as_py()
         message = (
@@ -156,32 +151,52 @@ def _timestamps(array: pa.Array | None, rows: int, now_ms: int) -> Int64s:
 def _headers(array: pa.Array | None) -> BinaryColumn | None:
     if array is None:
         return None
-    keys, values = _header_entries(array)
+    lists = _as_structs(array) if pa.types.is_map(array.type) else array
+    if not _are_headers(lists.type):
+        message = (
+            f"headers attribute unsupported type {array.type}. headers must be a(n) {HEADERS_TYPE}"
+        )
+        raise DataException(message)
+    keys, values = _header_entries(lists)
     if not len(keys):
         return None
-    counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    counts = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     return encode_headers(counts.astype(np.int64), keys, values)
+
+
+def _as_structs(array: pa.Array) -> pa.Array:
+    """Give a map as an array of structs of key and value, which is what it is in memory."""
+    kind = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
+    return array.cast(pa.list_(kind))
+
+
+def _are_headers(kind: pa.DataType) -> bool:
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    if not pa.types.is_struct(kind.value_type):
+        return False
+    fields = sorted(((f.name.lower(), f.type) for f in kind.value_type), key=itemgetter(0))
+    return (
+        [name for name, _ in fields] == ["key", "value"]
+        and _is_string(fields[0][1])
+        and (_is_string(fields[1][1]) or _is_binary(fields[1][1]))
+    )
 
 
 def _header_entries(array: pa.Array) -> tuple[BinaryColumn, BinaryColumn]:
     """Give the keys and the values of all headers of all rows. `array` may be a slice."""
-    message = (
-        f"headers attribute unsupported type {array.type}. headers must be a(n) {HEADERS_TYPE}"
-    )
-    if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
-        raise DataException(message)
     entries = array.flatten()
-    if not pa.types.is_struct(entries.type) or entries.type.num_fields != 2:
-        raise DataException(message)
-    names = [entries.type.field(i).name.lower() for i in range(2)]
-    if sorted(names) != ["key", "value"]:
-        raise DataException(message)
+    names = [field.name.lower() for field in entries.type]
     fields = dict(zip(names, entries.flatten(), strict=True))
-    keys = fields["key"]
-    if not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
-        raise DataException(message)
-    if keys.null_count:
+    if fields["key"].null_count:
         message = "headers has a header whose key is null: Kafka has no such header; give it a name"
         raise DataException(message)
-    value_column = _binary("headers.value", fields["value"])
-    return BinaryColumn.of(keys), value_column or BinaryColumn.of(fields["value"])
+    return BinaryColumn.of(fields["key"]), BinaryColumn.of(fields["value"])
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))

@@ -12,13 +12,14 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.preflight import (
     check_cluster,
     check_dead_letter_topic,
+    check_partitioner,
     check_report_path,
 )
-from spark_kafka_sink.spark.schema import check_schema
+from spark_kafka_sink.spark.schema import check_schema, warn_of_unsent_columns
 from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
 
 _OVERWRITE = (
@@ -54,9 +55,7 @@ class KafkaDataSource(DataSource):
             raise ConfigException(_OVERWRITE)
         options = sink_options(self.options)
         check_schema(schema, options.topic)
-        check_report_path(options)
-        options = check_cluster(options)
-        check_dead_letter_topic(options)
+        options = _check_surroundings(options, schema)
         return KafkaArrowWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature
@@ -68,7 +67,20 @@ class KafkaDataSource(DataSource):
         options = sink_options(self.options)
         check_schema(schema, options.topic)
         if not self._is_copy:
-            check_report_path(options)
-            options = check_cluster(options, may_remember=True)
-            check_dead_letter_topic(options, may_remember=True)
+            options = _check_surroundings(options, schema, may_remember=True)
         return KafkaStreamArrowWriter(options)
+
+
+def _check_surroundings(
+    options: SinkOptions, schema: StructType, *, may_remember: bool = False
+) -> SinkOptions:
+    """Check what may change between a plan and its commit, and warn, which is done once.
+
+    Gives the options with what was found; may_remember: be content with what was found lately.
+    """
+    check_partitioner(options)
+    check_report_path(options)
+    options = check_cluster(options, may_remember=may_remember)
+    check_dead_letter_topic(options, may_remember=may_remember)
+    warn_of_unsent_columns(schema)
+    return options

@@ -1,4 +1,4 @@
-"""What is checked on the driver before any task starts: the report's place, brokers and topic.
+"""What is checked on the driver before any task starts: partitioner, report, brokers and topic.
 
 One clear error from the driver takes the place of four attempts of every task. Stream writers are
 planned for every micro-batch, so what was found is remembered per process and set of options for
@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
+from spark_kafka_sink.batch_partitioner import load_partitioner
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
 from spark_kafka_sink.errors import (
@@ -41,6 +42,11 @@ class _Found(NamedTuple):
 
 # By streams, which ask again and again.
 _found: dict[_Asked, _Found] = {}
+
+
+def check_partitioner(options: SinkOptions) -> None:
+    """Raise ConfigException where kafka.partitioner.class is a name that cannot be imported."""
+    load_partitioner(options.producer.partitioner_class, options.producer.option_prefix)
 
 
 def check_report_path(options: SinkOptions) -> None:

@@ -1,4 +1,4 @@
-"""``register(spark)``: the sink by name, and the bare ``save()``.
+"""``register(spark)``: the sink by name, the bare ``save()``, and no continuous trigger.
 
 Spark's default save mode is "error if the target exists". For the data sources of its V2 interface,
 to which every Python data source belongs, it refuses that mode in the JVM before any code of the
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from spark_kafka_sink.spark.continuous import refuse_continuous
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def register(spark: SparkSession) -> None:
         hooks: _Hooks = _Connect() if is_connect else _Classic(writer_class)
         _hook_save(writer_class, hooks)
         setattr(writer_class, _MARK, True)
+    refuse_continuous(KafkaDataSource.name(), is_connect=is_connect)
 
 
 def _writer_class(spark: SparkSession) -> tuple[Any, bool]:

@@ -1,12 +1,17 @@
 """The DataFrame's columns, checked on the driver before any task starts.
 
 The rules and the words are those of Spark's own Kafka sink (KafkaWriter.validateQuery), so that a
-job gets the message it would get there; the timestamp column is this sink's own.
+job gets the message it would get there. The timestamp column, headers as a map and header values
+that are strings are this sink's own, and so is the warning about columns that are not sent.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
 
 from pyspark.sql.types import (
     ArrayType,
@@ -14,6 +19,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructType,
     TimestampType,
@@ -22,20 +28,24 @@ from pyspark.sql.types import (
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.columns import HEADERS_TYPE, NO_TOPIC, NO_VALUE
 
+logger = logging.getLogger(__name__)
+
+COLUMNS: Final = ("key", "value", "topic", "partition", "headers", "timestamp")
+
 
 def check_schema(schema: StructType, topic: str | None) -> None:
     """Raise DataException where a column is missing or has a type that cannot be sent.
 
     topic: the option, which makes a topic column irrelevant.
     """
-    types: dict[str, DataType] = {}
-    for field in schema.fields:
-        types.setdefault(field.name, field.dataType)
+    types = _types_by_name(schema)
     if topic is None and "topic" not in types:
-        raise DataException(NO_TOPIC)
+        raise DataException(" ".join([NO_TOPIC, *_other_case(types, "topic")]))
     if "value" not in types:
-        message = f'{NO_VALUE}; name one so, as in df.selectExpr("to_json(struct(*)) AS value")'
-        raise DataException(message)
+        hints = _other_case(types, "value") or [
+            'Name one so, as in df.selectExpr("to_json(struct(*)) AS value"), or use to_kafka(df).'
+        ]
+        raise DataException(" ".join([f"{NO_VALUE}.", *hints]))
     if topic is None:
         _check(types, "topic", _is_string, "string")
     _check(types, "key", _is_string_or_binary, "string or binary")
@@ -43,6 +53,48 @@ def check_schema(schema: StructType, topic: str | None) -> None:
     _check(types, "headers", _is_headers, HEADERS_TYPE)
     _check(types, "partition", lambda kind: isinstance(kind, IntegerType), "int")
     _check(types, "timestamp", _is_time, "timestamp or bigint (milliseconds since 1970)")
+
+
+def warn_of_unsent_columns(schema: StructType) -> None:
+    """Log a warning that names the columns that are no part of a record, if there are any.
+
+    Once for a schema and process: a stream is planned anew for every micro-batch.
+    """
+    names = [field.name for field in schema.fields]
+    unsent = [name for name in names if name not in COLUMNS]
+    if unsent:
+        described = (
+            f"{name} (column names are case-sensitive: did you mean {name.lower()}?)"
+            if name.lower() in COLUMNS and name.lower() not in names
+            else name
+            for name in unsent
+        )
+        _warn_once(
+            f"pykafka does not send the columns {', '.join(described)}: "
+            f"a record is made of {', '.join(COLUMNS)}"
+        )
+
+
+@lru_cache(maxsize=128)
+def _warn_once(message: str) -> None:
+    logger.warning(message)
+
+
+def _types_by_name(schema: StructType) -> dict[str, DataType]:
+    twice = [name for name, times in Counter(schema.names).items() if times > 1]
+    if twice:
+        message = f"the data has more than one column named {twice[0]}: drop or rename the others"
+        raise DataException(message)
+    return {field.name: field.dataType for field in schema.fields}
+
+
+def _other_case(types: dict[str, DataType], wanted: str) -> list[str]:
+    """Give a hint for each column whose name differs from the wanted one only in case."""
+    return [
+        f"Column names are case-sensitive: rename {name} to {wanted}."
+        for name in types
+        if name.lower() == wanted
+    ]
 
 
 def _check(
@@ -71,11 +123,13 @@ def _is_time(kind: DataType) -> bool:
 
 
 def _is_headers(kind: DataType) -> bool:
+    if isinstance(kind, MapType):
+        return _is_string(kind.keyType) and _is_string_or_binary(kind.valueType)
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return False
     fields = [(field.name.lower(), field.dataType) for field in kind.elementType.fields]
     return (
         [name for name, _ in fields] == ["key", "value"]
         and _is_string(fields[0][1])
-        and isinstance(fields[1][1], BinaryType)
+        and _is_string_or_binary(fields[1][1])
     )

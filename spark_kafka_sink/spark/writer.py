@@ -20,10 +20,11 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.spark.bad_rows import TaskRows
 from spark_kafka_sink.spark.coalesce import coalesce
 from spark_kafka_sink.spark.commit import SinkCommitMessage, commit_report, publish
+from spark_kafka_sink.spark.continuous import REFUSAL as CONTINUOUS
 from spark_kafka_sink.spark.memory import keep_heap
 from spark_kafka_sink.spark.missing_topics import MissingTopics
 from spark_kafka_sink.spark.options import SinkOptions
@@ -64,6 +65,8 @@ class KafkaStreamArrowWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Report what a micro-batch wrote. Raises KafkaException where a task did not say."""
+        if messages and all(message is None for message in messages):
+            raise ConfigException(CONTINUOUS)
         publish(commit_report(messages, batchId), self._options.report_path)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

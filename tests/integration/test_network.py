@@ -22,6 +22,7 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import TimeoutException, TopicAuthorizationException
 
 REBOOTSTRAP_REQUIRED = 129
+METADATA = 3
 
 
 @pytest.fixture
@@ -174,14 +175,24 @@ def test_only_the_new_topic_is_asked_for(broker: ScriptedBroker) -> None:
         for _ in range(3):
             assert producer.partitions_for("t") == 1
         assert producer.partitions_for("u") == 1
-    assert broker.asked.count(3) == 2
+    assert broker.asked.count(METADATA) == 2
 
 
-# -- names with several addresses ----------------------------------------------------------------
+def test_the_new_topics_of_a_batch_are_asked_for_together(broker: ScriptedBroker) -> None:
+    names = [f"t{number}" for number in range(500)]
+    broker.metadata = describe(broker.port, *names)
+    idle = config(broker.address, linger_ms=60_000, enable_idempotence=False)
+    with KafkaProducer(idle) as producer:
+        producer.append(None, pa.record_batch({"topic": names, "value": names}))
+        assert broker.asked.count(METADATA) == 1
+        producer.close(0)
 
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("lookup", ["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"])
+# -- names with several addresses ----------------------------------------------------------------
+
+
 def test_a_name_is_followed_to_the_address_where_kafka_listens(
     kafka: KafkaCluster, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch, lookup: str
 ) -> None:

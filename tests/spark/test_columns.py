@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from chispa import assert_df_equality
 from conftest import NewTopic
 from pyspark.sql import SparkSession
 from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
+from support.readers import (
+    create_topics,
+    read_topics,
+    read_with_confluent,
+    read_with_kafka_python,
+)
 from support.sink import read_frame, save
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -68,6 +75,35 @@ def test_strings_and_bytes_are_the_same_also_as_large_arrow_types(
         (None, b"x", headers),
         (b"", None, headers),
     }
+
+
+@pytest.mark.parametrize("large", ["false", "true"])
+def test_headers_may_be_maps_and_their_values_strings(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, large: str
+) -> None:
+    topic = new_topic(1)
+    forms = [
+        "map('a', 'ä', 'b', CAST(NULL AS STRING), 'c', '')",
+        "map('a', CAST('ä' AS BINARY), 'b', NULL, 'c', CAST('' AS BINARY))",
+        "array(named_struct('key', 'a', 'value', 'ä'), named_struct('key', 'b', 'value', NULL), "
+        "named_struct('key', 'c', 'value', ''))",
+    ]
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", large)
+    try:
+        for number, form in enumerate(forms):
+            frame = spark.range(4).selectExpr(
+                f"concat('{number}-', id) AS value",
+                f"CASE id WHEN 1 THEN NULL WHEN 2 THEN {form.replace('ä', 'z')} ELSE {form} END "
+                "AS headers",
+            )
+            save(frame, kafka.bootstrap, topic)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+    found = {r.value: r.headers for r in read_with_kafka_python(kafka.bootstrap, topic)}
+    some = (("a", "ä".encode()), ("b", None), ("c", b""))
+    other = (("a", b"z"), ("b", None), ("c", b""))
+    rows = {0: some, 1: (), 2: other, 3: some}
+    assert found == {f"{n}-{row}".encode(): rows[row] for n in range(3) for row in rows}
 
 
 def test_a_timestamp_may_be_milliseconds_and_a_null_one_is_now(
@@ -148,3 +184,82 @@ def test_other_columns_are_ignored(
     save(frame, kafka.bootstrap, topic)
     (record,) = read_with_confluent(kafka.bootstrap, topic)
     assert (record.key, record.value) == (None, b"v")
+
+
+def test_a_column_in_another_case_is_not_taken_for_one_that_is_there(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        frame = spark.createDataFrame([("K", "k", "v")], "Key STRING, key STRING, value STRING")
+        save(frame, kafka.bootstrap, topic)
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    (record,) = read_with_confluent(kafka.bootstrap, topic)
+    assert (record.key, record.value) == (b"k", b"v")
+
+
+def test_a_partitioner_of_the_user_s_own_chooses_for_whole_batches(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """It is shipped as any module, and sees columns that are not sent; null leaves a row open."""
+    module = tmp_path / "shelves_of_this_test.py"
+    module.write_text(
+        "import pyarrow.compute as pc\n\n"
+        "def by_shelf(topic, batch, partitions):\n"
+        "    assert topic.startswith('topic-'), topic\n"
+        "    return pc.subtract(partitions - 1, batch.column('shelf'))\n"
+    )
+    spark.sparkContext.addPyFile(str(module))
+    own, built_in = new_topic(5), new_topic(5)
+    frame = spark.range(0, 400, 1, 2).selectExpr(
+        "CAST(id AS STRING) AS key",
+        "CAST(id AS STRING) AS value",
+        "CASE WHEN id % 4 = 0 THEN 1 END AS partition",
+        "CAST(CASE WHEN id % 4 < 3 THEN id % 5 END AS INT) AS shelf",
+    )
+    name = "shelves_of_this_test.by_shelf"
+    save(frame, kafka.bootstrap, own, kafka_partitioner_class=name)
+    save(frame.drop("partition", "shelf"), kafka.bootstrap, built_in)
+    found, by_key = (
+        {int(r.value or b""): r.partition for r in read_with_confluent(kafka.bootstrap, topic)}
+        for topic in (own, built_in)
+    )
+    assert len(found) == 400
+    for row, partition in found.items():
+        expected = {0: 1, 3: by_key[row]}.get(row % 4, 4 - row % 5)
+        assert partition == expected, row
+
+
+def test_java_s_partitioners_go_by_their_names(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    package = "org.apache.kafka.clients.producer"
+    frame = spark.range(0, 90, 1, 1).selectExpr("'same' AS key", "CAST(id AS STRING) AS value")
+    counts = []
+    for name in (
+        f"{package}.RoundRobinPartitioner",
+        f"{package}.UniformStickyPartitioner",
+        f"{package}.internals.DefaultPartitioner",
+    ):
+        topic = new_topic(3)
+        save(frame, kafka.bootstrap, topic, kafka_partitioner_class=name)
+        found = Counter(r.partition for r in read_with_confluent(kafka.bootstrap, topic))
+        counts.append(sorted(found.values()))
+    assert counts == [[30, 30, 30], [90], [90]]
+
+
+def test_two_thousand_topics_in_one_job(spark: SparkSession, old_kafka: KafkaCluster) -> None:
+    names = [f"many-{number:04}" for number in range(2000)]
+    create_topics(old_kafka.bootstrap, names, partitions=1)
+    frame = spark.range(0, 20_000, 1, 2).selectExpr(
+        "concat('many-', lpad(CAST(id % 2000 AS STRING), 4, '0')) AS topic",
+        "CAST(id AS STRING) AS value",
+        "IF(id % 3 = 0, 0, NULL) AS partition",
+    )
+    save(frame, old_kafka.bootstrap)
+    found = read_topics(old_kafka.bootstrap, names)
+    for number, name in enumerate(names):
+        values = sorted(int(record.value or b"") for record in found[name])
+        assert values == list(range(number, 20_000, 2000)), name

@@ -68,14 +68,16 @@ def test_a_host_that_does_not_resolve_is_named(spark: SparkSession) -> None:
     ("columns", "message"),
     [
         ("'x' AS wert", "Required attribute 'value' not found"),
+        ("'x' AS Value", "Column names are case-sensitive: rename Value to value."),
+        ("'x' AS value, 'y' AS value", "the data has more than one column named value"),
         ("1 AS value", "value attribute unsupported type int. value must be a(n) string or binary"),
         ("'x' AS value, 1.5D AS key", "key attribute unsupported type double."),
         ("'x' AS value, '1' AS partition", "partition must be a(n) int"),
         ("'x' AS value, 1L AS partition", "partition must be a(n) int"),
         (
-            "'x' AS value, map('a', 'b') AS headers",
-            "headers attribute unsupported type map<string,string>. headers must be a(n) "
-            "array<struct<key:string,value:binary>>",
+            "'x' AS value, map('a', 1) AS headers",
+            "headers attribute unsupported type map<string,int>. headers must be a(n) "
+            "array<struct<key:string,value:binary>> or map<string,binary>",
         ),
         ("'x' AS value, '2024' AS timestamp", "timestamp attribute unsupported type string."),
         ("NULL AS value", "value attribute unsupported type void."),
@@ -96,6 +98,8 @@ def test_a_missing_topic_is_refused_on_the_driver(spark: SparkSession, kafka: Ka
         PySparkException, match="topic option required when no 'topic' attribute is present"
     ):
         save(spark.sql("SELECT 'x' AS value"), kafka.bootstrap)
+    with pytest.raises(PySparkException, match="case-sensitive: rename TOPIC to topic"):
+        save(spark.sql("SELECT 'x' AS value, 't' AS TOPIC"), kafka.bootstrap)
     with pytest.raises(PySparkException, match="topic must be a\\(n\\) string"):
         save(spark.sql("SELECT 'x' AS value, 1 AS topic"), kafka.bootstrap)
 
@@ -125,6 +129,15 @@ def test_a_missing_topic_is_refused_on_the_driver(spark: SparkSession, kafka: Ka
         (
             {"kafka_delivery_timeout_ms": "1"},
             "expected at least kafka.linger.ms + kafka.request.timeout.ms",
+        ),
+        (
+            {"kafka_partitioner_class": "random"},
+            "kafka.partitioner.class is 'random': expected one of roundrobin, uniformsticky, "
+            "module.Name of a Python callable",
+        ),
+        (
+            {"kafka_partitioner_class": "no_such_module.Own"},
+            "kafka.partitioner.class is 'no_such_module.Own', which cannot be imported",
         ),
         ({"unknownOptions": "maybe"}, "option unknownOptions is 'maybe': expected error or warn"),
         ({"createTopics": "yes"}, "option createTopics is 'yes': expected true or false"),

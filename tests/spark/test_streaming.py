@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +16,13 @@ import pytest
 from conftest import NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
+from support.readers import read_at_least, read_with_confluent
+
+from spark_kafka_sink import register, write_batch
+from spark_kafka_sink.errors import ConfigException
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -134,6 +142,232 @@ def test_output_mode_complete_appends_every_result_again(
     query.awaitTermination()
     found = Counter((r.key, r.value) for r in read_with_confluent(kafka.bootstrap, topic))
     assert found == Counter((str(n).encode(), c) for n in range(3) for c in (b"1", b"2"))
+
+
+def counts(spark: SparkSession, source: Path) -> DataFrame:
+    """Count the lines of each value, file by file."""
+    lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(source))
+    grouped = lines.groupBy("value").count()
+    return grouped.selectExpr("value AS key", "CAST(count AS STRING) AS value")
+
+
+def test_output_mode_update_is_refused_by_spark_itself(
+    spark: SparkSession, kafka: KafkaCluster, source: Path, tmp_path: Path
+) -> None:
+    add_file(source, "a.txt", range(3))
+    query = (
+        counts(spark, source)
+        .writeStream.format("pykafka")
+        .outputMode("update")
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("topic", "any")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(StreamingQueryException, match="pykafka does not support Update mode"):
+        query.awaitTermination()
+
+
+def test_write_batch_writes_what_output_mode_update_gives(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, source: Path, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic}
+
+    def run() -> None:
+        query = (
+            counts(spark, source)
+            .writeStream.outputMode("update")
+            .foreachBatch(partial(write_batch, options=options))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    add_file(source, "a.txt", range(3))
+    add_file(source, "b.txt", range(2, 4))
+    run()
+    add_file(source, "c.txt", range(2, 3))
+    run()
+    found = Counter((r.key, r.value) for r in read_with_confluent(kafka.bootstrap, topic))
+    changed = [("0", "1"), ("1", "1"), ("2", "1"), ("2", "2"), ("3", "1"), ("2", "3")]
+    assert found == Counter((key.encode(), value.encode()) for key, value in changed)
+
+
+def test_a_batch_that_was_stopped_in_the_middle_is_written_again_as_a_whole(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, source: Path, tmp_path: Path
+) -> None:
+    """One task is through and the other one stands, when the query is stopped."""
+    topic, standing, go = new_topic(1), tmp_path / "standing", tmp_path / "go"
+    os.mkfifo(standing)
+
+    def stand_at_150(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if not go.exists() and "150" in batch.column(0).to_pylist():
+                yield batch.slice(0, 20)
+                standing.read_text()  # until somebody writes to it, which nobody does
+            yield batch
+
+    def start() -> StreamingQuery:
+        return (
+            spark.readStream.format("text")
+            .load(str(source))
+            .mapInArrow(stand_at_150, "value STRING")
+            .writeStream.format("pykafka")
+            .option("kafka.bootstrap.servers", kafka.bootstrap)
+            .option("topic", topic)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    add_file(source, "a.txt", range(100))
+    add_file(source, "b.txt", range(100, 200))
+    query = start()
+    assert len(read_at_least(kafka.bootstrap, topic, 100)) >= 100
+    query.stop()
+    assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")), "was not in the middle"
+
+    go.touch()
+    start().awaitTermination()
+    found = values_in(kafka, topic)
+    assert set(found) == set(range(200)), "rows are missing"
+    assert {found[value] for value in range(100)} == {2}
+    assert all(found[value] in (1, 2) for value in range(100, 200))
+
+
+def test_micro_batches_without_rows_write_nothing_and_are_done(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, source: Path, tmp_path: Path
+) -> None:
+    topic, reports = new_topic(2), tmp_path / "reports.jsonl"
+    for name, values in (("a", range(10)), ("b", range(100, 110)), ("c", range(20))):
+        add_file(source, f"{name}.txt", values)
+    query = (
+        spark.readStream.format("text")
+        .option("maxFilesPerTrigger", 1)
+        .load(str(source))
+        .where("CAST(value AS INT) >= 100")
+        .writeStream.format("pykafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("topic", topic)
+        .option("reportPath", str(reports))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert values_in(kafka, topic) == Counter(range(100, 110))
+    lines = [json.loads(line) for line in reports.read_text().splitlines()]
+    assert sorted(line["rows"] for line in lines) == [0, 0, 10]
+
+
+def test_micro_batches_are_written_by_workers_that_wrote_others_before(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, source: Path, tmp_path: Path
+) -> None:
+    """The partitioner is of the test: it notes which process it is called in."""
+    topic, notes = new_topic(1), tmp_path / "processes"
+    module = tmp_path / "noting_processes.py"
+    module.write_text(
+        "import os\n\n"
+        "def note(topic, batch, partitions):\n"
+        f"    with open({str(notes)!r}, 'a') as notes:\n"
+        "        notes.write(f'{os.getpid()}\\n')\n"
+        "    return [None] * batch.num_rows\n"
+    )
+    spark.sparkContext.addPyFile(str(module))
+    batches = 7
+    for number in range(batches):
+        add_file(source, f"{number}.txt", range(number, number + 1))
+    query = (
+        spark.readStream.format("text")
+        .option("maxFilesPerTrigger", 1)
+        .load(str(source))
+        .writeStream.format("pykafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("kafka.partitioner.class", "noting_processes.note")
+        .option("topic", topic)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert values_in(kafka, topic) == Counter(range(batches))
+    processes = notes.read_text().split()
+    assert len(processes) == batches
+    assert len(set(processes)) < batches, "every micro-batch had a worker of its own"
+
+
+def rate_stream(
+    spark: SparkSession, kafka: KafkaCluster, topic: str, checkpoint: Path
+) -> DataStreamWriter:
+    """Make the writer of a stream of numbers that comes without end."""
+    return (
+        spark.readStream.format("rate")
+        .option("rowsPerSecond", 100)
+        .load()
+        .selectExpr("CAST(value AS STRING) AS value")
+        .writeStream.format("pykafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("topic", topic)
+        .option("checkpointLocation", str(checkpoint))
+    )
+
+
+def test_the_continuous_trigger_is_refused_at_the_start(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    register(spark)
+    writer = rate_stream(spark, kafka, "any", tmp_path / "checkpoint")
+    with pytest.raises(ConfigException, match="continuous trigger loses every row"):
+        writer.trigger(continuous="1 second").start()
+    with pytest.raises(ConfigException, match="continuous trigger loses every row"):
+        writer.format("console").trigger(continuous="1 second").start(format="PyKafka")
+    assert not (tmp_path / "checkpoint").exists(), "the query began"
+
+
+def test_other_triggers_and_other_formats_start_as_ever(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, source: Path, tmp_path: Path
+) -> None:
+    register(spark)
+    topic = new_topic(1)
+    add_file(source, "a.txt", range(10))
+    lines = spark.readStream.format("text").load(str(source))
+    query = (
+        lines.writeStream.trigger(continuous="1 second")
+        .trigger(availableNow=True)
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start(format="pykafka", topic=topic)
+    )
+    query.awaitTermination()
+    assert values_in(kafka, topic) == Counter(range(10))
+    numbers = spark.readStream.format("rate").load()
+    other = numbers.writeStream.format("noop").trigger(continuous="1 second").start()
+    other.stop()
+
+
+def test_a_continuous_query_that_begins_nevertheless_has_no_epoch_done(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """Where `register` was not called, Spark starts it, and drops the rows: none may count."""
+    topic, checkpoint = new_topic(1), tmp_path / "checkpoint"
+    assert spark._jvm is not None
+    trigger = spark._jvm.org.apache.spark.sql.streaming.Trigger
+    writer = rate_stream(spark, kafka, topic, checkpoint)
+    writer._jwrite = writer._jwrite.trigger(trigger.Continuous("1 second"))
+    query = writer.start()
+    try:
+        # Epochs are committed in their order: when this one is known, the first one was tried.
+        deadline = time.monotonic() + 120
+        while not (checkpoint / "offsets" / "2").exists():
+            assert query.isActive, query.exception()
+            assert time.monotonic() < deadline, "there were no epochs"
+    finally:
+        query.stop()
+    assert not list((checkpoint / "commits").glob("[0-9]*")), "an epoch counts as written"
+    assert read_with_confluent(kafka.bootstrap, topic) == []
 
 
 def test_a_stream_with_a_wrong_column_fails_with_the_sentence(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import confluent_kafka
@@ -30,14 +30,26 @@ def create_topic(
     bootstrap: str, topic: str, partitions: int, config: dict[str, str] | None = None
 ) -> None:
     """Create a topic and wait until the cluster knows it."""
+    create_topics(bootstrap, [topic], partitions, config)
+
+
+def create_topics(
+    bootstrap: str, topics: Sequence[str], partitions: int, config: dict[str, str] | None = None
+) -> None:
+    """Create topics and wait until the cluster knows them."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    new = NewTopic(topic, num_partitions=partitions, config=config or {})
-    for future in admin.create_topics([new]).values():
+    new = [NewTopic(topic, num_partitions=partitions, config=config or {}) for topic in topics]
+    for future in admin.create_topics(new).values():
         future.result()
 
 
 def read_with_confluent(bootstrap: str, topic: str) -> list[Record]:
     """Read a topic to the end by librdkafka; records in order within a partition."""
+    return read_topics(bootstrap, [topic])[topic]
+
+
+def read_topics(bootstrap: str, topics: Sequence[str]) -> dict[str, list[Record]]:
+    """Read topics to the end by librdkafka; records in order within a partition."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -51,26 +63,31 @@ def read_with_confluent(bootstrap: str, topic: str) -> list[Record]:
         }
     )
     try:
-        partitions = sorted(consumer.list_topics(topic, timeout=_IDLE_S).topics[topic].partitions)
+        # Asked for one topic, a broker that is to create topics creates it.
+        known = consumer.list_topics(topics[0] if len(topics) == 1 else None, timeout=_IDLE_S)
+        open_partitions = {
+            (topic, partition) for topic in topics for partition in known.topics[topic].partitions
+        }
         beginning = confluent_kafka.OFFSET_BEGINNING
         consumer.assign(
-            [confluent_kafka.TopicPartition(topic, number, beginning) for number in partitions]
+            [confluent_kafka.TopicPartition(*each, beginning) for each in sorted(open_partitions)]
         )
-        records: list[Record] = []
-        open_partitions = set(partitions)
+        records: dict[str, list[Record]] = {topic: [] for topic in topics}
         idle = 0
         while open_partitions:
             # consume() waits for all the messages asked for, so the wait is short.
             messages = consumer.consume(10_000, timeout=0.1)
             idle = 0 if messages else idle + 1
             if idle > _IDLE_S * 10:
-                raise TimeoutError(f"partitions {open_partitions} of {topic} gave no end")
+                raise TimeoutError(f"partitions {open_partitions} gave no end")
             for message in messages:
-                error = message.error()
+                error, topic, partition = message.error(), message.topic(), message.partition()
+                assert topic is not None
+                assert partition is not None
                 if error is None:
-                    records.append(_from_confluent(message))
+                    records[topic].append(_from_confluent(message))
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    open_partitions.discard(message.partition())
+                    open_partitions.discard((topic, partition))
                 else:
                     raise confluent_kafka.KafkaException(error)
         return records

@@ -73,8 +73,10 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
             "uniformsticky": "uniformsticky",
             "UniformStickyPartitioner": "uniformsticky",
             "org.apache.kafka.clients.producer.UniformStickyPartitioner": "uniformsticky",
+            "org.apache.kafka.clients.producer.internals.DefaultPartitioner": None,
+            "own_module.Partitioner": "own_module.Partitioner",
         },
-        ["random", "com.acme.RoundRobinPartitioner"],
+        ["random", "round-robin"],
     ),
     "partitioner.ignore.keys": (False, {"true": True}, ["x"]),
     "receive.buffer.bytes": (32_768, {"-1": -1, "0": 0}, ["-2", 2**31]),
@@ -116,7 +118,9 @@ MORE_LENIENT: Final = {
     ("partitioner.class", value)
     for value in ("", "roundrobin", "RoundRobinPartitioner", "uniformsticky",
                   "UniformStickyPartitioner",
-                  "org.apache.kafka.clients.producer.UniformStickyPartitioner")
+                  "org.apache.kafka.clients.producer.UniformStickyPartitioner",
+                  "org.apache.kafka.clients.producer.internals.DefaultPartitioner",
+                  "own_module.Partitioner")
 }  # fmt: skip
 
 
@@ -242,7 +246,7 @@ def test_a_value_that_is_wrong_is_told_with_what_is_expected() -> None:
     for options, message in (
         ({"linger.ms": "soon"}, r"linger.ms is 'soon': expected `int`"),
         ({"compression.gzip.level": 0}, r"compression.gzip.level is 0: expected one of -1, 1 to 9"),
-        ({"partitioner.class": "x"}, r"expected one of roundrobin, uniformsticky, or nothing"),
+        ({"partitioner.class": "x"}, r"one of roundrobin, uniformsticky, module.Name of a"),
         ({"metadata.max.idle.ms": 1}, r"metadata.max.idle.ms is 1: expected `int` >= 5000"),
     ):
         with pytest.raises(ConfigException, match=message):

@@ -18,7 +18,8 @@ from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.preflight import check_report_path
 from spark_kafka_sink.spark.report import BadRowsReport, TaskReport
-from spark_kafka_sink.spark.schema import check_schema
+from spark_kafka_sink.spark.schema import check_schema, warn_of_unsent_columns
+from spark_kafka_sink.spark.writer import KafkaStreamArrowWriter
 
 SCHEMA = StructType().add("value", StringType())
 NAMES = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
@@ -124,3 +125,29 @@ def test_driver_and_task_say_the_same_of_a_column_that_is_missing() -> None:
         with pytest.raises(DataException) as read:
             read_rows(pa.record_batch({name: ["x"] for name in columns}), topic, 0)
         assert str(planned.value).startswith(str(read.value))
+
+
+def test_columns_that_are_not_sent_are_named_once_for_a_schema(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ours, theirs = StructType(), StructType()
+    for name in ("key", "value", "topic", "partition", "headers", "timestamp"):
+        ours.add(name, StringType())
+    for name in ("value", "Key", "VALUE", "offset"):
+        theirs.add(name, StringType())
+    for schema in (ours, theirs, ours, theirs):
+        warn_of_unsent_columns(schema)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.message == (
+        "pykafka does not send the columns Key (column names are case-sensitive: did you mean "
+        "key?), VALUE, offset: a record is made of key, value, topic, partition, headers, timestamp"
+    )
+
+
+def test_a_stream_whose_tasks_were_given_no_rows_is_not_committed() -> None:
+    """So it is with the continuous trigger; a batch without tasks is another matter."""
+    writer = KafkaStreamArrowWriter(sink_options(NAMES))
+    with pytest.raises(ConfigException, match="the continuous trigger loses every row"):
+        writer.commit([None, None], 0)
+    writer.commit([], 0)

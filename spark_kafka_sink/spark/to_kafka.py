@@ -1,0 +1,90 @@
+"""``to_kafka(df)``: any DataFrame as one with the sink's columns, by Spark's own expressions.
+
+It only puts a select over the DataFrame, classic or Connect, batch or stream: nothing runs here,
+and no row passes through Python.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
+
+from spark_kafka_sink.errors import DataException
+
+# The value that stands for the whole row; a column of this name is given as a Column.
+JSON: Final = "json"
+_BYTES: Final = ("key", "value")
+
+
+def to_kafka(
+    df: DataFrame,
+    key: str | Column | None = None,
+    value: str | Column = JSON,
+    *,
+    headers: str | Column | None = None,
+    timestamp: str | Column | None = None,
+    topic: str | Column | None = None,
+    partition: str | Column | None = None,
+) -> DataFrame:
+    """Give the sink's columns of `df`, and nothing else.
+
+    Each argument is the name of a column or a Column. value "json" is the whole row as a JSON
+    object, with every column of `df`, the key's and the others' too; as always with ``to_json``, a
+    field that is null is left out. Keys and values that are structs, arrays or maps become JSON as
+    well, and other types than string and binary are cast to string. What headers, timestamp, topic
+    and partition may be is what the sink takes. Raises DataException for a name that no column has.
+
+    >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
+    """
+    given = {
+        "key": key,
+        "value": value,
+        "headers": headers,
+        "timestamp": timestamp,
+        "topic": topic,
+        "partition": partition,
+    }
+    columns = {name: _column(df, name, each) for name, each in given.items() if each is not None}
+    chosen = df.select(*(column.alias(name) for name, column in columns.items()))
+    types = {field.name: field.dataType for field in chosen.schema.fields}
+    return chosen.select(
+        *(_as_bytes(name, types[name]) if name in _BYTES else F.col(name) for name in columns)
+    )
+
+
+def _column(df: DataFrame, argument: str, given: str | Column) -> Column:
+    if not isinstance(given, str):
+        return given
+    if argument == "value" and given == JSON:
+        return F.to_json(F.struct("*"))
+    if given not in df.columns:
+        raise DataException(_unknown(df, argument, given))
+    return df[f"`{given.replace('`', '``')}`"]
+
+
+def _unknown(df: DataFrame, argument: str, name: str) -> str:
+    by_lower = {column.lower(): column for column in df.columns}
+    close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    hint = f"did you mean {by_lower[close[0]]}?" if close else f"it has {', '.join(df.columns)}"
+    return f"to_kafka: {argument} is {name!r}, but the data has no column of that name; {hint}"
+
+
+def _as_bytes(name: str, kind: DataType) -> Column:
+    """Give a column as string or binary."""
+    if isinstance(kind, StringType | BinaryType):
+        return F.col(name)
+    if isinstance(kind, StructType | ArrayType | MapType | VariantType):
+        return F.to_json(F.col(name)).alias(name)
+    return F.col(name).cast("string").alias(name)

@@ -1,0 +1,163 @@
+"""to_kafka makes the sink's columns of any DataFrame; the same over Spark Connect."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from conftest import NewTopic
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from support.kafka_cluster import KafkaCluster
+from support.readers import read_with_confluent
+from support.sink import save
+from support.spark_processes import connect_server
+
+from spark_kafka_sink import to_kafka
+from spark_kafka_sink.errors import DataException
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+WHEN = datetime(2024, 2, 29, 12, 0, 0, 123000, UTC)
+PEOPLE = "id BIGINT, name STRING, `home town` STRING, born TIMESTAMP, tags MAP<STRING, STRING>"
+
+
+def test_whole_rows_become_json_by_the_key_of_a_column(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(2)
+    rows = [
+        (1, "Ada", "London", WHEN, {"a": "1"}),
+        (2, "Grace", None, None, {}),
+        (None, None, None, None, None),
+    ]
+    save(to_kafka(spark.createDataFrame(rows, PEOPLE), key="id"), kafka.bootstrap, topic)
+    found = {r.key: json.loads(r.value or b"") for r in read_with_confluent(kafka.bootstrap, topic)}
+    ada = found[b"1"]
+    assert datetime.fromisoformat(ada.pop("born")) == WHEN
+    assert found == {
+        b"1": {"id": 1, "name": "Ada", "home town": "London", "tags": {"a": "1"}},
+        b"2": {"id": 2, "name": "Grace", "tags": {}},
+        None: {},
+    }
+
+
+def test_every_part_of_a_record_is_a_column_or_an_expression(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    """Columns of the data that are not named do not count, whatever they are called."""
+    topics = [new_topic(2), new_topic(2)]
+    rows = [(number, topics[number % 2], 9, "not sent") for number in range(4)]
+    frame = spark.createDataFrame(rows, "n INT, `where to` STRING, partition INT, headers STRING")
+    records = to_kafka(
+        frame,
+        key=F.struct("n"),
+        value="n",
+        headers=F.create_map(F.lit("h"), F.col("n").cast("string")),
+        timestamp=F.lit(WHEN),
+        topic="where to",
+        partition=F.col("n").cast("int") % 2,
+    )
+    assert records.columns == ["key", "value", "headers", "timestamp", "topic", "partition"]
+    save(records, kafka.bootstrap)
+    when_ms = int(WHEN.timestamp() * 1000)
+    for place, topic in enumerate(topics):
+        found = [tuple(record) for record in read_with_confluent(kafka.bootstrap, topic)]
+        assert found == [
+            (place, offset, when_ms, b'{"n":%d}' % n, b"%d" % n, (("h", b"%d" % n),))
+            for offset, n in enumerate((place, place + 2))
+        ]
+
+
+def test_bytes_stay_as_they_are_and_nulls_stay_null(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    frame = spark.createDataFrame([(b"\xff\x00", None), (None, "x")], "a.b BINARY, json STRING")
+    save(to_kafka(frame, "a.b", F.col("json")), kafka.bootstrap, topic)
+    found = {(r.key, r.value) for r in read_with_confluent(kafka.bootstrap, topic)}
+    assert found == {(b"\xff\x00", None), (None, b"x")}
+
+
+def test_a_name_that_no_column_has_is_refused_with_the_nearest(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(1, "x")], "Customer INT, text STRING")
+    for argument, name, hint in (
+        ("key", "custmer", "did you mean Customer?"),
+        ("key", "customer", "did you mean Customer?"),
+        ("value", "JSON", "it has Customer, text"),
+        ("topic", "nothing like it", "it has Customer, text"),
+    ):
+        with pytest.raises(DataException) as refused:
+            to_kafka(frame, **{argument: name})
+        assert f"{argument} is {name!r}, but the data has no column" in str(refused.value)
+        assert hint in str(refused.value)
+
+
+_SCRIPT = r"""
+import functools, sys
+from pyspark.sql import SparkSession, functions as F
+from spark_kafka_sink import register, to_kafka, write_batch
+from spark_kafka_sink.errors import ConfigException
+
+remote, bootstrap, topic, folder = sys.argv[1:]
+options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
+spark = SparkSession.builder.remote(remote).getOrCreate()
+rows = spark.range(10).select("id", (F.col("id") * 2).alias("Key"))
+to_kafka(rows, key="id").write.format("pykafka").mode("append").options(**options).save()
+extra = rows.selectExpr("'extra' AS key", "'v' AS value", "id AS offset", "Key AS Headers")
+for _ in range(2):
+    extra.limit(1).write.format("pykafka").mode("append").options(**options).save()
+
+rows.selectExpr("CAST(id AS STRING) AS value").write.text(folder + "/source")
+counts = spark.readStream.format("text").load(folder + "/source").groupBy("value").count()
+for name, function in (
+    ("partial", functools.partial(write_batch, options=options)),
+    ("lambda", lambda df, batch_id: write_batch(df, batch_id, options)),
+):
+    stream = counts.selectExpr(f"'{name}' AS key", "value")
+    query = (
+        stream.writeStream.outputMode("update").foreachBatch(function)
+        .option("checkpointLocation", f"{folder}/{name}").trigger(availableNow=True).start()
+    )
+    query.awaitTermination()
+
+register(spark)
+writer = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+try:
+    writer.writeStream.format("pykafka").options(**options).trigger(continuous="1 second").start()
+except ConfigException as refused:
+    print(refused)
+spark.stop()
+"""
+
+
+def test_the_helpers_work_by_spark_connect(
+    kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """And the server's stderr names what is not sent, once."""
+    topic, script = new_topic(1), tmp_path / "helpers.py"
+    script.write_text(_SCRIPT)
+    with connect_server(tmp_path) as remote:
+        done = subprocess.run(
+            [sys.executable, script, remote, kafka.bootstrap, topic, tmp_path],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=250,
+        )
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert "the continuous trigger loses every row" in done.stdout
+    found = sorted((r.key, r.value) for r in read_with_confluent(kafka.bootstrap, topic))
+    assert found == sorted(
+        [
+            *((b"%d" % n, b'{"id":%d,"Key":%d}' % (n, 2 * n)) for n in range(10)),
+            *[(b"extra", b"v")] * 2,
+            *((name, b"%d" % n) for n in range(10) for name in (b"partial", b"lambda")),
+        ]
+    )
+    warning = "pykafka does not send the columns offset, Headers (column names are case-sensitive"
+    assert (tmp_path / "connect.log").read_text().count(warning) == 1
