@@ -6,6 +6,7 @@ job gets the message it would get there; the timestamp column is this sink's own
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from pyspark.sql.types import (
@@ -28,9 +29,8 @@ def check_schema(schema: StructType, topic: str | None) -> None:
 
     topic: the option, which makes a topic column irrelevant.
     """
-    types: dict[str, DataType] = {}
-    for field in schema.fields:
-        types.setdefault(field.name, field.dataType)
+    _check_names(schema)
+    types: dict[str, DataType] = {field.name: field.dataType for field in schema.fields}
     if topic is None and "topic" not in types:
         raise DataException(NO_TOPIC)
     if "value" not in types:
@@ -43,6 +43,17 @@ def check_schema(schema: StructType, topic: str | None) -> None:
     _check(types, "headers", _is_headers, HEADERS_TYPE)
     _check(types, "partition", lambda kind: isinstance(kind, IntegerType), "int")
     _check(types, "timestamp", _is_time, "timestamp or bigint (milliseconds since 1970)")
+
+
+def _check_names(schema: StructType) -> None:
+    # Spark cannot hand over such a frame, and says so only when the first rows are under way.
+    for name, count in Counter(schema.fieldNames()).items():
+        if count > 1:
+            message = (
+                f"the data has {count} columns named {name}: expected each name once; "
+                "drop or rename the others"
+            )
+            raise DataException(message)
 
 
 def _check(
