@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 from conftest import NewTopic
 from pyspark.sql import SparkSession
-from support.kafka_cluster import KafkaCluster
+from support.named_tests import ROOT
 from support.peer import SOON, WRITE_FAILED, Sink
 from support.readers import read_with_confluent
 
@@ -194,7 +194,6 @@ OPTIONS = [
 @pytest.mark.parametrize("case", [*COLUMNS, *OPTIONS], ids=lambda case: case.name)
 def test_case(
     spark: SparkSession,
-    kafka: KafkaCluster,
     new_topic: NewTopic,
     untouched: str,
     sink: Sink,
@@ -212,3 +211,9 @@ def test_case(
         sink.append(frame, option, case.options)
     found = Counter((r.key, r.value, r.headers) for r in read_with_confluent(sink.bootstrap, topic))
     assert found == Counter(expected.records if isinstance(expected, Written) else ())
+
+
+def test_every_difference_has_its_row_in_the_document() -> None:
+    text = (ROOT / "docs" / "differences.md").read_text()
+    different = [case.name for case in [*COLUMNS, *OPTIONS] if case.theirs is not None]
+    assert [name for name in different if f"[{name}]" not in text] == []

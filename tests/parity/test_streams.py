@@ -10,7 +10,7 @@ import pytest
 from conftest import NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from support.peer import SOON, Sink
 from support.readers import read_with_confluent
 
@@ -132,9 +132,15 @@ def test_update_mode_is_spark_s_own_sink_s_alone(
 
 
 def test_complete_mode_appends_every_result_again(
-    start: Start, sink: Sink, new_topic: NewTopic
+    spark: SparkSession, start: Start, sink: Sink, new_topic: NewTopic
 ) -> None:
     topic = new_topic(1)
-    start("value", topic=topic, mode="complete", grouped=True)
+    shuffled = spark.conf.get("spark.sql.shuffle.partitions")
+    assert shuffled is not None
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    try:
+        start("value", topic=topic, mode="complete", grouped=True)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", shuffled)
     found = Counter(int(r.value or b"") for r in read_with_confluent(sink.bootstrap, topic))
     assert found == Counter(range(10)) + Counter(range(5))
