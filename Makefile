@@ -33,9 +33,10 @@ help:  ## list the targets
 demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too
 	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream)
 
-test: java check  ## lint and the whole suite, on real brokers
+test: java check .venv-parity/.parity  ## lint and the whole suite, on real brokers, and Spark's own sink by the same tests
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
-	@$(JAVA_PATH) exec $(BIN)/pytest -n 2 --dist loadfile --durations 15 $(ARGS)
+	@$(JAVA_PATH) $(BIN)/pytest -n 2 --dist loadfile --durations 15 $(ARGS)
+	@$(JAVA_PATH) exec .venv-parity/bin/python -m pytest -n 2 --dist loadfile --durations 5 tests/parity
 
 test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
@@ -60,7 +61,7 @@ bench: java .venv-bench/.bench  ## this sink, Spark's own, and the broker's ceil
 	@$(JAVA_PATH) PYTHONPATH=tests PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-parity .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 java: python
 	@$(PYTHON) jobs/java_version.py
@@ -74,6 +75,14 @@ $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
 	@$(BIN)/pip install --quiet --disable-pip-version-check ".[$*]"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
+	@touch $@
+
+# Spark's own sink is not published for every Spark: the one that it is published for stands before
+# the rest of the tests' environment.
+.venv-parity/.parity: $(VENV)/.test
+	$(call make_environment,.venv-parity)
+	@echo "installing the Spark of Spark's own sink into .venv-parity …"
+	@PYTHONPATH=tests $(BIN)/python -m support.parity_environment .venv-parity
 	@touch $@
 
 # The benchmark has an environment of its own: Spark's own sink is not published for every Spark.

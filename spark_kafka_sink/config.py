@@ -233,7 +233,7 @@ def producer_config(
     try:
         config = msgspec.convert({**given, "option_prefix": prefix}, ProducerConfig, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigException(_invalid(error, given, prefix)) from None
+        raise ConfigException(_invalid(error, settings, prefix)) from None
     config = _settle_idempotence(config, options, prefix)
     config = _settle_delivery_timeout(config, options, prefix)
     config = _settle_backoffs(config, options, prefix)

@@ -50,6 +50,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if NO_KAFKA is not None:
         terminalreporter.section("NOT TESTED", red=True, bold=True)
         terminalreporter.write_line(f"No test ran on real brokers. {NO_KAFKA}")
+    elif fetch_kafka.takes_jvm_sink() and (problem := fetch_kafka.missing_jvm_sink()) is not None:
+        terminalreporter.section("NOT TESTED", red=True, bold=True)
+        terminalreporter.write_line(f"This sink was compared with no other. {problem}")
 
 
 @pytest.fixture(scope="session")
@@ -150,12 +153,17 @@ def new_old_topic(old_kafka: KafkaCluster) -> NewTopic:
 
 @pytest.fixture(scope="session")
 def spark(scratch: Path) -> Iterator[SparkSession]:
-    """A classic local session; the sink is found because it is installed."""
+    """A classic local session; the sink is found because it is installed.
+
+    It has Spark's own Kafka sink where that is published for this Spark (tests/parity).
+    """
     from pyspark.sql import SparkSession
 
+    jars = fetch_kafka.jvm_sink_jars() if fetch_kafka.takes_jvm_sink() else []
     session = (
         SparkSession.builder.master("local[2]")
         .appName("tests")
+        .config("spark.jars", ",".join(map(str, jars)))
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))

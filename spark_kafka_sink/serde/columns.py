@@ -151,7 +151,7 @@ def _timestamps(array: pa.Array | None, rows: int, now_ms: int) -> Int64s:
 def _headers(array: pa.Array | None) -> BinaryColumn | None:
     if array is None:
         return None
-    lists = _as_structs(array) if pa.types.is_map(array.type) else array
+    lists = header_lists(array)
     if not _are_headers(lists.type):
         message = (
             f"headers attribute unsupported type {array.type}. headers must be a(n) {HEADERS_TYPE}"
@@ -164,8 +164,10 @@ def _headers(array: pa.Array | None) -> BinaryColumn | None:
     return encode_headers(counts.astype(np.int64), keys, values)
 
 
-def _as_structs(array: pa.Array) -> pa.Array:
+def header_lists(array: pa.Array) -> pa.Array:
     """Give a map as an array of structs of key and value, which is what it is in memory."""
+    if not pa.types.is_map(array.type):
+        return array
     kind = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
     return array.cast(pa.list_(kind))
 

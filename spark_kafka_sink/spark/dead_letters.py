@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.serde.bad_rows import FAULTS, Fault, find_bad_rows
-from spark_kafka_sink.serde.columns import milliseconds, named_columns
+from spark_kafka_sink.serde.columns import header_lists, milliseconds, named_columns
 from spark_kafka_sink.spark.refusals import CarefulAppender
 
 if TYPE_CHECKING:
@@ -201,6 +201,7 @@ def with_headers(headers: pa.Array | None, values: tuple[pa.Array, ...]) -> pa.A
     counts = np.zeros(rows, np.int64)
     keys, contents = [], []
     if headers is not None:
+        headers = header_lists(headers)
         counts = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
         entries = headers.flatten()
         fields = {entries.type[i].name.lower(): each for i, each in enumerate(entries.flatten())}

@@ -50,8 +50,8 @@ _OWN: Final = {
 }  # fmt: skip
 # What Spark itself puts among the options.
 _SPARKS: Final = frozenset({"path", "checkpointlocation"})
-_SOURCE_ONLY: Final = frozenset(
-    name.lower()
+_SOURCE_ONLY: Final = {
+    name.lower(): name
     for name in (
         "assign", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "failOnDataLoss",
         "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix", "includeHeaders",
@@ -64,7 +64,7 @@ _SOURCE_ONLY: Final = frozenset(
         "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "startingTimestamp",
         "subscribe", "subscribePattern",
     )
-)  # fmt: skip
+}  # fmt: skip
 _REFUSED: Final = {
     "kafka.key.serializer": (
         "Kafka option 'key.serializer' is not supported as keys are serialized with "
@@ -113,7 +113,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     for name, reason in _REFUSED.items():
         if name in given:
             raise ConfigException(reason)
-    ignored = sorted(name for name in given if name in _SOURCE_ONLY)
+    ignored = sorted(_SOURCE_ONLY[name] for name in given if name in _SOURCE_ONLY)
     if ignored:
         logger.warning("options of the Kafka source have no effect on a sink: %s", _list(ignored))
     kafka = {}
@@ -198,7 +198,8 @@ def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
 def _complain(name: str, *, lenient: bool) -> None:
     known = [*_OWN, *_SOURCE_ONLY, "kafka.bootstrap.servers"]
     close = get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"; did you mean {_OWN.get(close[0], close[0])}?" if close else ""
+    names = _SOURCE_ONLY | _OWN
+    hint = f"; did you mean {names.get(close[0], close[0])}?" if close else ""
     message = (
         f"option {name} is not an option of the pykafka sink{hint} "
         "(options of the producer begin with kafka., and unknownOptions=warn ignores others)"

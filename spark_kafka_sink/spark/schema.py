@@ -81,10 +81,14 @@ def _warn_once(message: str) -> None:
 
 
 def _types_by_name(schema: StructType) -> dict[str, DataType]:
-    twice = [name for name, times in Counter(schema.names).items() if times > 1]
-    if twice:
-        message = f"the data has more than one column named {twice[0]}: drop or rename the others"
-        raise DataException(message)
+    # Spark cannot hand over such a frame, and says so only when the first rows are under way.
+    for name, count in Counter(schema.fieldNames()).items():
+        if count > 1:
+            message = (
+                f"the data has {count} columns named {name}: expected each name once; "
+                "drop or rename the others"
+            )
+            raise DataException(message)
     return {field.name: field.dataType for field in schema.fields}
 
 

@@ -69,7 +69,7 @@ def test_a_host_that_does_not_resolve_is_named(spark: SparkSession) -> None:
     [
         ("'x' AS wert", "Required attribute 'value' not found"),
         ("'x' AS Value", "Column names are case-sensitive: rename Value to value."),
-        ("'x' AS value, 'y' AS value", "the data has more than one column named value"),
+        ("'x' AS value, 'y' AS value", "the data has 2 columns named value"),
         ("1 AS value", "value attribute unsupported type int. value must be a(n) string or binary"),
         ("'x' AS value, 1.5D AS key", "key attribute unsupported type double."),
         ("'x' AS value, '1' AS partition", "partition must be a(n) int"),

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -89,9 +90,29 @@ def fetch(version: str) -> bool:
     return True
 
 
+def takes_jvm_sink() -> bool:
+    """Whether this environment's Spark is the one that Spark's own Kafka sink is fetched for."""
+    return metadata.version("pyspark") == JVM_SINK_SPARK
+
+
+def jvm_sink_jars() -> list[Path]:
+    """Give the jars of Spark's own Kafka sink; none where they were not fetched."""
+    return sorted(_jvm_sink_folder().glob("*.jar"))
+
+
+def missing_jvm_sink() -> str | None:
+    """Say in one sentence that Spark's own Kafka sink is not there; None where it is."""
+    if jvm_sink_jars():
+        return None
+    wanted = f"Spark's own Kafka sink {JVM_SINK_SPARK}"
+    if shutil.which("mvn") is None:
+        return f"{wanted} cannot be fetched: install Maven, so that `mvn` is on the PATH."
+    return f"{wanted} could not be fetched by Maven: check the access to its repository."
+
+
 def jvm_sink() -> list[Path]:
     """Fetch the jars of Spark's own Kafka sink if they are not there; none where Maven cannot."""
-    target = cache() / f"spark-sql-kafka-{JVM_SINK_SPARK}"
+    target = _jvm_sink_folder()
     if not target.is_dir():
         if shutil.which("mvn") is None:
             return []
@@ -104,18 +125,22 @@ def jvm_sink() -> list[Path]:
                 if subprocess.run(command, cwd=folder, check=False).returncode != 0:
                     return []
             Path(folder, "jars").rename(target)
-    return sorted(target.glob("*.jar"))
+    return jvm_sink_jars()
+
+
+def _jvm_sink_folder() -> Path:
+    return cache() / f"spark-sql-kafka-{JVM_SINK_SPARK}"
 
 
 def main() -> int:
     """Fetch all; say what is missing."""
     for version in VERSIONS:
         fetch(version)
-    problem = missing()
-    if problem is None:
-        return 0
-    print(problem, file=sys.stderr)
-    return 1 if os.environ.get("REQUIRE_KAFKA") == "1" else 0
+    jvm_sink()
+    problems = [problem for problem in (missing(), missing_jvm_sink()) if problem is not None]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems and os.environ.get("REQUIRE_KAFKA") == "1" else 0
 
 
 if __name__ == "__main__":

@@ -15,18 +15,18 @@ from support import fetch_kafka
 _PROGRAMS: Final = Path(__file__).parent / "java"
 
 
-def run_java(name: str, *arguments: str | Path) -> str:
+def run_java(name: str, *arguments: str | Path, version: str = fetch_kafka.NEWEST) -> str:
     """Run a single-file program of the folder `java` with Kafka's jars and give what it prints.
 
     Skips the test, in a sentence that names what is missing, where Java or the jars are not there;
     with REQUIRE_KAFKA=1 that is a failure.
     """
-    missing = _missing()
+    jars = fetch_kafka.libs(version)
+    missing = _missing(jars)
     if missing is not None:
         if os.environ.get("REQUIRE_KAFKA") == "1":
             pytest.fail(missing)
         pytest.skip(missing)
-    jars = fetch_kafka.libs(fetch_kafka.NEWEST)
     command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", f"{jars}/*"]
     done = subprocess.run(
         [*command, _PROGRAMS / f"{name}.java", *arguments],
@@ -40,10 +40,9 @@ def run_java(name: str, *arguments: str | Path) -> str:
     return done.stdout
 
 
-def _missing() -> str | None:
-    jars = fetch_kafka.libs(fetch_kafka.NEWEST)
+def _missing(jars: Path) -> str | None:
     if shutil.which("java") is None:
         return "there is no `java` on the PATH: install Java 17 or newer"
     if not jars.is_dir():
-        return f"there are no jars of Apache Kafka {fetch_kafka.NEWEST} in {jars}: run make test"
+        return f"there are no jars of Apache Kafka in {jars}: run make test"
     return None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from support.named_tests import ROOT, cells, exists, named_tests
+
 from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
 
-ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "behaviours.md"
 
 BEHAVIOURS = [str(number) for number in range(1, 99)]
@@ -45,7 +45,6 @@ OPTIONS = {
     *OTHER_OPTIONS,
 }
 
-_QUOTED = re.compile(r"`([^`]+)`")
 _NAME = re.compile(r"\w+")
 # A file in quotes and, behind it, a name as code has them: one with a dot, a capital or a _.
 _PLACE = re.compile(r"`([\w/]+\.py)`(?: (\w+\.\w+|[A-Z]\w+|\w*_\w+)\b)?")
@@ -71,7 +70,7 @@ class Row(NamedTuple):
     @property
     def tests(self) -> list[str]:
         """The tests that the row names."""
-        return [name for name in _QUOTED.findall(self.proved) if "::" in name]
+        return named_tests(self.proved)
 
 
 @cache
@@ -79,20 +78,11 @@ def rows() -> list[Row]:
     """Read the tables of the document."""
     found = []
     for line in DOCUMENT.read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        is_heading = cells[-1] == "Proved by" or line.startswith("|---")
+        row = cells(line)
+        is_heading = row[-1] == "Proved by" or line.startswith("|---")
         if line.startswith("|") and not is_heading:
-            found.append(Row(cells[0].strip("` "), cells[-2], cells[-1].rstrip(" |")))
+            found.append(Row(row[0].strip("` "), row[-2], row[-1]))
     return found
-
-
-@cache
-def names_of_tests(path: Path) -> set[str]:
-    """Give the names of a file's tests; none where there is no such file."""
-    if not path.is_file():
-        return set()
-    functions = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef))
-    return {function.name for function in functions if function.name.startswith("test_")}
 
 
 @cache
@@ -121,12 +111,7 @@ def test_a_row_is_proved_or_open_or_says_why_it_is_not_here() -> None:
 
 
 def test_the_tests_that_a_row_names_exist() -> None:
-    missing = []
-    for row in rows():
-        for name in row.tests:
-            path, _, test = name.partition("::")
-            if test not in names_of_tests(ROOT / "tests" / path):
-                missing.append((row.key, name))
+    missing = [(row.key, name) for row in rows() for name in row.tests if not exists(name)]
     assert missing == []
 
 

@@ -138,7 +138,7 @@ def test_the_java_of_java_home_is_enough(
     ended = project.make("test", JAVA_HOME=str(tmp_path / "jdk"))
     assert ended.returncode == 0, ended.stderr
     ran, its_java = ended.stdout.splitlines()[-2:]
-    assert ran.startswith("pytest ")
+    assert ran.startswith("python -m pytest ")
     assert its_java == f"java: {java}"
 
 

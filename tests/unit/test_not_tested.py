@@ -28,6 +28,9 @@ def test_without():
 NO_MAVEN = (
     "Apache Kafka 4.3.1 and 3.9.2 cannot be fetched: install Maven, so that `mvn` is on the PATH.\n"
 )
+NO_PEER = (
+    "Spark's own Kafka sink 4.2.0 cannot be fetched: install Maven, so that `mvn` is on the PATH.\n"
+)
 NO_JAVA = (
     "Apache Kafka 4.3.1 and 3.9.2 cannot run: "
     "install Java 17 or newer, so that `java` is on the PATH.\n"
@@ -58,11 +61,15 @@ def run(folder: Path, *command: str, has_java: bool = True, **environment: str) 
 
 def run_tests(folder: Path, *, has_java: bool = True, **environment: str) -> tuple[int, str]:
     """Run tests that need Kafka, by the conftest.py of all tests."""
-    (folder / "test_needs_kafka.py").write_text(NEEDS_KAFKA)
-    options = ["-p", "conftest", "-p", "no:randomly", "-p", "no:cacheprovider"]
-    options += ["-c", str(TESTS.parent / "pyproject.toml"), "--rootdir", str(folder)]
-    test = str(folder / "test_needs_kafka.py")
-    return run(folder, "pytest", *options, test, has_java=has_java, **environment)
+    test = folder / "test_needs_kafka.py"
+    test.write_text(NEEDS_KAFKA)
+    return run(folder, "pytest", *options(folder), str(test), has_java=has_java, **environment)
+
+
+def options(folder: Path) -> list[str]:
+    """Give pytest's options for tests in a folder of their own."""
+    found = ["-p", "conftest", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    return [*found, "-c", str(TESTS.parent / "pyproject.toml"), "--rootdir", str(folder)]
 
 
 @pytest.mark.parametrize(("has_java", "reason"), [(True, NO_MAVEN), (False, NO_JAVA)])
@@ -85,6 +92,33 @@ def test_brokers_that_are_required_and_missing_fail_the_run(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("required", "code"), [("0", 0), ("1", 1)])
-def test_fetching_without_maven_is_one_sentence(tmp_path: Path, required: str, code: int) -> None:
+def test_fetching_without_maven_is_a_sentence_for_each(
+    tmp_path: Path, required: str, code: int
+) -> None:
     ended = run(tmp_path, "support.fetch_kafka", REQUIRE_KAFKA=required)
-    assert ended == (code, NO_MAVEN)
+    assert ended == (code, NO_MAVEN + NO_PEER)
+
+
+@pytest.mark.parametrize(("required", "code"), [("0", 0), ("1", 1)])
+def test_a_comparison_without_the_other_sink_is_told(
+    tmp_path: Path, required: str, code: int
+) -> None:
+    for name in ("cache/spark-kafka-sink/kafka-4.3.1", "cache/spark-kafka-sink/kafka-3.9.2"):
+        (tmp_path / name).mkdir(parents=True)
+    # What an environment with that Spark says of itself.
+    spark = tmp_path / "site" / "pyspark-4.2.0.dist-info" / "METADATA"
+    spark.parent.mkdir(parents=True)
+    spark.write_text("Metadata-Version: 2.1\nName: pyspark\nVersion: 4.2.0\n")
+    (tmp_path / "test_both.py").write_text("def test_both(sink):\n    pass\n")
+    code_found, said = run(
+        tmp_path,
+        "pytest",
+        *options(tmp_path),
+        *("-p", "parity.conftest"),
+        f"{tmp_path / 'test_both.py'}::test_both[kafka]",
+        REQUIRE_KAFKA=required,
+        PYTHONPATH=f"{TESTS}{os.pathsep}{tmp_path / 'site'}",
+    )
+    assert code_found == code, said
+    assert f"\nThis sink was compared with no other. {NO_PEER}" in said
+    assert ("= 1 error in " if code else "= 1 skipped in ") in said

@@ -1,0 +1,85 @@
+"""Where rows go and whether they all arrive, with this sink and with Spark's own."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from conftest import NewTopic
+from pyspark.sql import DataFrame, SparkSession
+from support.peer import WRITE_FAILED, Sink
+from support.readers import read_with_confluent
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+_ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
+
+
+def partitions_by_key(sink: Sink, topic: str) -> dict[bytes | None, int]:
+    return {r.key: r.partition for r in read_with_confluent(sink.bootstrap, topic)}
+
+
+def test_the_partition_column_beats_the_partitioner_and_both_beat_the_key(
+    spark: SparkSession, sink: Sink, new_topic: NewTopic
+) -> None:
+    keyed = spark.range(0, 40, 1, 1).selectExpr("CAST(id AS STRING) AS key", "'v' AS value")
+
+    def places(frame: DataFrame, **options: str) -> dict[bytes | None, int]:
+        topic = new_topic(4)
+        sink.append(frame, topic, {"kafka.partitioner.class": _ROUND_ROBIN} if options else {})
+        return partitions_by_key(sink, topic)
+
+    by_key = places(keyed)
+    assert set(by_key.values()) == {0, 1, 2, 3}
+    assert places(keyed.selectExpr("*", "CAST(NULL AS INT) AS partition")) == by_key
+    round_robin = places(keyed, by="roundrobin")
+    assert round_robin != by_key
+    given = places(keyed.selectExpr("*", "2 AS partition"), by="roundrobin")
+    assert set(given.values()) == {2}
+
+
+def test_big_rows_wait_for_a_small_buffer(
+    spark: SparkSession, sink: Sink, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+    frame = spark.range(0, 300, 1, 1).selectExpr("repeat(CHAR(97 + id % 26), 15000) AS value")
+    sink.append(frame, topic, {"kafka.buffer.memory": "16384"})
+    values = [r.value for r in read_with_confluent(sink.bootstrap, topic)]
+    assert values == [bytes([97 + i % 26]) * 15000 for i in range(300)]
+
+
+def test_batches_that_the_topic_finds_too_large_lose_no_row_here(
+    spark: SparkSession, sink: Sink, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1, {"max.message.bytes": "10000"})
+    frame = spark.range(0, 100, 1, 1).selectExpr("lpad(CAST(id AS STRING), 3000, '0') AS value")
+    sink.append(frame, topic, {"kafka.batch.size": "1000000", "kafka.linger.ms": "1000"})
+    found = [int(r.value or b"") for r in read_with_confluent(sink.bootstrap, topic)]
+    if sink.is_ours:
+        assert found == list(range(100))
+    else:
+        assert len(found) < 100, (
+            "Spark's own sink has lost no row: docs/differences.md says it does"
+        )
+
+
+def test_a_timestamp_column_is_the_records_timestamp_here_and_ignored_there(
+    spark: SparkSession, sink: Sink, new_topic: NewTopic
+) -> None:
+    topic, before = new_topic(1), time.time()
+    frame = spark.sql("SELECT 'v' AS value, timestamp_millis(1709208000123) AS timestamp")
+    sink.append(frame, topic)
+    (record,) = read_with_confluent(sink.bootstrap, topic)
+    if sink.is_ours:
+        assert record.timestamp_ms == 1709208000123
+    else:
+        assert record.timestamp_ms >= int(before * 1000)
+
+
+def test_missing_brokers_are_told_with_the_same_words(spark: SparkSession, sink: Sink) -> None:
+    writer = spark.sql("SELECT 'v' AS value, 'any' AS topic").write.format(sink.format)
+    with pytest.raises(WRITE_FAILED) as refused:
+        writer.mode("append").save()
+    assert "Kafka option bootstrap.servers is not set. Please make sure it is set and retry" in str(
+        refused.value
+    )

@@ -1,0 +1,187 @@
+"""Every wrong option and column ends the planning of a write, on the driver: no broker is asked.
+
+The sentence names the option or the column, what was found, and what is expected or nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
+from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.spark import options as sink
+from spark_kafka_sink.spark.datasource import KafkaDataSource
+
+VALUE = StructType().add("value", StringType())
+# No value of theirs is wrong by itself.
+FREE_TEXT = {"client.id"}
+NAMES = sorted(
+    {field.encode_name for field in option_fields()}
+    - {"transactional.id", "transaction.timeout.ms"}
+)
+HEADER = StructType().add("key", StringType()).add("value", BinaryType())
+TYPES: list[DataType] = [
+    ArrayType(HEADER), ArrayType(StringType()), BinaryType(), BooleanType(), ByteType(), DateType(),
+    DecimalType(20, 0), DoubleType(), HEADER, IntegerType(), LongType(), NullType(), ShortType(),
+    StringType("UNICODE"), StringType(), TimestampNTZType(), TimestampType(), VariantType(),
+]  # fmt: skip
+ACCEPTED: Mapping[str, tuple[DataType, ...]] = {
+    "value": (StringType(), BinaryType()),
+    "key": (StringType(), BinaryType()),
+    "topic": (StringType(),),
+    "partition": (IntegerType(),),
+    "headers": (ArrayType(HEADER),),
+    "timestamp": (TimestampType(), LongType()),
+}
+
+
+def refusal(
+    options: Mapping[str, str], schema: StructType = VALUE, *, overwrite: bool = False
+) -> str:
+    """Give why a write cannot be planned; an error of the network would be of another type."""
+    given = {
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "kafka.max.block.ms": "1",
+        **options,
+    }
+    with pytest.raises((ConfigException, DataException)) as refused:
+        KafkaDataSource({"topic": "t"} | given).writer(schema, overwrite)
+    return str(refused.value)
+
+
+def is_sentence_about(text: str, *words: str) -> bool:
+    return all(word in text for word in words) and "\n" not in text and "Traceback" not in text
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - FREE_TEXT))
+def test_a_value_that_is_none_is_refused_by_its_name(name: str) -> None:
+    said = refusal({f"kafka.{name}": "x!"})
+    assert is_sentence_about(said, f"kafka.{name}", "'x!'")
+    assert "expected" in said or "write host:port" in said
+
+
+@pytest.mark.parametrize(
+    "name", sorted(f.encode_name for f in option_fields() if isinstance(f.default, int))
+)
+def test_a_number_that_is_too_large_is_refused_by_its_name(name: str) -> None:
+    said = refusal({f"kafka.{name}": "99999999999999999999"})
+    assert is_sentence_about(said, f"kafka.{name}", "99999999999999999999", "expected")
+
+
+@pytest.mark.parametrize("name", sorted(NOT_YET))
+def test_what_is_not_there_yet_is_refused(name: str) -> None:
+    for more in ({}, {"unknownoptions": "warn"}):
+        said = refusal({f"kafka.{name}": "MARKER"} | more)
+        assert is_sentence_about(said, f"kafka.{name}", "does not have yet", "remove it")
+        assert "MARKER" not in said
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_is_not_offered_is_refused_with_the_reason(name: str) -> None:
+    said = refusal({f"kafka.{name}": "MARKER", "unknownoptions": "warn"})
+    assert is_sentence_about(said, name)
+    assert "is refused: " in said or "is not supported as " in said
+    assert "MARKER" not in said
+
+
+@pytest.mark.parametrize("name", sorted(OFF_ONLY))
+def test_what_can_only_be_off_is_refused_if_it_is_on(name: str) -> None:
+    said = refusal({f"kafka.{name}": "true"})
+    assert is_sentence_about(said, f"kafka.{name} is 'true': expected false, since ")
+
+
+def misspelt(name: str) -> str:
+    """Give a name as hasty fingers write it: without its last letter but one."""
+    return name[:-2] + name[-1]
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*NAMES, *NOT_YET, *NO_EFFECT, *OFF_ONLY} - {"bootstrap.servers"})
+)
+def test_a_misspelt_option_is_answered_with_the_right_one(name: str) -> None:
+    said = refusal({f"kafka.{misspelt(name)}": "MARKER"})
+    assert is_sentence_about(said, f"kafka.{misspelt(name)} ", f"did you mean kafka.{name}?")
+    assert "MARKER" not in said
+
+
+@pytest.mark.parametrize("name", sorted({**sink._OWN, **sink._SOURCE_ONLY}.values()))
+def test_a_misspelt_option_of_the_sink_is_answered_with_the_right_one(name: str) -> None:
+    if name.startswith("kafka."):
+        assert "is not an option of the Kafka producer" in refusal({misspelt(name): "MARKER"})
+        return
+    said = refusal({misspelt(name).lower(): "MARKER"})
+    assert is_sentence_about(said, f"option {misspelt(name).lower()} ", f"did you mean {name}?")
+    assert "MARKER" not in said
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.simpleString())
+@pytest.mark.parametrize("column", ACCEPTED)
+def test_a_column_of_any_other_type_is_refused(column: str, kind: DataType) -> None:
+    if kind in ACCEPTED[column]:
+        return
+    schema = StructType().add(column, kind)
+    for needed in {"topic", "value"} - {column}:
+        schema.add(needed, StringType())
+    said = refusal({"topic": ""}, schema)
+    found = f"{column} attribute unsupported type {kind.simpleString()}. "
+    assert is_sentence_about(said, found, f"{column} must be a(n) ")
+
+
+def test_a_column_that_is_missing_or_there_twice_is_named() -> None:
+    assert "Required attribute 'value' not found" in refusal({}, StructType())
+    assert "topic option required when no 'topic' attribute is present" in refusal({"topic": " "})
+    twice = StructType().add("value", StringType()).add("value", StringType())
+    assert "the data has 2 columns named value" in refusal({}, twice)
+    others = StructType().add("x", LongType()).add("x", MapType(StringType(), StringType()))
+    assert "the data has 2 columns named x" in refusal({}, others)
+
+
+def test_overwriting_is_refused() -> None:
+    assert is_sentence_about(refusal({}, overwrite=True), "Save mode Overwrite", '.mode("append")')
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kafka.bootstrap.servers": " "}, "bootstrap.servers is not set"),
+        ({"kafka.bootstrap.servers": "h"}, "has 'h', which is not an address"),
+        ({"kafka.bootstrap.servers": "h:0"}, "has 'h:0', which is not an address"),
+        ({"kafka.bootstrap.servers": "h:1,h2:70000"}, "has 'h2:70000', which is not an address"),
+        ({"kafka.transactional.id": "t"}, "a task of Spark cannot own a transactional id"),
+        ({"kafka.enable.idempotence": "true", "kafka.acks": "1"}, "kafka.acks is 1, it needs all"),
+        ({"kafka.enable.idempotence": "true", "kafka.retries": "0"}, "kafka.retries is 0"),
+        ({"kafka.max.in.flight.requests.per.connection": "6"}, "allows at most 5"),
+        ({"kafka.delivery.timeout.ms": "7"}, "kafka.delivery.timeout.ms is 7: expected at least"),
+        ({"reportpath": ""}, "option reportPath is empty: expected a file on the driver"),
+        ({"reportpath": "s3://b/r"}, "'s3://b/r', which is not on the driver"),
+        ({"unknownoptions": "maybe"}, "option unknownOptions is 'maybe': expected error or warn"),
+        ({"nothing.like.it": "1"}, "option nothing.like.it is not an option of the pykafka sink"),
+        ({"kafka.": "1"}, "kafka. is not an option of the Kafka producer"),
+    ],
+)  # fmt: skip
+def test_options_that_are_wrong_together_or_by_their_own_rules(
+    options: dict[str, str], words: str
+) -> None:
+    assert is_sentence_about(refusal(options), words)
