@@ -52,9 +52,9 @@ check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain and transactional, then damaged answers, on every core; SEEDS=200000 FIRST=0 INPUTS=100000
+soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain and transactional, then damaged answers, on every core; SEEDS=n FIRST=0 INPUTS=100000
 	@PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
-	@PYTHONPATH=tests $(BIN)/python -m simulation --transactions --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
+	@PYTHONPATH=tests $(BIN)/python -m simulation --transactions --seeds $(or $(SEEDS),50000) --first $(or $(FIRST),0)
 	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 -k damaged tests/unit/wire/test_decode_fuzz.py
 
 bench: java .venv-bench/.bench  ## this sink, Spark's own, and the broker's ceiling, in one run; ARGS="--cells 100B 1KB 10KB"
