@@ -1,8 +1,8 @@
 """What encoding costs, as a ratio to fixed work on the same bytes, in turns on the same core.
 
 CPU time of this thread alone, so that other processes are not in it. The bound is 1.6 times what
-the ratio was when it was set: it is there for what makes the path slower by its nature (work per
-row in C called from Python, a copy of everything, a quadratic step), not for a few percent.
+the ratio was when it was set: it is there for what makes the path slower by its nature (one more
+sort, a gather more, a step that is quadratic), not for a few percent.
 """
 
 from __future__ import annotations

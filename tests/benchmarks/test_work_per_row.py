@@ -1,8 +1,8 @@
-"""No row is touched in Python: the lines that a slice makes Python run do not grow with its rows.
+"""No row is touched in Python: neither lines run nor objects made grow with the rows of a slice.
 
-Counted, not timed, so that it is the same on every machine. A loop over rows, a comprehension, a
-function called by a `map` add a line or more for every row, and fail here. What C code does for
-every row (`to_pylist`) is not seen; `test_cpu_of_encoding` sees what it costs.
+Counted, not timed, so that it is the same on every machine. A loop over rows, a comprehension or a
+function called by `map` runs a line or more for every row; `to_pylist` makes an object for every
+row, which is alive at least until the line after. Both fail here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -20,8 +20,8 @@ from support.pure_producer import TOPIC
 
 TraceFunction: TypeAlias = Callable[[FrameType, str, object], Any]
 FEW, MANY = 10_000, 100_000
-# Wider varints may take a few lines more; a line for every hundredth row is too many.
-ALLOWED_LINES = (MANY - FEW) // 100
+# Wider varints may take a few lines more; one for every hundredth row is too many.
+ALLOWED = (MANY - FEW) // 100
 PARTITIONS = 4
 ONE_BATCH_EACH = 8 * 1024 * 1024
 
@@ -57,33 +57,44 @@ COLUMNS: dict[str, Callable[[int], dict[str, pa.Array]]] = {
 }
 
 
-def lines_of(work: Callable[[], None]) -> int:
-    """Count the lines of Python that some work runs in this thread; a loop's turns count each."""
-    lines = 0
+class Work(NamedTuple):
+    """Lines of Python that were run, and the most small objects that there were beyond before."""
+
+    lines: int
+    objects: int
+
+
+def work_of(call: Callable[[], None]) -> Work:
+    """Count what a call does in this thread; a loop's turns count each."""
+    lines = most = 0
 
     def count(_frame: FrameType, event: str, _argument: object) -> TraceFunction:
-        nonlocal lines
+        nonlocal lines, most
         lines += event == "line"
+        most = max(most, sys.getallocatedblocks())
         return count
 
-    before = sys.gettrace()
+    tracing, before = sys.gettrace(), sys.getallocatedblocks()
     sys.settrace(count)
     try:
-        work()
+        call()
     finally:
-        sys.settrace(before)
-    return lines
+        sys.settrace(tracing)
+    return Work(lines, most - before)
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("columns", COLUMNS)
-def test_ten_times_the_rows_run_no_more_lines(columns: str, codec: str) -> None:
+def test_ten_times_the_rows_run_no_more_lines_and_make_no_more_objects(
+    columns: str, codec: str
+) -> None:
     few, many = (pa.record_batch(COLUMNS[columns](rows)) for rows in (FEW, MANY))
-    lines = []
+    works = []
     for batch in (few, few, many):  # the first one, in which things are made once, does not count
         topic = None if "topic" in batch.schema.names else TOPIC
         with idle_producer(
             PARTITIONS, batch_size=ONE_BATCH_EACH, compression_type=codec, buffer_memory=2**28
         ) as producer:
-            lines.append(lines_of(partial(producer.append, topic, batch)))
-    assert lines[2] - lines[1] < ALLOWED_LINES
+            works.append(work_of(partial(producer.append, topic, batch)))
+    assert works[2].lines - works[1].lines < ALLOWED
+    assert works[2].objects - works[1].objects < ALLOWED
