@@ -50,7 +50,7 @@ check: $(VENV)/.test  ## format, lint, types, layers
 soak: $(VENV)/.test  ## the producer in a simulated cluster with faults, on every core; SEEDS=200000 FIRST=0
 	@PYTHONPATH=tests exec $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
 
-bench: java .venv-bench/.bench  ## this sink, Spark's own, and the broker's ceiling, in one run; ARGS="--cells 100B 1KB 10KB"
+bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, in one run; ARGS="--list" names cells
 	@$(JAVA_PATH) PYTHONPATH=tests PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
 
 clean:  ## remove the virtual environment and caches of tools

@@ -158,8 +158,8 @@ class CellRun:
             bench_rows.stream(self._bench.spark, self._cell).writeStream.foreachBatch(write).start()
         )
         try:
-            while query.isActive and len(self._done()) < len(names):
-                query.awaitTermination(1)
+            while len(self._done()) < len(names):
+                query.awaitTermination(1)  # raises what ended the stream
         finally:
             query.stop()
 
