@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_kafka_sink.producer.slices import SLICE_BYTES
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
@@ -37,6 +37,11 @@ class Settings:
     memory_bytes: int = int(SINK_DEFAULTS["buffer.memory"])
     linger_s: float = int(SINK_DEFAULTS["linger.ms"]) / 1000
     slice_bytes: int = SLICE_BYTES
+
+    @property
+    def full_bytes(self) -> int:
+        """What a batch has of records when it is full."""
+        return self.batch_bytes - RECORD_BATCH_OVERHEAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +73,6 @@ class Producer:
     batch_bytes: float
     requests: float
     memory_bytes: float
-
-    @property
-    def batches_per_request(self) -> float:
-        """How many batches a request has."""
-        return self.batches / self.requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,48 +110,63 @@ def producer(job: Job, layout: Layout, settings: Settings) -> Producer:
     together = job.cores if layout is Layout.SHARED else 1
     size, rate = job.task_bytes * together, job.task_bytes_per_s * together
     slice_bytes = min(size, settings.slice_bytes)
-    slices = size / slice_bytes
-    full = settings.batch_bytes - RECORD_BATCH_OVERHEAD
-    lingers_out = slice_bytes / rate >= settings.linger_s
     if layout is Layout.NO_KEYS:
-        # One partition after another; what begins last in a slice stays open for the next slice.
-        filled = slice_bytes / full
-        batches = slices * math.ceil(filled) if lingers_out else max(1.0, slices * filled)
-        partitions = _distinct(job.partitions, batches)
-        due, waits_s = min(filled, partitions), settings.linger_s
+        flow = _one_after_another(job, size, rate, settings)
     else:
         partitions = float(job.partitions)
         if layout is Layout.BY_PARTITION:
             partitions = max(1.0, job.partitions / job.tasks)
-        # Slices come whole, and the one that comes as the linger ends is not in the batch.
-        together_slices = max(1, math.ceil(settings.linger_s * rate / slice_bytes))
-        gathered = min(together_slices * slice_bytes, size) / partitions
-        if gathered < full:
-            batches, due = partitions * size / (gathered * partitions), partitions
-        else:
-            rounds = slices if lingers_out else 1.0
-            share = size / partitions / rounds
-            batches = (
-                partitions * rounds * (math.ceil(share / full) if lingers_out else share / full)
-            )
-            due = min(slice_bytes / full, partitions)
-        waits_s = min(gathered, full) * partitions / rate
-    brokers = job.brokers * (
-        1 - (1 - partitions / job.partitions) ** (job.partitions / job.brokers)
-    )
-    # What is due at one time goes together: a request for every broker that has some of it.
-    per_request = max(1.0, due / _distinct(brokers, due)) if brokers > 1 else max(1.0, due)
-    per_request = min(per_request, max(1.0, partitions / brokers))
-    per_request = max(1.0, min(per_request, settings.request_bytes * batches / size))
-    waiting = max(slice_bytes, rate * (waits_s + job.round_trip_s))
+        flow = _side_by_side(partitions, size, rate, settings)
+    missed = (1 - flow.partitions / job.partitions) ** (job.partitions / job.brokers)
+    brokers = job.brokers * (1 - missed)
+    # What is due at one time goes together: a request for every broker that has some of it, with
+    # one batch of a partition at most.
+    per_request = flow.due / _distinct(brokers, flow.due) if brokers > 1 else flow.due
+    most = min(flow.partitions / brokers, settings.request_bytes * flow.batches / size)
+    waiting = max(slice_bytes, rate * (flow.waits_s + job.round_trip_s))
     return Producer(
-        partitions,
-        brokers,
-        batches,
-        size / batches,
-        batches / per_request,
-        min(waiting + slice_bytes, settings.memory_bytes),
+        partitions=flow.partitions,
+        brokers=brokers,
+        batches=flow.batches,
+        batch_bytes=size / flow.batches,
+        requests=flow.batches / max(1.0, min(per_request, most)),
+        memory_bytes=min(waiting + slice_bytes, settings.memory_bytes),
     )
+
+
+class _Flow(NamedTuple):
+    """How rows become batches; `due`: batches that are to be sent at the same time."""
+
+    partitions: float
+    batches: float
+    due: float
+    waits_s: float
+
+
+def _one_after_another(job: Job, size: float, rate: float, settings: Settings) -> _Flow:
+    """Fill a batch of one partition, then one of another; the last of a slice stays open."""
+    slice_bytes = min(size, settings.slice_bytes)
+    slices, filled = size / slice_bytes, slice_bytes / settings.full_bytes
+    lingers_out = slice_bytes / rate >= settings.linger_s
+    batches = slices * math.ceil(filled) if lingers_out else max(1.0, slices * filled)
+    partitions = _distinct(job.partitions, batches)
+    return _Flow(partitions, batches, min(filled, partitions), settings.linger_s)
+
+
+def _side_by_side(partitions: float, size: float, rate: float, settings: Settings) -> _Flow:
+    """Fill a batch of every partition at once, until they are full or have lingered."""
+    slice_bytes, full = min(size, settings.slice_bytes), settings.full_bytes
+    # Slices come whole, and the one that comes as the linger ends is not in the batch.
+    slices = max(1, math.ceil(settings.linger_s * rate / slice_bytes))
+    gathered = min(slices * slice_bytes, size) / partitions
+    waits_s = min(gathered, full) * partitions / rate
+    if gathered < full:
+        return _Flow(partitions, size / gathered, partitions, waits_s)
+    # The last batch of a slice that lingers out, or of the task, is as it is.
+    lingers_out = slice_bytes / rate >= settings.linger_s
+    ends = size / slice_bytes if lingers_out else 1.0
+    batches = partitions * ends * math.ceil(size / partitions / ends / full)
+    return _Flow(partitions, batches, min(slice_bytes / full, partitions), waits_s)
 
 
 def _distinct(places: float, draws: float) -> float:

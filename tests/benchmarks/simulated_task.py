@@ -108,9 +108,9 @@ class SimulatedTask:
         cuts, encoded = encode_rows(grouped, accumulator.hold(grouped.targets))
         accumulator.append(grouped.targets, cuts, encoded, producer.now)
         accumulator.let_go(grouped.targets)
-        accumulator.give_back(reserved)
         taken = accumulator.buffer_memory_bytes - accumulator.available_bytes
         self.seen.memory_bytes = max(self.seen.memory_bytes, taken)
+        accumulator.give_back(reserved)
 
     def _load(self, name: str, topic: TopicMetadata) -> TopicLoad:
         producer = self._producer

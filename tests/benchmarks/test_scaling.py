@@ -62,7 +62,8 @@ def test_the_model_says_what_a_real_producer_does(
     assert sum(seen.batch_sizes) / batches == pytest.approx(expected.batch_bytes, rel=0.15)
     # When batches fill at the same moment is chance, and decides which go together.
     assert expected.requests / 2 < seen.requests < expected.requests * 2
-    assert expected.memory_bytes / 2 < seen.memory_bytes < expected.memory_bytes * 1.5
+    # The model's memory is the most: as if no later row filled a batch before it has lingered.
+    assert expected.memory_bytes / 3 < seen.memory_bytes < expected.memory_bytes * 1.2
 
 
 def test_the_document_has_the_models_figures() -> None:
