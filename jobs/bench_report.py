@@ -138,7 +138,7 @@ def print_table(name: str, measured: Measured) -> None:
     """Print a cell's table, and who is not in it."""
     table = Table(title=f"{name}: {measured.cell}", title_justify="left")
     for number, heading in enumerate(_HEADINGS):
-        table.add_column(heading, justify="right" if number else "left")
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
     for row in rows_of(measured.results):
         table.add_row(*_texts(row))
     Console(width=_WIDTH).print(table)
