@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psutil
 
@@ -35,6 +35,17 @@ class Usage:
         )
 
 
+_Key = tuple[int, float]
+
+
+class _Process(NamedTuple):
+    """The CPU seconds of a process and of the children that it has reaped, by what they are."""
+
+    parent: _Key | None
+    jvm: float
+    python: float
+
+
 class Meter:
     """Reads what Spark's processes on this machine use, and brokers by their process ids."""
 
@@ -44,24 +55,38 @@ class Meter:
         # spark-submit makes the JVM the parent of this process and of the Python workers.
         parent = self._driver.parent()
         self._root = parent if parent is not None and parent.name() == "java" else self._driver
+        self._last: dict[_Key, _Process] = {}
+        self._ended_jvm = self._ended_python = 0.0
 
     def read(self) -> Usage:
-        """Give the CPU seconds used so far."""
-        jvm = python = 0.0
+        """Give the CPU seconds used so far; what ended processes used stays in it."""
+        found: dict[_Key, _Process] = {}
         for process in (self._root, *self._root.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                ended = times.children_user + times.children_system
-                if process.name() == "java":
-                    jvm += times.user + times.system
-                    python += ended
-                else:
-                    python += times.user + times.system
-                    # The only processes that the driver starts and waits for are JVMs.
-                    jvm += ended if process == self._driver else 0.0
-                    python += 0.0 if process == self._driver else ended
+                found[_key(process)] = self._look_at(process)
+        for key, gone in self._last.items():
+            # Who has ended is in what its parent has reaped, unless the parent ended as well.
+            if key not in found and gone.parent not in found:
+                self._ended_jvm += gone.jvm
+                self._ended_python += gone.python
+        self._last = found
         brokers = [broker.cpu_times() for broker in self._brokers]
-        return Usage(jvm, python, sum(times.user + times.system for times in brokers))
+        return Usage(
+            self._ended_jvm + sum(process.jvm for process in found.values()),
+            self._ended_python + sum(process.python for process in found.values()),
+            sum(times.user + times.system for times in brokers),
+        )
+
+    def _look_at(self, process: Any) -> _Process:  # noqa: ANN401 - psutil has no types
+        times, parent = process.cpu_times(), process.parent()
+        own, reaped = times.user + times.system, times.children_user + times.children_system
+        of = None if parent is None else _key(parent)
+        if process.name() == "java":
+            return _Process(of, own, reaped)
+        if process == self._driver:
+            # The only processes that the driver starts and waits for are JVMs.
+            return _Process(of, reaped, own)
+        return _Process(of, 0.0, own + reaped)
 
     def forget_peaks(self) -> None:
         """Let every worker's peak of memory begin at what it has now."""
@@ -91,3 +116,8 @@ class Meter:
                 if process != self._driver and "python" in process.name():
                     found.append(process)
         return found
+
+
+def _key(process: Any) -> _Key:  # noqa: ANN401 - psutil has no types
+    """Give what tells a process from a later one with the same number."""
+    return process.pid, process.create_time()

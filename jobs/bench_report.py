@@ -23,10 +23,8 @@ else:
     import bench_turns
 
 _WIDTH: Final = 150
-_HEADINGS: Final = (
-    "", "rows/s to R2t", "CPU a row to R2t", "k rows/s", "ms", "CPU µs a row: JVM", "Python",
-    "broker", "worker's peak MB", "log bytes a row", "rows",
-)  # fmt: skip
+# Jobs of fewer rows are told by the time and CPU of a job, not of a row.
+_FEW_ROWS: Final = 20_000
 _NONE: Final = "-"
 
 
@@ -66,9 +64,9 @@ class Row:
     cpu_ratio: Spread | None
     rate: Spread
     milliseconds: Spread
-    jvm_us: float
-    python_us: float
-    broker_us: float
+    jvm_s: float
+    python_s: float
+    broker_s: float
     peak_mb: float | None
     log_bytes_per_row: float | None
     rows: int
@@ -97,7 +95,7 @@ def _row(
     peaks = [turn.peak_mb for turn in result.turns if turn.peak_mb is not None]
 
     def cpu(part: Callable[[bench_turns.Turn], float]) -> float:
-        return statistics.median(map(part, result.turns)) * 1e6 / result.rows
+        return statistics.median(map(part, result.turns))
 
     return Row(
         name=result.name,
@@ -105,9 +103,9 @@ def _row(
         cpu_ratio=cpu_ratio,
         rate=Spread.of(rates),
         milliseconds=Spread.of([turn.seconds * 1e3 for turn in result.turns]),
-        jvm_us=cpu(lambda turn: turn.cpu.jvm),
-        python_us=cpu(lambda turn: turn.cpu.python),
-        broker_us=cpu(lambda turn: turn.cpu.broker),
+        jvm_s=cpu(lambda turn: turn.cpu.jvm),
+        python_s=cpu(lambda turn: turn.cpu.python),
+        broker_s=cpu(lambda turn: turn.cpu.broker),
         peak_mb=max(peaks, default=None),
         log_bytes_per_row=None if result.log_bytes is None else result.log_bytes / result.rows,
         rows=result.rows,
@@ -118,16 +116,32 @@ def _client(turn: bench_turns.Turn) -> float:
     return turn.cpu.jvm + turn.cpu.python
 
 
-def _texts(row: Row) -> list[str]:
+def _headings(cell: bench_cells.Cell) -> list[str]:
+    is_small = cell.rows <= _FEW_ROWS
+    return [
+        "",
+        "rows/s to R2t",
+        "CPU a row to R2t",
+        "ms a job" if is_small else "k rows/s",
+        f"CPU {'ms a job' if is_small else 'µs a row'}: JVM",
+        "Python",
+        "broker",
+        "worker's peak MB",
+        "log bytes a row",
+        "rows",
+    ]
+
+
+def _texts(cell: bench_cells.Cell, row: Row) -> list[str]:
+    is_small = cell.rows <= _FEW_ROWS
+    rate = row.milliseconds if is_small else Spread(*(v / 1e3 for v in asdict(row.rate).values()))
+    unit = 1e3 if is_small else 1e6 / row.rows
     return [
         row.name,
         _NONE if row.rate_ratio is None else row.rate_ratio.text(2, "x"),
         _NONE if row.cpu_ratio is None else row.cpu_ratio.text(2, "x"),
-        Spread(*(v / 1e3 for v in asdict(row.rate).values())).text(1),
-        row.milliseconds.text(0),
-        f"{row.jvm_us:,.2f}",
-        f"{row.python_us:,.2f}",
-        f"{row.broker_us:,.2f}",
+        rate.text(0 if rate.low >= 100 else 1),
+        *(f"{cpu * unit:,.2f}" for cpu in (row.jvm_s, row.python_s, row.broker_s)),
         _NONE if row.peak_mb is None else f"{row.peak_mb:,.0f}",
         _NONE if row.log_bytes_per_row is None else f"{row.log_bytes_per_row:,.1f}",
         f"{row.rows:,}",
@@ -137,10 +151,10 @@ def _texts(row: Row) -> list[str]:
 def print_table(name: str, measured: Measured) -> None:
     """Print a cell's table, and who is not in it."""
     table = Table(title=f"{name}: {measured.cell}", title_justify="left")
-    for number, heading in enumerate(_HEADINGS):
+    for number, heading in enumerate(_headings(measured.cell)):
         table.add_column(heading, justify="right" if number else "left", overflow="fold")
     for row in rows_of(measured.results):
-        table.add_row(*_texts(row))
+        table.add_row(*_texts(measured.cell, row))
     Console(width=_WIDTH).print(table)
     for result in _left_out(measured.results):
         print(f"  {result.name} not run: {result.not_run}")
@@ -171,9 +185,10 @@ def _markdown(cells: Mapping[str, Measured], about: Mapping[str, Any]) -> Iterat
     yield from (f"- {name}: {value}" for name, value in about.items())
     for name, one in cells.items():
         yield f"\n## {name}\n\n{one.cell}\n"
-        yield f"| {' | '.join(_HEADINGS)} |"
-        yield "|---" * len(_HEADINGS) + "|"
-        yield from (f"| {' | '.join(_texts(row))} |" for row in rows_of(one.results))
+        headings = _headings(one.cell)
+        yield f"| {' | '.join(headings)} |"
+        yield "|---" * len(headings) + "|"
+        yield from (f"| {' | '.join(_texts(one.cell, row))} |" for row in rows_of(one.results))
         left_out = [f"{result.name} ({result.not_run})" for result in _left_out(one.results)]
         if left_out:
             yield f"\nNot run: {'; '.join(left_out)}."
