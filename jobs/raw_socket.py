@@ -1,8 +1,8 @@
 """The broker's ceiling: record batches encoded beforehand, written to blocking sockets.
 
-Nothing is read, encoded or compressed while the clock runs, so what this reaches is what the broker
-takes from this machine. Batch size, acks and requests in flight are the sink's. One connection per
-task, each with its share of the partitions; the topic's partitions must be led by one broker.
+Nothing is read, encoded or compressed while the clock runs, so what this reaches is what brokers
+take from this machine. Batch size, acks and requests in flight are the sink's. Every connection has
+partitions of its own, of one leader.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from spark_kafka_sink.model import NO_PRODUCER_ID
 from spark_kafka_sink.records.batch import NO_SEQUENCE, BatchInfo, batch_header
-from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.serde.columns import read_rows
 from spark_kafka_sink.wire.frames import decode_response, encode_request
 from spark_kafka_sink.wire.messages import (
     PRODUCE,
@@ -35,6 +35,7 @@ from spark_kafka_sink.wire.primitives import Buffer, Records
 
 _VERSION: Final = 9
 _IN_FLIGHT: Final = 5
+_REQUEST_BYTES: Final = 1024 * 1024
 _TIMEOUT_MS: Final = 30_000
 _INT32 = struct.Struct(">i")
 
@@ -48,19 +49,19 @@ class EncodedBatch:
     size_bytes: int
 
 
-def encoded_batch(
-    keys: Sequence[bytes], values: Sequence[bytes], compression: str, now_ms: int
-) -> EncodedBatch:
-    """Encode records as one batch; no key where `keys` is empty."""
-    count = len(values)
-    columns = RecordColumns.of(
-        key=BinaryColumn.of(pa.array(keys, pa.binary())) if keys else None,
-        value=BinaryColumn.of(pa.array(values, pa.binary())),
-        headers=None,
-        timestamps_ms=np.full(count, now_ms),
-    )
-    rows = np.arange(count)
-    encoded = encode(columns, rows, rows, np.zeros(count, np.int64))
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one connection writes to: partitions that the broker at `address` leads."""
+
+    address: tuple[str, int]
+    partitions: Sequence[int]
+
+
+def batch_of(rows: pa.RecordBatch, compression: str, now_ms: int) -> EncodedBatch:
+    """Encode rows with the sink's columns as one batch."""
+    count = rows.num_rows
+    columns = read_rows(rows, "any", now_ms).columns
+    encoded = encode(columns, np.arange(count), np.arange(count), np.zeros(count, np.int64))
     section = encoded.buffer[int(encoded.offsets[0]) : int(encoded.offsets[-1])]
     packing = codec(compression)
     pieces = packing([section])
@@ -69,26 +70,25 @@ def encoded_batch(
     return EncodedBatch(count, (header, *pieces), len(header) + sum(map(len, pieces)))
 
 
-def write(
-    address: tuple[str, int], topic: str, partitions: int, batch: EncodedBatch, records: int,
-    connections: int,
-) -> float:  # fmt: skip
+def write(shares: Sequence[Share], topic: str, batch: EncodedBatch, records: int) -> float:
     """Write at least `records` records and give the seconds until the last was acknowledged.
 
     Raises OSError, and RuntimeError for an answer that is an error.
     """
     batches = -(-records // batch.records)
-    shares = [batches // connections + (n < batches % connections) for n in range(connections)]
+    counts = [batches // len(shares) + (n < batches % len(shares)) for n in range(len(shares))]
     failures: list[BaseException] = []
 
-    def run(number: int) -> None:
+    def run(share: Share, count: int) -> None:
         try:
-            mine = list(range(number, partitions, connections)) or [0]
-            _write_share(address, topic, mine, batch, shares[number])
+            _write_share(share, topic, batch, count)
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread below
             failures.append(error)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(connections)]
+    threads = [
+        threading.Thread(target=run, args=(share, count))
+        for share, count in zip(shares, counts, strict=True)
+    ]
     started = time.perf_counter()
     for thread in threads:
         thread.start()
@@ -99,29 +99,34 @@ def write(
     return time.perf_counter() - started
 
 
-def _write_share(
-    address: tuple[str, int], topic: str, partitions: list[int], batch: EncodedBatch, batches: int
-) -> None:
-    with socket.create_connection(address) as connection:
+def _write_share(share: Share, topic: str, batch: EncodedBatch, batches: int) -> None:
+    # A request has a batch for each of some partitions, as many as are a megabyte.
+    together = max(1, min(len(share.partitions), _REQUEST_BYTES // batch.size_bytes))
+    groups = [
+        share.partitions[first : first + together]
+        for first in range(0, len(share.partitions), together)
+    ]
+    with socket.create_connection(share.address) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        frames = [_frame(topic, partition, batch) for partition in partitions]
-        in_flight = 0
-        for number in range(batches):
+        in_flight = turn = 0
+        while batches:
+            group = groups[turn % len(groups)][:batches]
             if in_flight == _IN_FLIGHT:
                 _read_answer(connection)
                 in_flight -= 1
-            _send(connection, frames[number % len(frames)])
+            _send(connection, _frame(topic, group, batch))
+            batches -= len(group)
             in_flight += 1
+            turn += 1
         for _ in range(in_flight):
             _read_answer(connection)
 
 
-def _frame(topic: str, partition: int, batch: EncodedBatch) -> list[Buffer]:
+def _frame(topic: str, partitions: Sequence[int], batch: EncodedBatch) -> list[Buffer]:
     records = Records(batch.buffers, batch.size_bytes)
-    data = TopicProduceData(
-        name=topic, partition_data=[PartitionProduceData(index=partition, records=records)]
-    )
-    request = ProduceRequest(acks=-1, timeout_ms=_TIMEOUT_MS, topic_data=[data])
+    data = [PartitionProduceData(index=partition, records=records) for partition in partitions]
+    topics = [TopicProduceData(name=topic, partition_data=data)]
+    request = ProduceRequest(acks=-1, timeout_ms=_TIMEOUT_MS, topic_data=topics)
     return encode_request(PRODUCE, _VERSION, 0, "raw-socket", request)
 
 

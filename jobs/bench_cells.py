@@ -1,0 +1,103 @@
+"""What the benchmark measures, as data: the cells (rows, and where they go) and the contenders.
+
+Owns the matrix and nothing that runs. A cell is measured by all contenders that can write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+BASELINE: Final = "R2t"
+# The sink whose benchmark this is: without it, there is nothing to report.
+OURS: Final = "R1"
+HEADERS: Final = (("trace-id", 16), ("producer", 16))
+_USUAL_PARTITIONS: Final = 12
+TUNED: Final = {"linger.ms": "50", "batch.size": "1048576", "buffer.memory": "268435456"}
+
+
+class Kind(Enum):
+    """How a cell's turns are taken."""
+
+    WARM = "warm"
+    """Jobs over cached rows in one session, after a round that is not counted."""
+    COLD = "cold"
+    """Every job in a session just made, with Python workers just made; the JVM is a warm one."""
+    STREAM = "stream"
+    """Micro-batches of one stream, written inside foreachBatch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """The rows of a job or micro-batch, and the topic they go to."""
+
+    rows: int
+    value_bytes: int = 100
+    key_bytes: int = 16
+    headers: bool = False
+    partitions: int = _USUAL_PARTITIONS
+    compression: str = "none"
+    kind: Kind = Kind.WARM
+
+    def __str__(self) -> str:
+        key = f"keys of {self.key_bytes} bytes" if self.key_bytes else "no keys"
+        headers = f", {len(HEADERS)} headers" if self.headers else ""
+        return (
+            f"{self.rows:,} rows, values of {self.value_bytes:,} bytes, {key}{headers}, "
+            f"{self.partitions:,} partitions, compression {self.compression}, {self.kind.value}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A way to write rows; `share` of a cell's rows are enough for one that is slow."""
+
+    what: str
+    share: float = 1.0
+    in_spark: bool = True
+
+
+CONTENDERS: Final[Mapping[str, Contender]] = {
+    "R0": Contender("raw sockets, batches encoded beforehand", in_spark=False),
+    "R1": Contender("this sink, nothing set but brokers and topic"),
+    "R1h": Contender("a Python writer that discards: the hop from the JVM alone"),
+    "noop": Contender("Spark's noop sink: reading the cached rows alone"),
+    "R2": Contender("Spark's JVM sink, nothing set but brokers and topic"),
+    "R2t": Contender("Spark's JVM sink, linger.ms 50, batch.size 1 MiB, buffer.memory 256 MiB"),
+    "R3": Contender("confluent-kafka, row by row in an Arrow writer", share=0.2),
+    "R4": Contender("kafka-python, row by row in an Arrow writer", share=0.02),
+    "R6": Contender("kafka-producer-perf-test, settings of R2t", in_spark=False),
+    "R8": Contender("arrow-kafka-pyo3, Avro, linger.ms 50, batch.size 1 MiB", share=0.2),
+}
+
+# Rows for about a second or more of work on two cores, by the size of a value.
+_SIZES: Final = {"100B": (100, 3_000_000), "1KB": (1000, 500_000), "10KB": (10_000, 60_000)}
+_CODECS: Final = ("none", "lz4", "zstd", "snappy")
+_PARTITIONS: Final = (1, 12, 100, 1000)
+
+
+def _cells() -> dict[str, Cell]:
+    found: dict[str, Cell] = {}
+    for size, (value_bytes, rows) in _SIZES.items():
+        for codec in _CODECS:
+            name = size if codec == "none" else f"{size}-{codec}"
+            found[name] = Cell(rows=rows, value_bytes=value_bytes, compression=codec)
+        found[f"{size}-nokey"] = Cell(rows=rows, value_bytes=value_bytes, key_bytes=0)
+        for count in _PARTITIONS:
+            if count != _USUAL_PARTITIONS:
+                name = f"{size}-{count}p"
+                found[name] = Cell(rows=rows, value_bytes=value_bytes, partitions=count)
+        found[f"{size}-headers"] = Cell(rows=rows, value_bytes=value_bytes, headers=True)
+    found["1row"] = Cell(rows=1)
+    found["1000rows"] = Cell(rows=1000)
+    found["cold"] = Cell(rows=100_000, kind=Kind.COLD)
+    found["cold-1000p"] = Cell(rows=3_000_000, partitions=1000, kind=Kind.COLD)
+    found["stream"] = Cell(rows=10_000, kind=Kind.STREAM)
+    return found
+
+
+CELLS: Final[Mapping[str, Cell]] = _cells()
+# About a quarter of an hour on two quiet cores.
+CORE: Final = ("100B", "1KB", "10KB", "100B-nokey", "1KB-lz4", "1KB-zstd", "1row", "cold", "stream")

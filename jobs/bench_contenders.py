@@ -1,0 +1,193 @@
+"""How each contender writes a cell's rows to a topic, and why one cannot.
+
+Every contender has the same acks, idempotence (but R0, which has no producer id) and compression.
+What R0 and R6 send is taken from the cell's own rows before the clock runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, SparkSession
+
+if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
+    from jobs import bench_cells, bench_topics, bench_writers, raw_socket
+else:
+    import bench_cells
+    import bench_topics
+    import bench_writers
+    import raw_socket
+
+# Writes the rows of a frame, which are so many, to a topic; gives the seconds where only the
+# contender knows them.
+Write = Callable[[DataFrame, str, int], float | None]
+
+_BATCH_BYTES: Final = 512 * 1024
+_PAYLOAD_BYTES: Final = 16 * 1024 * 1024
+_PERF_TEST: Final = "org.apache.kafka.tools.ProducerPerformance"
+_PERF_RESULT: Final = re.compile(r"(\d+) records sent, ([\d.]+) records/sec")
+_JVM_SINK: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+
+
+class NotRunError(Exception):
+    """Why a contender cannot write a cell, in a few words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What contenders need: a session, a cell, some of its rows, and where to write."""
+
+    spark: SparkSession
+    cell: bench_cells.Cell
+    sample: DataFrame
+    bootstrap: str
+    topics: bench_topics.Topics
+    registry: str
+    kafka_libs: Path | None
+
+
+def prepare(spark: SparkSession) -> None:
+    """Make the Python contenders known to a session and to its workers."""
+    spark.sparkContext.addPyFile(str(Path(__file__).with_name("bench_writers.py")))
+    for source in bench_writers.SOURCES:
+        spark.dataSource.register(source)
+
+
+def write_of(name: str, setting: Setting) -> Write:
+    """Give how a contender writes. Raises NotRunError."""
+    return _BUILDERS[name](setting)
+
+
+def _spark_writer(source: str, options: dict[str, str]) -> Write:
+    def write(frame: DataFrame, topic: str, _rows: int) -> None:
+        frame.write.format(source).mode("append").options(**options, topic=topic).save()
+
+    return write
+
+
+def _noop(_setting: Setting) -> Write:
+    return lambda frame, _topic, _rows: frame.write.format("noop").mode("append").save()
+
+
+def _kafka_options(setting: Setting) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": setting.bootstrap,
+        "kafka.compression.type": setting.cell.compression,
+    }
+
+
+def _ours(setting: Setting) -> Write:
+    return _spark_writer("pykafka", _kafka_options(setting))
+
+
+def _jvm_sink(setting: Setting, *, tuned: bool) -> Write:
+    jvm = setting.spark._jvm  # noqa: SLF001 - the way to ask for a class
+    try:
+        if jvm is None:
+            raise NotRunError("a Connect session has no JVM to ask")
+        loader = jvm.Thread.currentThread().getContextClassLoader()
+        jvm.java.lang.Class.forName(_JVM_SINK, True, loader)  # noqa: FBT003 - Java's signature
+    except Py4JError:
+        raise NotRunError("its jars are not on Spark's class path (--jars)") from None
+    settings = bench_cells.TUNED if tuned else {}
+    options = {f"kafka.{name}": value for name, value in settings.items()}
+    return _spark_writer("kafka", _kafka_options(setting) | options)
+
+
+def _python_writer(module: str | None, source: type, setting: Setting) -> Write:
+    if module is not None and importlib.util.find_spec(module) is None:
+        raise NotRunError(f"the Python module {module} is not installed")
+    options = {
+        "bootstrap": setting.bootstrap,
+        "compression": setting.cell.compression,
+        "registry": setting.registry,
+    }
+    return _spark_writer(source.format_name, options)  # type: ignore[attr-defined]
+
+
+def _arrow_kafka(setting: Setting) -> Write:
+    if setting.cell.headers:
+        raise NotRunError("its headers are the same for all rows")
+    return _python_writer("arrow_kafka_pyo3", bench_writers.ArrowKafkaSource, setting)
+
+
+def _raw_socket(setting: Setting) -> Write:
+    cell, tasks = setting.cell, setting.spark.sparkContext.defaultParallelism
+    rows = _arrow_rows(setting.sample, cell, 4 * _BATCH_BYTES)
+    now_ms = round(time.time() * 1000)
+    whole = raw_socket.batch_of(rows, cell.compression, now_ms)
+    fitting = whole.records * _BATCH_BYTES // whole.size_bytes
+    if cell.key_bytes:
+        # A task's rows go to all partitions, and no batch can have more than its share.
+        fitting = min(fitting, -(-cell.rows // (tasks * cell.partitions)))
+    fitting = max(1, min(fitting, rows.num_rows))
+    batch = raw_socket.batch_of(rows.slice(0, fitting), cell.compression, now_ms)
+
+    def write(_frame: DataFrame, topic: str, count: int) -> float:
+        return raw_socket.write(setting.topics.shares(topic, tasks), topic, batch, count)
+
+    return write
+
+
+def _arrow_rows(frame: DataFrame, cell: bench_cells.Cell, size_bytes: int) -> pa.RecordBatch:
+    count = max(1, size_bytes // (cell.value_bytes + cell.key_bytes + 10))
+    table = frame.limit(count).toArrow().combine_chunks()
+    return table.to_batches()[0]
+
+
+def _perf_test(setting: Setting) -> Write:
+    cell, libs = setting.cell, setting.kafka_libs
+    if cell.key_bytes or cell.headers:
+        raise NotRunError("it sends neither keys nor headers")
+    if cell.kind is bench_cells.Kind.STREAM:
+        raise NotRunError("it starts a JVM of its own for every micro-batch")
+    if libs is None or not any(libs.glob("kafka-tools-*.jar")):
+        raise NotRunError("--kafka-libs names no folder with Kafka's jars")
+    if shutil.which("java") is None:
+        raise NotRunError("there is no java on the PATH")
+    settings = bench_cells.TUNED | {
+        "bootstrap.servers": setting.bootstrap,
+        "compression.type": cell.compression,
+    }
+    values = _arrow_rows(setting.sample, cell, _PAYLOAD_BYTES).column("value").to_pylist()
+    command = ["java", "-Xmx1g", "-cp", f"{libs}/*", _PERF_TEST, "--throughput", "-1"]
+    command += ["--command-property", *(f"{name}={value}" for name, value in settings.items())]
+
+    def write(_frame: DataFrame, topic: str, count: int) -> float:
+        with tempfile.NamedTemporaryFile(prefix="bench-payload-") as payload:
+            payload.write(b"\n".join(values))
+            payload.flush()
+            this = ["--topic", topic, "--num-records", str(count), "--payload-file", payload.name]
+            done = subprocess.run([*command, *this], capture_output=True, text=True, check=False)  # noqa: S603 - no shell
+        results = _PERF_RESULT.findall(done.stdout)
+        if done.returncode or not results or int(results[-1][0]) != count:
+            raise RuntimeError(f"kafka-producer-perf-test: {(done.stderr or done.stdout)[-300:]}")
+        return count / float(results[-1][1])
+
+    return write
+
+
+_BUILDERS: Final[dict[str, Callable[[Setting], Write]]] = {
+    "R0": _raw_socket,
+    "R1": _ours,
+    "R1h": functools.partial(_python_writer, None, bench_writers.DiscardSource),
+    "noop": _noop,
+    "R2": functools.partial(_jvm_sink, tuned=False),
+    "R2t": functools.partial(_jvm_sink, tuned=True),
+    "R3": functools.partial(_python_writer, "confluent_kafka", bench_writers.ConfluentKafkaSource),
+    "R4": functools.partial(_python_writer, "kafka", bench_writers.KafkaPythonSource),
+    "R6": _perf_test,
+    "R8": _arrow_kafka,
+}

@@ -1,0 +1,123 @@
+"""CPU seconds and peak memory of this machine's processes: the JVM, Python workers, brokers.
+
+Only what runs on this machine is seen: with executors or brokers elsewhere, their share is missing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import psutil
+
+_MEGABYTE: Final = 1_000_000
+# Written to clear_refs, it makes the process's peak of resident memory begin anew.
+_RESET_PEAK: Final = "5"
+_PATIENCE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU seconds, by who used them."""
+
+    jvm: float
+    python: float
+    broker: float
+
+    def since(self, before: Usage) -> Usage:
+        """Give what was used since an earlier reading."""
+        return Usage(
+            self.jvm - before.jvm, self.python - before.python, self.broker - before.broker
+        )
+
+
+_Key = tuple[int, float]
+
+
+class _Process(NamedTuple):
+    """The CPU seconds of a process and of the children that it has reaped, by what they are."""
+
+    parent: _Key | None
+    jvm: float
+    python: float
+
+
+class Meter:
+    """Reads what Spark's processes on this machine use, and brokers by their process ids."""
+
+    def __init__(self, broker_pids: Sequence[int]) -> None:
+        self._driver = psutil.Process(os.getpid())
+        self._brokers = [psutil.Process(pid) for pid in broker_pids]
+        # spark-submit makes the JVM the parent of this process and of the Python workers.
+        parent = self._driver.parent()
+        self._root = parent if parent is not None and parent.name() == "java" else self._driver
+        self._last: dict[_Key, _Process] = {}
+        self._ended_jvm = self._ended_python = 0.0
+
+    def read(self) -> Usage:
+        """Give the CPU seconds used so far; what ended processes used stays in it."""
+        found: dict[_Key, _Process] = {}
+        for process in (self._root, *self._root.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                found[_key(process)] = self._look_at(process)
+        for key, gone in self._last.items():
+            # Who has ended is in what its parent has reaped, unless the parent ended as well.
+            if key not in found and gone.parent not in found:
+                self._ended_jvm += gone.jvm
+                self._ended_python += gone.python
+        self._last = found
+        brokers = [broker.cpu_times() for broker in self._brokers]
+        return Usage(
+            self._ended_jvm + sum(process.jvm for process in found.values()),
+            self._ended_python + sum(process.python for process in found.values()),
+            sum(times.user + times.system for times in brokers),
+        )
+
+    def _look_at(self, process: Any) -> _Process:  # noqa: ANN401 - psutil has no types
+        times, parent = process.cpu_times(), process.parent()
+        own, reaped = times.user + times.system, times.children_user + times.children_system
+        of = None if parent is None else _key(parent)
+        if process.name() == "java":
+            return _Process(of, own, reaped)
+        if process == self._driver:
+            # The only processes that the driver starts and waits for are JVMs.
+            return _Process(of, reaped, own)
+        return _Process(of, 0.0, own + reaped)
+
+    def forget_peaks(self) -> None:
+        """Let every worker's peak of memory begin at what it has now."""
+        for worker in self._workers():
+            with suppress(OSError):
+                Path(f"/proc/{worker.pid}/clear_refs").write_text(_RESET_PEAK)
+
+    def peak_mb(self) -> float | None:
+        """Give the largest peak of a worker in megabytes; None where none is seen."""
+        peaks = []
+        for worker in self._workers():
+            with suppress(OSError, StopIteration):
+                status = Path(f"/proc/{worker.pid}/status").read_text().splitlines()
+                line = next(line for line in status if line.startswith("VmHWM:"))
+                peaks.append(int(line.split()[1]) * 1024 / _MEGABYTE)
+        return max(peaks, default=None)
+
+    def wait_until_workers_ended(self) -> None:
+        """Wait for the workers of a session that was stopped."""
+        psutil.wait_procs(self._workers(), timeout=_PATIENCE_S)
+
+    def _workers(self) -> list[Any]:
+        children = self._root.children(recursive=True)
+        found = []
+        for process in children:
+            with suppress(psutil.NoSuchProcess):
+                if process != self._driver and "python" in process.name():
+                    found.append(process)
+        return found
+
+
+def _key(process: Any) -> _Key:  # noqa: ANN401 - psutil has no types
+    """Give what tells a process from a later one with the same number."""
+    return process.pid, process.create_time()

@@ -1,0 +1,243 @@
+"""What the turns come to: ratios first, then rates; as a table, as JSON, and as a plot.
+
+A ratio is taken within a round, contender to baseline, and its median over the rounds is given with
+the range: what slows a machine for a while slows both.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
+    from jobs import bench_cells, bench_turns
+else:
+    import bench_cells
+    import bench_turns
+
+_WIDTH: Final = 150
+# Jobs of fewer rows are told by the time and CPU of a job, not of a row.
+_FEW_ROWS: Final = 20_000
+_NONE: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A cell, and what became of each contender in it."""
+
+    cell: bench_cells.Cell
+    results: Mapping[str, bench_turns.Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median, and between what its values lie."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Give the spread of some values."""
+        return cls(statistics.median(values), min(values), max(values))
+
+    def text(self, digits: int, unit: str = "") -> str:
+        """Give it as text."""
+        median, low, high = (f"{v:,.{digits}f}" for v in (self.median, self.low, self.high))
+        return f"{median}{unit} ({low}-{high})"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A contender's line; what is to the baseline is None without one."""
+
+    name: str
+    rate_ratio: Spread | None
+    cpu_ratio: Spread | None
+    rate: Spread
+    milliseconds: Spread
+    jvm_s: float
+    python_s: float
+    broker_s: float
+    peak_mb: float | None
+    log_bytes_per_row: float | None
+    rows: int
+
+
+def rows_of(results: Mapping[str, bench_turns.Result]) -> list[Row]:
+    """Give the lines of a cell."""
+    base = results.get(bench_cells.BASELINE)
+    base_turns = [] if base is None else base.turns
+    return [_row(result, base, base_turns) for result in results.values() if result.turns]
+
+
+def _row(
+    result: bench_turns.Result,
+    base: bench_turns.Result | None,
+    base_turns: Sequence[bench_turns.Turn],
+) -> Row:
+    rates = [result.rows / turn.seconds for turn in result.turns]
+    rate_ratio = cpu_ratio = None
+    if base is not None and base_turns:
+        pairs = list(zip(result.turns, base_turns, strict=True))
+        share = result.rows / base.rows
+        rate_ratio = Spread.of([share * b.seconds / t.seconds for t, b in pairs])
+        if all(_client(b) > 0 for b in base_turns):
+            cpu_ratio = Spread.of([_client(t) / _client(b) / share for t, b in pairs])
+    peaks = [turn.peak_mb for turn in result.turns if turn.peak_mb is not None]
+
+    def cpu(part: Callable[[bench_turns.Turn], float]) -> float:
+        return statistics.median(map(part, result.turns))
+
+    return Row(
+        name=result.name,
+        rate_ratio=rate_ratio,
+        cpu_ratio=cpu_ratio,
+        rate=Spread.of(rates),
+        milliseconds=Spread.of([turn.seconds * 1e3 for turn in result.turns]),
+        jvm_s=cpu(lambda turn: turn.cpu.jvm),
+        python_s=cpu(lambda turn: turn.cpu.python),
+        broker_s=cpu(lambda turn: turn.cpu.broker),
+        peak_mb=max(peaks, default=None),
+        log_bytes_per_row=None if result.log_bytes is None else result.log_bytes / result.rows,
+        rows=result.rows,
+    )
+
+
+def _client(turn: bench_turns.Turn) -> float:
+    return turn.cpu.jvm + turn.cpu.python
+
+
+def _headings(cell: bench_cells.Cell) -> list[str]:
+    is_small = cell.rows <= _FEW_ROWS
+    return [
+        "",
+        "rows/s to R2t",
+        "CPU a row to R2t",
+        "ms a job" if is_small else "k rows/s",
+        f"CPU {'ms a job' if is_small else 'µs a row'}: JVM",
+        "Python",
+        "broker",
+        "worker's peak MB",
+        "log bytes a row",
+        "rows",
+    ]
+
+
+def _texts(cell: bench_cells.Cell, row: Row) -> list[str]:
+    is_small = cell.rows <= _FEW_ROWS
+    rate = row.milliseconds if is_small else Spread(*(v / 1e3 for v in asdict(row.rate).values()))
+    unit = 1e3 if is_small else 1e6 / row.rows
+    return [
+        row.name,
+        _NONE if row.rate_ratio is None else row.rate_ratio.text(2, "x"),
+        _NONE if row.cpu_ratio is None else row.cpu_ratio.text(2, "x"),
+        rate.text(0 if rate.low >= 100 else 1),
+        *(f"{cpu * unit:,.2f}" for cpu in (row.jvm_s, row.python_s, row.broker_s)),
+        _NONE if row.peak_mb is None else f"{row.peak_mb:,.0f}",
+        _NONE if row.log_bytes_per_row is None else f"{row.log_bytes_per_row:,.1f}",
+        f"{row.rows:,}",
+    ]
+
+
+def print_table(name: str, measured: Measured) -> None:
+    """Print a cell's table, and who is not in it."""
+    table = Table(title=f"{name}: {measured.cell}", title_justify="left")
+    for number, heading in enumerate(_headings(measured.cell)):
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for row in rows_of(measured.results):
+        table.add_row(*_texts(measured.cell, row))
+    Console(width=_WIDTH).print(table)
+    for result in _left_out(measured.results):
+        print(f"  {result.name} not run: {result.not_run}")
+
+
+def _left_out(results: Mapping[str, bench_turns.Result]) -> Iterator[bench_turns.Result]:
+    return (result for result in results.values() if result.not_run is not None)
+
+
+def write(folder: Path, cells: Mapping[str, Measured], about: Mapping[str, Any]) -> None:
+    """Write results.json, results.md and results.png to a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {
+        name: {
+            "cell": asdict(one.cell) | {"kind": one.cell.kind.value},
+            "results": [asdict(result) for result in one.results.values()],
+        }
+        for name, one in cells.items()
+    }
+    text = json.dumps({"about": about, "cells": found}, indent=1)
+    (folder / "results.json").write_text(text + "\n")
+    (folder / "results.md").write_text("\n".join(_markdown(cells, about)) + "\n")
+    _plot(folder / "results.png", cells)
+
+
+def _markdown(cells: Mapping[str, Measured], about: Mapping[str, Any]) -> Iterator[str]:
+    yield "# Results of `jobs/bench.py`\n"
+    yield from (f"- {name}: {value}" for name, value in about.items())
+    for name, one in cells.items():
+        yield f"\n## {name}\n\n{one.cell}\n"
+        headings = _headings(one.cell)
+        yield f"| {' | '.join(headings)} |"
+        yield "|---" * len(headings) + "|"
+        yield from (f"| {' | '.join(_texts(one.cell, row))} |" for row in rows_of(one.results))
+        left_out = [f"{result.name} ({result.not_run})" for result in _left_out(one.results)]
+        if left_out:
+            yield f"\nNot run: {'; '.join(left_out)}."
+
+
+def _plot(path: Path, cells: Mapping[str, Measured]) -> None:
+    import matplotlib as mpl  # noqa: PLC0415 - slow to import, and needed at the end only
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - likewise, and after the backend
+
+    lines = {name: rows_of(one.results) for name, one in cells.items()}
+    figure, axes = plt.subplots(1, 2, figsize=(13, 1.5 + 0.9 * len(lines)), sharey=True)
+    contenders = list(dict.fromkeys(row.name for rows in lines.values() for row in rows))
+    height = 0.85 / max(1, len(contenders))
+    for axis, title, ratio in (
+        (axes[0], "rows/s, to R2t (more is better)", lambda row: row.rate_ratio),
+        (axes[1], "client CPU a row, to R2t (less is better)", lambda row: row.cpu_ratio),
+    ):
+        for number, contender in enumerate(contenders):
+            found = _points(lines.values(), contender, ratio)
+            axis.barh(
+                [cell + (number - len(contenders) / 2) * height for cell, _ in found],
+                [spread.median for _, spread in found],
+                height,
+                label=contender,
+                xerr=[
+                    [spread.median - spread.low for _, spread in found],
+                    [spread.high - spread.median for _, spread in found],
+                ],
+                error_kw={"linewidth": 0.6},
+            )
+        axis.set_xscale("log")
+        axis.axvline(1, color="black", linewidth=0.8)
+        axis.set_title(title)
+    axes[0].set_yticks(range(len(lines)), list(lines))
+    axes[0].invert_yaxis()
+    axes[1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _points(
+    cells: Iterable[Sequence[Row]], contender: str, ratio: Callable[[Row], Spread | None]
+) -> list[tuple[int, Spread]]:
+    return [
+        (number, spread)
+        for number, rows in enumerate(cells)
+        for row in rows
+        if row.name == contender and (spread := ratio(row)) is not None
+    ]

@@ -1,0 +1,114 @@
+"""Topics of the benchmark: made, looked at, deleted. Whatever is left over carries its prefix."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from kafka.admin import KafkaAdminClient
+
+if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
+    from jobs import raw_socket, running
+else:
+    import raw_socket
+    import running
+
+_PREFIX: Final = "pykafka-bench-"
+_PATIENCE_S: Final = 60.0
+_POLL_S: Final = 0.05
+# What turns have written is deleted as they go, so that no disk fills up.
+_KEPT_BYTES: Final = 2 * 1024**3
+_SEGMENT_BYTES: Final = 64 * 1024**2
+
+
+class Contents(NamedTuple):
+    """What is in a topic: records, and the bytes that they take in the leaders' logs."""
+
+    records: int
+    log_bytes: int
+
+
+class Topics:
+    """The calls to a cluster that the benchmark needs besides writing."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+    @contextlib.contextmanager
+    def made(self, partitions: int, *, keep_all: bool = False) -> Iterator[str]:
+        """Give a topic for as long as the `with` block runs; keep_all: delete no record."""
+        name = f"{_PREFIX}{uuid.uuid4().hex[:8]}"
+        kept = -1 if keep_all else max(_KEPT_BYTES // partitions, _SEGMENT_BYTES)
+        config = {"retention.bytes": str(kept), "segment.bytes": str(_SEGMENT_BYTES)}
+        new = NewTopic(name, num_partitions=partitions, config=config)
+        for future in self._admin.create_topics([new]).values():
+            future.result()
+        try:
+            self._wait_for_leaders(name, partitions)
+            yield name
+        finally:
+            for future in self._admin.delete_topics([name]).values():
+                future.result()
+
+    def leaders(self, topic: str) -> dict[tuple[str, int], list[int]]:
+        """Give the partitions of a topic by the address of their leader."""
+        known = self._admin.list_topics(topic, timeout=_PATIENCE_S)
+        found: dict[tuple[str, int], list[int]] = {}
+        for number, partition in known.topics[topic].partitions.items():
+            broker = known.brokers[partition.leader]
+            found.setdefault((str(broker.host), broker.port), []).append(number)
+        return found
+
+    def shares(self, topic: str, connections: int) -> list[raw_socket.Share]:
+        """Divide a topic's partitions among connections, as many for every broker."""
+        return [
+            raw_socket.Share(address, partitions[first::connections])
+            for address, partitions in self.leaders(topic).items()
+            for first in range(min(connections, len(partitions)))
+        ]
+
+    def contents(self, topic: str) -> Contents:
+        """Tell what is in a topic from which nothing was deleted."""
+        return Contents(sum(self._ends(topic)), self._log_bytes(topic))
+
+    def _log_bytes(self, topic: str) -> int:
+        client = KafkaAdminClient(bootstrap_servers=self._bootstrap.split(","))
+        try:
+            brokers = client.describe_log_dirs([topic])
+        finally:
+            client.close()
+        # Of a partition's replicas, the largest one has everything.
+        sizes: dict[int, int] = {}
+        for broker in brokers:
+            for folder in broker["log_dirs"]:
+                for found in folder["topics"]:
+                    for partition in found["partitions"]:
+                        number = partition["partition_index"]
+                        size = partition["partition_size"]
+                        sizes[number] = max(size, sizes.get(number, 0))
+        return sum(sizes.values())
+
+    def _wait_for_leaders(self, topic: str, partitions: int) -> None:
+        """Wait until every partition's leader knows that it is one."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(KafkaException):
+                known = self._admin.list_topics(timeout=_PATIENCE_S).topics.get(topic)
+                if known is not None and len(known.partitions) == partitions:
+                    self._ends(topic)
+                    return
+            time.sleep(_POLL_S)
+        message = f"topic {topic} has no leaders for its {partitions} partitions"
+        raise running.JobError(message)
+
+    def _ends(self, topic: str) -> list[int]:
+        partitions = [number for numbers in self.leaders(topic).values() for number in numbers]
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = {TopicPartition(topic, number): end for number in partitions}
+        return [future.result().offset for future in self._admin.list_offsets(asked).values()]

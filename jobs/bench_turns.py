@@ -1,0 +1,224 @@
+"""Turns: every contender writes the same rows, one after another, round by round.
+
+Owns the order of things and the clock. Round 0 is not counted: it makes every contender warm, and
+writes to a topic of its own, in which its rows are counted and its bytes measured. A contender that
+fails there is left out, with the reason; one that fails later ends the benchmark.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
+    from jobs import bench_cells, bench_contenders, bench_meter, bench_rows, bench_topics, running
+else:
+    import bench_cells
+    import bench_contenders
+    import bench_meter
+    import bench_rows
+    import bench_topics
+    import running
+
+# These write nothing to Kafka.
+_NOT_IN_KAFKA: Final = ("R1h", "noop")
+# Fewer rows than these are written by slow contenders too.
+_FEW_ROWS: Final = 20_000
+_RAISED: Final = re.compile(r"^[\w.]*(?:Error|Exception): (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One measured write."""
+
+    seconds: float
+    cpu: bench_meter.Usage
+    peak_mb: float | None
+
+
+@dataclass(slots=True)
+class Result:
+    """What a contender did in a cell; `log_bytes` are those of round 0."""
+
+    name: str
+    rows: int
+    log_bytes: int | None = None
+    not_run: str | None = None
+    turns: list[Turn] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Bench:
+    """What all cells are measured with; renew_session stops the session and makes a new one."""
+
+    spark: SparkSession
+    renew_session: Callable[[SparkSession], SparkSession]
+    bootstrap: str
+    topics: bench_topics.Topics
+    meter: bench_meter.Meter
+    registry: str
+    kafka_libs: Path | None
+    contenders: Sequence[str]
+    rounds: int
+
+
+class CellRun:
+    """One cell's turns. Raises what a contender raises that took part in round 0."""
+
+    def __init__(self, bench: Bench, cell: bench_cells.Cell) -> None:
+        self._bench = bench
+        self._cell = cell
+        self._frames: dict[int, DataFrame] = {}
+        self.results = {name: Result(name, _rows(cell, name)) for name in bench.contenders}
+
+    def run(self) -> None:
+        """Take all turns."""
+        rounds = {
+            bench_cells.Kind.WARM: self._warm_rounds,
+            bench_cells.Kind.COLD: self._cold_rounds,
+            bench_cells.Kind.STREAM: self._micro_batches,
+        }
+        for result in self.results.values():
+            self._round_zero(result)
+        with self._bench.topics.made(self._cell.partitions) as topic:
+            rounds[self._cell.kind](topic)
+        self._forget_frames()
+
+    @property
+    def _running(self) -> list[str]:
+        return [name for name, result in self.results.items() if result.not_run is None]
+
+    def _order(self, number: int) -> list[str]:
+        """Give the contenders in another order every round: who follows whom may matter."""
+        names = self._running
+        first = number % max(1, len(names))
+        return names[first:] + names[:first]
+
+    def _round_zero(self, result: Result) -> None:
+        if self._cell.kind is bench_cells.Kind.COLD and not _contender(result.name).in_spark:
+            result.not_run = "it has no workers that could be cold"
+            return
+        try:
+            write, frame = self._write_of(result.name), self._frame(result.rows)
+            with self._bench.topics.made(self._cell.partitions, keep_all=True) as topic:
+                write(frame, topic, result.rows)
+                if result.name in _NOT_IN_KAFKA:
+                    return
+                found = self._bench.topics.contents(topic)
+            if found.records < result.rows:
+                result.not_run = f"only {found.records:,} of {result.rows:,} rows arrived"
+            result.log_bytes = found.log_bytes * result.rows // max(1, found.records)
+        except bench_contenders.NotRunError as error:
+            result.not_run = str(error)
+        except (PySparkException, Py4JError, OSError, RuntimeError) as error:
+            result.not_run = _reason(str(getattr(error, "java_exception", error)))
+        finally:
+            reason = "" if result.not_run is None else f" is not run: {result.not_run}"
+            print(f"  round 0: {result.name:4}{reason}", flush=True)
+
+    def _warm_rounds(self, topic: str) -> None:
+        writes = {name: self._write_of(name) for name in self._running}
+        for number in range(1, self._bench.rounds + 1):
+            for name in self._order(number):
+                frame = self._frame(self.results[name].rows)
+                self._turn(name, number, writes[name], frame, topic)
+
+    def _cold_rounds(self, topic: str) -> None:
+        for number in range(1, self._bench.rounds + 1):
+            for name in self._order(number):
+                self._forget_frames()
+                self._bench.spark = self._bench.renew_session(self._bench.spark)
+                self._bench.meter.wait_until_workers_ended()
+                frame = self._frame(self.results[name].rows)
+                self._turn(name, number, self._write_of(name), frame, topic)
+
+    def _micro_batches(self, topic: str) -> None:
+        """Let the micro-batches of one stream be written in turns; the first round warms."""
+        names = self._running
+        writes = {name: self._write_of(name) for name in names}
+        turns = iter([(n, name) for n in range(self._bench.rounds + 1) for name in self._order(n)])
+
+        def write(frame: DataFrame, _number: int) -> None:
+            number, name = next(turns, (0, ""))
+            if not name:
+                return
+            cached = bench_rows.cached(frame)
+            self._turn(name, number, writes[name], cached, topic)
+            cached.unpersist()
+
+        query = (
+            bench_rows.stream(self._bench.spark, self._cell).writeStream.foreachBatch(write).start()
+        )
+        try:
+            while len(self._done()) < len(names):
+                query.awaitTermination(1)  # raises what ended the stream
+        finally:
+            query.stop()
+
+    def _done(self) -> list[str]:
+        rounds = self._bench.rounds
+        return [name for name, result in self.results.items() if len(result.turns) >= rounds]
+
+    def _turn(
+        self, name: str, number: int, write: bench_contenders.Write, frame: DataFrame, topic: str
+    ) -> None:
+        """Take a turn; one of round 0 is not kept."""
+        meter, result = self._bench.meter, self.results[name]
+        meter.forget_peaks()
+        before, started = meter.read(), time.perf_counter()
+        measured = write(frame, topic, result.rows)
+        seconds = time.perf_counter() - started if measured is None else measured
+        turn = Turn(seconds, meter.read().since(before), meter.peak_mb())
+        if number:
+            result.turns.append(turn)
+        rate = f"{result.rows / seconds / 1e3:12,.1f} k rows/s {seconds * 1e3:10,.0f} ms"
+        print(f"  round {number}: {name:4} {rate}", flush=True)
+
+    def _write_of(self, name: str) -> bench_contenders.Write:
+        bench = self._bench
+        setting = bench_contenders.Setting(
+            spark=bench.spark,
+            cell=self._cell,
+            sample=self._frame(self._cell.rows),
+            bootstrap=bench.bootstrap,
+            topics=bench.topics,
+            registry=bench.registry,
+            kafka_libs=bench.kafka_libs,
+        )
+        return bench_contenders.write_of(name, setting)
+
+    def _frame(self, rows: int) -> DataFrame:
+        """Give so many of the cell's rows, kept in Spark's memory."""
+        if rows not in self._frames:
+            numbers = bench_rows.numbers(self._bench.spark, rows)
+            self._frames[rows] = bench_rows.cached(bench_rows.columns(numbers, self._cell, "id"))
+        return self._frames[rows]
+
+    def _forget_frames(self) -> None:
+        for frame in self._frames.values():
+            frame.unpersist()
+        self._frames.clear()
+
+
+def _reason(message: str) -> str:
+    """Give what a Python worker raised, or else what Spark says first."""
+    raised = _RAISED.findall(message)
+    return raised[-1] if raised else running.sentence(message)
+
+
+def _contender(name: str) -> bench_cells.Contender:
+    return bench_cells.CONTENDERS[name]
+
+
+def _rows(cell: bench_cells.Cell, name: str) -> int:
+    if cell.rows <= _FEW_ROWS:
+        return cell.rows
+    return max(_FEW_ROWS, int(cell.rows * _contender(name).share))

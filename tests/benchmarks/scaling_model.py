@@ -1,0 +1,174 @@
+"""What a cluster sees of a job with very many tasks: formulas, by how the rows are laid out.
+
+Every task has a producer of its own with its own connections; tasks know nothing of each other, so
+what one does is multiplied. Numbers are means; nothing here runs or is measured.
+`simulated_task` holds the formulas of one producer against the real state machines.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from spark_kafka_sink.producer.slices import SLICE_BYTES
+from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
+from spark_kafka_sink.spark.options import SINK_DEFAULTS
+
+MEGABYTE: Final = 1_000_000
+
+
+class Layout(Enum):
+    """Which partitions a producer's rows are for, and how many tasks share a producer."""
+
+    KEYED = "keys, as they come"
+    NO_KEYS = "no keys"
+    BY_PARTITION = "keys, rows laid out by partition"
+    SHARED = "keys, one producer for an executor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The producer's settings that matter here; the defaults are the sink's."""
+
+    batch_bytes: int = int(SINK_DEFAULTS["batch.size"])
+    request_bytes: int = int(SINK_DEFAULTS["max.request.size"])
+    memory_bytes: int = int(SINK_DEFAULTS["buffer.memory"])
+    linger_s: float = int(SINK_DEFAULTS["linger.ms"]) / 1000
+    slice_bytes: int = SLICE_BYTES
+
+    @property
+    def full_bytes(self) -> int:
+        """What a batch has of records when it is full."""
+        return self.batch_bytes - RECORD_BATCH_OVERHEAD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job: every executor runs `cores` tasks at once, each with so many bytes to write."""
+
+    executors: int
+    cores: int
+    brokers: int
+    partitions: int
+    task_bytes: float
+    task_bytes_per_s: float
+    round_trip_s: float = 0.002
+    replicas: int = 3
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks run at once."""
+        return self.executors * self.cores
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """What one producer does from its start to its end."""
+
+    partitions: float
+    brokers: float
+    batches: float
+    batch_bytes: float
+    requests: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What all producers together are to one broker, and their memory to an executor."""
+
+    connections: float
+    metadata_requests: float
+    producer_states: float
+    requests_per_s: float
+    batches_per_s: float
+    executor_bytes: float
+
+
+def load(job: Job, layout: Layout, settings: Settings) -> Load:
+    """Give what a broker and an executor have to bear."""
+    one = producer(job, layout, settings)
+    producers = job.executors * (1 if layout is Layout.SHARED else job.cores)
+    # Besides one to each leader, the connection that the producer began with.
+    connections = producers * (one.brokers + 1) / job.brokers
+    megabytes_per_s = job.tasks * job.task_bytes_per_s / MEGABYTE
+    megabytes = one.batches * one.batch_bytes / MEGABYTE
+    return Load(
+        connections=connections,
+        metadata_requests=producers / job.brokers,
+        producer_states=producers * one.partitions * job.replicas / job.brokers,
+        requests_per_s=megabytes_per_s * one.requests / megabytes / job.brokers,
+        batches_per_s=megabytes_per_s * one.batches / megabytes / job.brokers,
+        executor_bytes=one.memory_bytes * producers / job.executors,
+    )
+
+
+def producer(job: Job, layout: Layout, settings: Settings) -> Producer:
+    """Give what one producer does."""
+    together = job.cores if layout is Layout.SHARED else 1
+    size, rate = job.task_bytes * together, job.task_bytes_per_s * together
+    slice_bytes = min(size, settings.slice_bytes)
+    if layout is Layout.NO_KEYS:
+        flow = _one_after_another(job, size, rate, settings)
+    else:
+        partitions = float(job.partitions)
+        if layout is Layout.BY_PARTITION:
+            partitions = max(1.0, job.partitions / job.tasks)
+        flow = _side_by_side(partitions, size, rate, settings)
+    missed = (1 - flow.partitions / job.partitions) ** (job.partitions / job.brokers)
+    brokers = job.brokers * (1 - missed)
+    # What is due at one time goes together: a request for every broker that has some of it, with
+    # one batch of a partition at most.
+    per_request = flow.due / _distinct(brokers, flow.due) if brokers > 1 else flow.due
+    most = min(flow.partitions / brokers, settings.request_bytes * flow.batches / size)
+    waiting = max(slice_bytes, rate * (flow.waits_s + job.round_trip_s))
+    return Producer(
+        partitions=flow.partitions,
+        brokers=brokers,
+        batches=flow.batches,
+        batch_bytes=size / flow.batches,
+        requests=flow.batches / max(1.0, min(per_request, most)),
+        memory_bytes=min(waiting + slice_bytes, settings.memory_bytes),
+    )
+
+
+class _Flow(NamedTuple):
+    """How rows become batches; `due`: batches that are to be sent at the same time."""
+
+    partitions: float
+    batches: float
+    due: float
+    waits_s: float
+
+
+def _one_after_another(job: Job, size: float, rate: float, settings: Settings) -> _Flow:
+    """Fill a batch of one partition, then one of another; the last of a slice stays open."""
+    slice_bytes = min(size, settings.slice_bytes)
+    slices, filled = size / slice_bytes, slice_bytes / settings.full_bytes
+    lingers_out = slice_bytes / rate >= settings.linger_s
+    batches = slices * math.ceil(filled) if lingers_out else max(1.0, slices * filled)
+    partitions = _distinct(job.partitions, batches)
+    return _Flow(partitions, batches, min(filled, partitions), settings.linger_s)
+
+
+def _side_by_side(partitions: float, size: float, rate: float, settings: Settings) -> _Flow:
+    """Fill a batch of every partition at once, until they are full or have lingered."""
+    slice_bytes, full = min(size, settings.slice_bytes), settings.full_bytes
+    # Slices come whole, and the one that comes as the linger ends is not in the batch.
+    slices = max(1, math.ceil(settings.linger_s * rate / slice_bytes))
+    gathered = min(slices * slice_bytes, size) / partitions
+    waits_s = min(gathered, full) * partitions / rate
+    if gathered < full:
+        return _Flow(partitions, size / gathered, partitions, waits_s)
+    # The last batch of a slice that lingers out, or of the task, is as it is.
+    lingers_out = slice_bytes / rate >= settings.linger_s
+    ends = size / slice_bytes if lingers_out else 1.0
+    batches = partitions * ends * math.ceil(size / partitions / ends / full)
+    return _Flow(partitions, batches, min(slice_bytes / full, partitions), waits_s)
+
+
+def _distinct(places: float, draws: float) -> float:
+    """Give how many of some places are met by so many draws, in the mean."""
+    return float(places * (1 - (1 - 1 / places) ** draws))

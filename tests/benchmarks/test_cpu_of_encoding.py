@@ -1,0 +1,61 @@
+"""What encoding costs, as a ratio to fixed work on the same bytes, in turns on the same core.
+
+CPU time of this thread alone, so that other processes are not in it. The bound is 1.6 times what
+the ratio was when it was set: it is there for what makes the path slower by its nature (one more
+sort, a gather more, a step that is quadratic), not for a few percent.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+from support.idle_producer import idle_producer
+from support.pure_producer import TOPIC
+
+ROWS, VALUE_BYTES = 30_000, 100
+PARTITIONS = 12
+ROUNDS = 15
+MOST = 6.5
+
+
+def rows() -> pa.RecordBatch:
+    """Give rows of one slice, with keys."""
+    keys = pa.array([b"%016d" % n for n in range(ROWS)], pa.binary())
+    values = pa.array([b"%0*d" % (VALUE_BYTES, n) for n in range(ROWS)], pa.binary())
+    return pa.record_batch({"key": keys, "value": values})
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    started = time.thread_time()
+    work()
+    return time.thread_time() - started
+
+
+def append(batch: pa.RecordBatch) -> float:
+    """Give the CPU seconds of what a caller's thread does: partition, lay out, encode, append."""
+    with idle_producer(PARTITIONS, batch_size=512 * 1024, buffer_memory=2**28) as producer:
+        return cpu_seconds(lambda: producer.append(TOPIC, batch))
+
+
+def yardstick(data: bytes, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> float:
+    """Give the CPU seconds of a copy, a checksum, a sort and a gather of as many rows and bytes."""
+
+    def work() -> None:
+        crc32c(bytearray(data))
+        order = np.argsort(numbers, kind="stable")
+        np.cumsum(numbers[order])
+
+    return cpu_seconds(work)
+
+
+def test_encoding_costs_no_more_than_a_few_passes_over_the_rows() -> None:
+    batch = rows()
+    data = bytes(ROWS * (VALUE_BYTES + 26))
+    numbers = np.random.default_rng(1).integers(0, 2**40, ROWS)
+    ratios = [append(batch) / yardstick(data, numbers) for _ in range(ROUNDS + 1)][1:]
+    assert statistics.median(ratios) < MOST, sorted(ratios)

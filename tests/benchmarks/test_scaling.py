@@ -1,0 +1,73 @@
+"""The scaling model's formulas, against the real state machines of one small producer."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks import scaling
+from benchmarks.scaling_model import Job, Layout, Settings, producer
+from benchmarks.simulated_task import SimulatedTask
+
+# A row of 100 bytes as a record takes so many, with what is reserved for the widest deltas.
+RECORD_BYTES = 109
+ROWS = 600
+SLICES = 20
+ROUND_TRIP_S = 0.002
+SETTINGS = Settings(
+    batch_bytes=8192,
+    request_bytes=65_536,
+    memory_bytes=100_000_000,
+    linger_s=0.1,
+    slice_bytes=ROWS * RECORD_BYTES,
+)
+KEYED, NO_KEYS, BY_PARTITION = Layout.KEYED, Layout.NO_KEYS, Layout.BY_PARTITION
+
+
+@pytest.mark.parametrize(
+    ("layout", "brokers", "partitions", "tasks", "rows_per_s"),
+    [
+        (KEYED, 3, 3, 1, 5_000),  # batches fill, and the last of a slice lingers out
+        (KEYED, 5, 50, 1, 5_000),  # every slice lingers out
+        (KEYED, 5, 50, 1, 20_000),  # several slices linger together
+        (KEYED, 5, 50, 1, 100_000),  # batches fill before they have lingered
+        (NO_KEYS, 4, 4, 1, 5_000),
+        (NO_KEYS, 5, 50, 1, 100_000),
+        (NO_KEYS, 10, 200, 1, 20_000),
+        (BY_PARTITION, 5, 50, 2, 20_000),
+        (BY_PARTITION, 5, 50, 100, 20_000),
+    ],
+)
+def test_the_model_says_what_a_real_producer_does(
+    layout: Layout, brokers: int, partitions: int, tasks: int, rows_per_s: int
+) -> None:
+    job = Job(
+        executors=tasks,
+        cores=1,
+        brokers=brokers,
+        partitions=partitions,
+        task_bytes=SLICES * SETTINGS.slice_bytes,
+        task_bytes_per_s=rows_per_s * RECORD_BYTES,
+        round_trip_s=ROUND_TRIP_S,
+    )
+    expected = producer(job, layout, SETTINGS)
+    chosen = None if layout is NO_KEYS else list(range(max(1, partitions // tasks)))
+    task = SimulatedTask(SETTINGS, brokers, partitions, ROUND_TRIP_S, seed=1)
+    seen = task.run(SLICES, ROWS, rows_per_s, chosen)
+
+    assert seen.metadata_requests == 1
+    assert seen.producer_ids == 1
+    assert len(seen.partitions) == pytest.approx(expected.partitions, rel=0.1)
+    assert len(seen.nodes) == pytest.approx(expected.brokers, rel=0.1, abs=1)
+    batches = len(seen.batch_sizes)
+    assert batches == pytest.approx(expected.batches, rel=0.15)
+    assert sum(seen.batch_sizes) / batches == pytest.approx(expected.batch_bytes, rel=0.15)
+    # When batches fill at the same moment is chance, and decides which go together.
+    assert expected.requests / 2 < seen.requests < expected.requests * 2
+    # The model's memory is the most: as if no later row filled a batch before it has lingered.
+    assert expected.memory_bytes / 3 < seen.memory_bytes < expected.memory_bytes * 1.2
+
+
+def test_the_document_has_the_models_figures() -> None:
+    text = scaling.DOCUMENT.read_text()
+    assert text == scaling.refreshed(text), (
+        "docs/scaling.md is stale: PYTHONPATH=tests python -m benchmarks.scaling"
+    )

@@ -1,0 +1,46 @@
+"""The benchmark as a user starts it: small numbers, and what it says of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.kafka_cluster import KafkaCluster
+
+from .conftest import SubmitAll, command
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_cells_of_every_kind_are_measured_and_reported(
+    submit_all: SubmitAll, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    cells = ("100B-lz4", "cold", "stream")
+    arguments = ["--bootstrap", kafka.bootstrap, "--scale", "0.001", "--rounds", "1"]
+    arguments += ["--output", str(tmp_path), "--contenders", "R0", "R1", "R1h", "R2t", "R6"]
+    (ended,) = submit_all([command("jobs/bench.py", *arguments, "--cells", *cells)])
+    assert ended.code == 0, ended.output
+    found = json.loads((tmp_path / "results.json").read_text())["cells"]
+    assert found.keys() == set(cells)
+    for name, cell in found.items():
+        results = {result["name"]: result for result in cell["results"]}
+        ours = results["R1"]
+        assert ours["rows"] == cell["cell"]["rows"]
+        assert ours["log_bytes"] > 0
+        for contender in ("R1", "R1h") if name == "cold" else ("R0", "R1", "R1h"):
+            (turn,) = results[contender]["turns"]
+            assert turn["seconds"] > 0
+        assert results["R2t"]["not_run"] == "its jars are not on Spark's class path (--jars)"
+        assert results["R6"]["not_run"] is not None
+    small, raw = (found["100B-lz4"]["results"][n]["log_bytes"] for n in (1, 0))
+    assert small == pytest.approx(raw, rel=0.3)  # batches of other sizes, the same rows and codec
+    assert "R2t not run: its jars are not on Spark's class path" in ended.output
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+    assert "| R1 |" in (tmp_path / "results.md").read_text()
+
+
+def test_wrong_names_are_told_with_the_right_ones(submit_all: SubmitAll) -> None:
+    (ended,) = submit_all([command("jobs/bench.py", "--bootstrap", "h:1", "--cells", "1GB")])
+    assert ended.code == 2
+    assert ended.lines[-1].startswith("bench.py: --cells 1GB is not one of 100B, 100B-lz4, ")
