@@ -168,7 +168,7 @@ def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
     if creates not in ("true", "false"):
         message = f"option createTopics is {given['createtopics']!r}: expected true or false"
         raise ConfigException(message)
-    about_new = sorted(name for name in given if name.startswith("topic."))
+    about_new = sorted(n for n in given if n.startswith("topic.") and is_sink_option(n))
     if creates == "false":
         if about_new:
             message = (
