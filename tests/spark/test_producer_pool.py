@@ -287,6 +287,8 @@ def _write_in_child(topic: str, bootstrap: str) -> None:
     assert write_task(options, iter([values(2)])).report.rows == 1
 
 
+# Python 3.12 and newer: what comes of it is what this test is about.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_has_no_producer_of_its_parent(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:

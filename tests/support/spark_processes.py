@@ -17,7 +17,7 @@ import pyspark
 from support import processes
 from support.kafka_cluster import free_ports
 
-_START_TIMEOUT_S = 90.0
+_START_TIMEOUT_S = 240.0
 SPARK_HOME = Path(pyspark.__file__).parent
 SPARK_SUBMIT = SPARK_HOME / "bin" / "spark-submit"
 _SPARK_CLASS = SPARK_HOME / "bin" / "spark-class"
