@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from conftest import NewTopic, topic_maker
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -62,7 +63,9 @@ def test_topics_of_a_column_are_created_by_whichever_task_meets_them_first(
         "CAST(id AS STRING) AS value",
     )
     save(frame, kafka.bootstrap, createTopics="true", topic_partitions="2")
+    there = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=30).topics
     for number, topic in enumerate(topics):
+        assert len(there[topic].partitions) == 2
         found = read_with_confluent(kafka.bootstrap, topic)
         expected = Counter(str(n).encode() for n in range(number, 120, 3))
         assert Counter(record.value for record in found) == expected
