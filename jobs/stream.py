@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_kafka_sink import register
+from spark_kafka_sink import register, write_batch
 
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
     from jobs import arguments, rows, running
@@ -105,12 +105,7 @@ def by_write_stream(records: DataFrame, options: Mapping[str, str]) -> DataStrea
 
 def by_foreach_batch(records: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
     """Give the stream that saves every micro-batch as a batch job."""
-    return records.writeStream.foreachBatch(partial(save_batch, options=options))
-
-
-def save_batch(batch: DataFrame, _batch_id: int, *, options: Mapping[str, str]) -> None:
-    """Write a micro-batch."""
-    batch.write.format("pykafka").mode("append").options(**options).save()
+    return records.writeStream.foreachBatch(partial(write_batch, options=options))
 
 
 MODES: Mapping[str, Callable[[DataFrame, Mapping[str, str]], DataStreamWriter]] = {

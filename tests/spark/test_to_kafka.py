@@ -77,7 +77,7 @@ def test_bytes_stay_as_they_are_and_nulls_stay_null(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
     topic = new_topic(1)
-    frame = spark.createDataFrame([(b"\xff\x00", None), (None, "x")], "a.b BINARY, json STRING")
+    frame = spark.createDataFrame([(b"\xff\x00", None), (None, "x")], "`a.b` BINARY, json STRING")
     save(to_kafka(frame, "a.b", F.col("json")), kafka.bootstrap, topic)
     found = {(r.key, r.value) for r in read_with_confluent(kafka.bootstrap, topic)}
     assert found == {(b"\xff\x00", None), (None, b"x")}
