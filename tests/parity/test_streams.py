@@ -41,7 +41,7 @@ def start(spark: SparkSession, sink: Sink, tmp_path: Path) -> Start:
             frame.selectExpr(*columns)
             .writeStream.format(sink.format)
             .outputMode(mode)
-            .options(**sink.options(topic, {**SOON, **(options or {})}))
+            .options(**sink.options(topic, options or {}))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
@@ -108,13 +108,13 @@ def test_serializers_are_refused(start: Start, sink: Sink, untouched: str, name:
 
 def test_a_topic_that_is_not_there_fails_the_query(start: Start, sink: Sink) -> None:
     with pytest.raises(StreamingQueryException) as failed:
-        start("value", topic="nope")
+        start("value", topic="nope", options=SOON)
     assert "Topic nope not present in metadata" in str(failed.value)
 
 
 def test_a_topic_of_a_column_that_is_not_there_fails_the_query(start: Start, sink: Sink) -> None:
     with pytest.raises(StreamingQueryException) as failed:
-        start("'nope' AS topic", "value")
+        start("'nope' AS topic", "value", options=SOON)
     assert "Topic nope not present in metadata" in str(failed.value)
 
 

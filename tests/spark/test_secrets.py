@@ -78,8 +78,7 @@ def refused(call):
         raise AssertionError("not refused")
 
 
-for name in secrets:
-    refused(lambda: writer({name: marker}).mode("append").save())
+refused(lambda: writer(every).mode("append").save())
 refused(lambda: writer(every).mode("overwrite").save())
 refused(lambda: writer(every).save())
 refused(lambda: writer(every).mode("append").partitionBy("value").save())
