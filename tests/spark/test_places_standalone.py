@@ -171,20 +171,28 @@ def test_the_sink_shipped_by_py_files(
 
 
 def test_a_worker_that_lacks_a_module_is_told_by_its_name(
-    master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+    master: str, bare_python: Path, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    topic = new_topic(PARTITIONS)
-    python = environments.python_without_the_sink(tmp_path / "venv")
+    lacking = environments.python_without_the_sink(tmp_path / "venv")
     (module,) = tmp_path.glob("venv/lib/python3.*/site-packages/crc32c")
     module.unlink()
+    # The driver's machine and one worker have it, the other worker has not.
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\n"
+        f'case "$SPARK_LOCAL_IP" in 127.0.0.2) exec {lacking} "$@" ;; esac\n'
+        f'exec {bare_python} "$@"\n'
+    )
+    python.chmod(0o755)
     sink = environments.zip_of_the_sink(tmp_path / "spark_kafka_sink.zip")
-    common, job = job_arguments(master, kafka, topic, tmp_path)
+    common, job = job_arguments(master, kafka, new_topic(PARTITIONS), tmp_path)
     common += ["--conf", f"spark.pyspark.python={python}", "--py-files", str(sink)]
+    common += ["--conf", "spark.task.maxFailures=1"]
     done = submit([*common, *job], cwd=tmp_path, env=plain_environment())
+    said = done.stdout + done.stderr
     assert done.returncode != 0
-    assert f"No module named 'crc32c' for {python} on " in done.stderr
-    assert "--py-files cannot ship it; install it there" in done.stderr
-    assert read_with_confluent(kafka.bootstrap, topic) == []
+    assert f"ModuleNotFoundError: No module named 'crc32c' for {lacking} on " in said
+    assert "--py-files cannot ship it; install it there" in said
 
 
 def test_a_packed_environment(
