@@ -35,14 +35,18 @@ _NEVER: Final = float("inf")
 
 
 class RequestFuture:
-    """A request on its way; done once it has a response or an error."""
+    """A request on its way; done once it has a response or an error.
 
-    __slots__ = ("_response", "error", "expires_at", "request")
+    version: the one in which it was answered, None before.
+    """
+
+    __slots__ = ("_response", "error", "expires_at", "request", "version")
 
     def __init__(self, request: ClientRequest, expires_at: float) -> None:
         self.request = request
         self.expires_at = expires_at
         self.error: ApiException | None = None
+        self.version: int | None = None
         self._response: Response | None = None
 
     @property
@@ -60,9 +64,9 @@ class RequestFuture:
             raise IllegalStateException(message)
         return self._response
 
-    def complete(self, response: Response) -> None:
+    def complete(self, response: Response, version: int | None = None) -> None:
         """Note the answer."""
-        self._response = response
+        self._response, self.version = response, version
 
     def fail(self, code: int, reason: str, node_id: int | None) -> None:
         """Note that none will come; `code` as in `RequestFailed`."""
@@ -171,7 +175,7 @@ class ConsumerNetworkClient:
     def _handle(self, event: Event) -> None:
         if isinstance(event, Answered):
             if event.response is not None:
-                _future(event.request).complete(event.response)
+                _future(event.request).complete(event.response, event.version)
         elif isinstance(event, RequestFailed):
             _future(event.request).fail(event.code, event.reason, event.node_id)
         elif isinstance(event, NodeReady):

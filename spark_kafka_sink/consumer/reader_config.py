@@ -25,6 +25,8 @@ _OF_EVERY_CLIENT: Final = frozenset(
         "client.id",
         "connections.max.idle.ms",
         "metadata.max.age.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
         "receive.buffer.bytes",
         "reconnect.backoff.max.ms",
         "reconnect.backoff.ms",

@@ -24,7 +24,7 @@ from spark_kafka_sink.consumer.reader_config import reader_config
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ConfigException, TimeoutException
-from spark_kafka_sink.producer.metadata import ClusterMetadata
+from spark_kafka_sink.producer.metadata import RELIABLE_EPOCHS_SINCE, ClusterMetadata
 from spark_kafka_sink.wire.fetch_messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -61,8 +61,12 @@ class TopicReader:
         self._retry_backoff = ExponentialBackoff.of_ms(
             shared.retry_backoff_ms, shared.retry_backoff_max_ms
         )
+        trigger_s = shared.metadata_recovery_rebootstrap_trigger_ms / 1000
         self._metadata = ClusterMetadata(
-            shared.metadata_max_age_ms / 1000, self._retry_backoff, self._random
+            shared.metadata_max_age_ms / 1000,
+            self._retry_backoff,
+            self._random,
+            rebootstrap_after_s=trigger_s if shared.rebootstraps else None,
         )
         self._metadata_future: RequestFuture | None = None
         self._client = ConsumerNetworkClient.of(shared, self._clock, self._random)
@@ -266,10 +270,13 @@ class TopicReader:
         if future is None or not future.is_done:
             return
         self._metadata_future = None
+        before = self._metadata.nodes
         if future.error is not None:
             self._metadata.failed(self._clock())
         elif isinstance(future.response, MetadataResponse):
-            self._metadata.update(future.response, self._clock())
+            reliable = future.version is None or future.version >= RELIABLE_EPOCHS_SINCE
+            self._metadata.update(future.response, self._clock(), reliable_epochs=reliable)
+        if self._metadata.nodes != before:
             self._client.set_nodes(self._metadata.nodes)
 
     def _deadline(self) -> float:

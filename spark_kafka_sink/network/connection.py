@@ -167,8 +167,8 @@ class Connection:
         return [NodeThrottled(self.node_id, now + pause_ms / 1000)]
 
     def sent(self) -> Answered | None:
-        """Note that a send was written: it completes a request that expects no response."""
-        done = self.in_flight.complete_unanswered()
+        """Note that the next send was written: that completes a request without a response."""
+        done = self.in_flight.written()
         if done is None or done.request is None:
             return None
         return Answered(done.request, self.node_id, None)

@@ -1,7 +1,8 @@
 """InFlightRequests: what was asked on one connection and not answered yet, in order.
 
 A broker answers the requests of a connection in the order they came, so the oldest is always the
-one that is answered next (InFlightRequests.completeNext).
+one that is answered next (InFlightRequests.completeNext). Their frames are written in the same
+order; a request that expects no response is complete when its own frame is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from spark_kafka_sink.wire.exchange import ClientRequest
 from spark_kafka_sink.wire.messages import Api
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class InFlightRequest:
     """A request on the wire; `request` is None for the connection's own ApiVersions.
 
@@ -35,6 +36,8 @@ class InFlightRequests:
     def __init__(self, request_timeout_s: float) -> None:
         self._request_timeout_s = request_timeout_s
         self._requests: deque[InFlightRequest] = deque()
+        # Those whose frames are not written yet.
+        self._unwritten: deque[InFlightRequest] = deque()
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -42,22 +45,25 @@ class InFlightRequests:
     def add(self, request: InFlightRequest) -> None:
         """Note a request that is being sent."""
         self._requests.append(request)
+        self._unwritten.append(request)
 
     def oldest(self) -> InFlightRequest | None:
-        """Give the request that is answered next, None if nothing is in flight."""
-        return self._requests[0] if self._requests else None
+        """Give the request that is answered next, None if no answer can come now."""
+        if not self._requests or not self._requests[0].expects_response:
+            return None
+        return self._requests[0]
 
     def complete_oldest(self) -> InFlightRequest:
         """Remove the oldest request and give it."""
         return self._requests.popleft()
 
-    def complete_unanswered(self) -> InFlightRequest | None:
-        """Remove the oldest request that expects no response, once its bytes are written."""
-        for request in self._requests:
-            if not request.expects_response:
-                self._requests.remove(request)
-                return request
-        return None
+    def written(self) -> InFlightRequest | None:
+        """Note that the next frame is written; give its request if that completes it."""
+        request = self._unwritten.popleft()
+        if request.expects_response:
+            return None
+        self._requests.remove(request)
+        return request
 
     def throttle(self, pause_s: float) -> None:
         """Give what is in flight more time: a broker that throttles reads it later (KIP-219)."""
@@ -75,4 +81,5 @@ class InFlightRequests:
         """Remove all and give them, oldest first."""
         requests = list(self._requests)
         self._requests.clear()
+        self._unwritten.clear()
         return requests

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import TypeVar
 
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
@@ -23,6 +25,8 @@ from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.encoder import EncodedRecords
 from spark_kafka_sink.records.layout import Cut, OpenBatch
+
+_Key = TypeVar("_Key")
 
 
 class RecordAccumulator:
@@ -45,12 +49,13 @@ class RecordAccumulator:
         # What a batch of a topic may have at most, where that is known.
         self._limits: dict[str, int] = {}
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
-        # The partitions whose first batch is sealed; those with an open batch, oldest first.
+        # The partitions whose first batch is sealed; those with an open batch, the oldest batch
+        # first; and all that is not complete, oldest first.
         self._sealed: dict[TopicPartition, None] = {}
         self._open: dict[TopicPartition, ProducerBatch] = {}
+        self._incomplete: dict[ProducerBatch, ProducerBatch] = {}
         self._held: set[TopicPartition] = set()
         self._packing: set[ProducerBatch] = set()
-        self._incomplete: dict[ProducerBatch, None] = {}
         self.buffer_memory_bytes = buffer_memory_bytes
         self.available_bytes = buffer_memory_bytes
         self.waiters = 0
@@ -187,8 +192,8 @@ class RecordAccumulator:
     def _new_batch(self, tp: TopicPartition, base_timestamp_ms: int, now: float) -> ProducerBatch:
         batch = ProducerBatch(tp, self._codec, base_timestamp_ms, now)
         self._queues.setdefault(tp, deque()).append(batch)
-        self._open[tp] = batch
-        self._incomplete[batch] = None
+        _put_by_age(self._open, tp, batch)
+        _put_by_age(self._incomplete, batch, batch)
         return batch
 
     def _seal(self, topic_partition: TopicPartition, batch: ProducerBatch) -> None:
@@ -260,7 +265,7 @@ class RecordAccumulator:
         parts = split(batch)
         batch.split_into(parts)
         self._incomplete = {
-            each: None for old in self._incomplete for each in (parts if old is batch else [old])
+            each: each for old in self._incomplete for each in (parts if old is batch else [old])
         }
         self.available_bytes -= sum(part.copied_bytes for part in parts)
         self.available_bytes -= sum(whole.size_bytes for whole in _retained(parts))
@@ -271,7 +276,7 @@ class RecordAccumulator:
     def expired(self, now: float) -> list[ProducerBatch]:
         """Give the batches, in queues or in flight, whose delivery.timeout.ms has passed.
 
-        `_incomplete` is in order of creation, so only what has expired is looked at.
+        `_incomplete` is in order of age, so only what has expired is looked at.
         """
         found = []
         for batch in self._incomplete:
@@ -322,6 +327,17 @@ class RecordAccumulator:
     def deallocate(self, batch: ProducerBatch) -> None:
         """Free the memory of a batch that is no longer on the wire."""
         self.available_bytes += batch.release()
+
+
+def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBatch) -> None:
+    """Put a batch behind those that are as old as it, or older.
+
+    It is the newest, unless its rows have lingered in their chunk, whose age it has.
+    """
+    newer = list(takewhile(lambda k: batches[k].created_at > batch.created_at, reversed(batches)))
+    batches[key] = batch
+    for each in reversed(newer):
+        batches[each] = batches.pop(each)
 
 
 def _is_before(batch: ProducerBatch, sequence: int) -> bool:

@@ -23,11 +23,17 @@ class Coordinators:
     """Coordinators by key, and what the connected brokers can do."""
 
     def __init__(self) -> None:
-        self.nodes: dict[int, Node] = {}
         self._by_key: dict[CoordinatorKey, int] = {}
+        # Where each was found last, also while it has to be looked up again.
+        self._last: dict[CoordinatorKey, Node] = {}
         self._raising_epochs: set[int] = set()
         self._features: Mapping[str, int] = {}
         self._features_epoch = -1
+
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        """The brokers to keep connections to."""
+        return {node.id: node for node in self._last.values()}
 
     @property
     def transaction_version(self) -> int:
@@ -52,8 +58,9 @@ class Coordinators:
             self._raising_epochs.discard(node_id)
 
     def raises_epoch(self, key: CoordinatorKey) -> bool:
-        """Whether the coordinator of `key` raises the epoch of a producer that asks for it."""
-        return self._by_key.get(key) in self._raising_epochs
+        """Whether the coordinator of `key`, as last known, raises epochs where it is asked to."""
+        last = self._last.get(key)
+        return last is not None and last.id in self._raising_epochs
 
     def node_id(self, key: CoordinatorKey) -> int | None:
         """Give the coordinator of `key`, None if it has to be looked up."""
@@ -62,11 +69,16 @@ class Coordinators:
     def learn(self, key: CoordinatorKey, node: Node) -> None:
         """Take the answer to a look-up."""
         self._by_key[key] = node.id
-        self.nodes[node.id] = node
+        self._last[key] = node
 
     def forget(self, key: CoordinatorKey) -> None:
         """Have `key` looked up again: the broker asked does not coordinate it."""
         self._by_key.pop(key, None)
+
+    def forget_all(self) -> None:
+        """Have everything looked up again, by whichever broker can be found."""
+        self._by_key.clear()
+        self._last.clear()
 
     def node_down(self, node_id: int) -> None:
         """Have all that a broker coordinated looked up again: it cannot be reached."""

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 _NO_NODE: Final = -1
 NO_LEADER_EPOCH: Final = -1
+# The first version of Metadata whose leader epochs can be relied on (KAFKA-9212).
+RELIABLE_EPOCHS_SINCE: Final = 9
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,6 +103,7 @@ class ClusterMetadata:
         self._not_before = 0.0
         self._refreshed_at: float | None = None
         self._trying_since: float | None = None
+        self._rebootstrapped = False
 
     # -- what is of interest ----------------------------------------------------------------------
 
@@ -235,8 +238,14 @@ class ClusterMetadata:
         """Forget the brokers, so that the bootstrap addresses are asked; topics are kept."""
         logger.info("asking the bootstrap servers anew: the brokers known give no metadata")
         self.nodes = {}
+        self._rebootstrapped = True
         self._update_wanted = True
         self._trying_since = now
+
+    def take_rebootstrap(self) -> bool:
+        """Tell, once, that the brokers known were forgotten."""
+        rebootstrapped, self._rebootstrapped = self._rebootstrapped, False
+        return rebootstrapped
 
     # -- answers ----------------------------------------------------------------------------------
 

@@ -110,6 +110,8 @@ class Sender:
         for batch in self._accumulator.expired(now):
             self._completion.expired(batch, now)
         if self._transactions is not None:
+            if self._metadata.take_rebootstrap():
+                self._transactions.forget_coordinators()
             self._drop_unsent_of_aborted(self._transactions)
         if self._is_over():
             out.has_news = True

@@ -8,6 +8,8 @@ has, and recognises the last five it has by (epoch, sequences). So per partition
   sequence in flight may go;
 - until the first acknowledgement of an epoch, one batch is in flight: a broker may accept any first
   sequence, and a second batch that overtakes a refused first one could never be followed by it;
+- while a batch is at a broker that was given up meanwhile, since it expired, nothing new is sent:
+  its sequence may be missing, or not (hasUnresolvedSequence);
 - everything in flight is at one broker: after a leader change, what the old leader has must be
   answered before the new one gets more.
 
@@ -115,7 +117,7 @@ class Sequences:
             return known.in_flight[0] is batch
         if not known.is_confirmed or known.producer != self.producer:
             return False
-        return all(other.node_id == node_id for other in known.in_flight)
+        return all(other.node_id == node_id and not other.is_done for other in known.in_flight)
 
     def assign(self, batch: ProducerBatch) -> None:
         """Give `batch` its sequence, unless it has one from an earlier attempt."""

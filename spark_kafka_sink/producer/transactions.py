@@ -310,6 +310,10 @@ class TransactionManager:
         """Note that a connection broke: what the broker coordinates is looked up again."""
         self._queue.coordinators.node_down(node_id)
 
+    def forget_coordinators(self) -> None:
+        """Have everything looked up again: the bootstrap servers are asked anew (KIP-1102)."""
+        self._queue.coordinators.forget_all()
+
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:

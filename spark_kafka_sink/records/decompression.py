@@ -25,6 +25,7 @@ _XERIAL_HEADER_BYTES: Final = 16
 # A copy of up to 64 bytes takes three.
 _SNAPPY_LARGEST_RATIO: Final = 22
 _GZIP_WINDOW_BITS: Final = 31
+_FIRST_GZIP_STEP_BYTES: Final = 64
 _STREAM_BYTES: Final = 1 << 20
 
 
@@ -53,20 +54,27 @@ def _too_large(limit_bytes: int) -> ApiException:
 
 
 def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
-    """Read one member or several, as Java's GZIPInputStream does."""
-    parts: list[bytes] = []
-    size, rest = 0, bytes(data)
-    while rest:
+    """Read one member or several, as Java's GZIPInputStream does.
+
+    zlib copies what is left of its input behind a member's end. A member is therefore fed in steps
+    that begin small and grow: however many there are, what is copied is in proportion to the data.
+    """
+    view = memoryview(data)
+    whole = bytearray()
+    position = 0
+    while position < len(view):
         stream = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
-        part = stream.decompress(rest, limit_bytes + 1 - size)
-        size += len(part)
-        if size > limit_bytes:
-            raise _too_large(limit_bytes)
-        if not stream.eof:
-            raise corrupt("a gzip member has no end")
-        parts.append(part)
-        rest = stream.unused_data
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        step = _FIRST_GZIP_STEP_BYTES
+        while not stream.eof:
+            piece = view[position : position + step]
+            if not piece:
+                raise corrupt("a gzip member has no end")
+            whole += stream.decompress(piece, limit_bytes + 1 - len(whole))
+            if len(whole) > limit_bytes:
+                raise _too_large(limit_bytes)
+            position += len(piece) - len(stream.unused_data)
+            step *= 2
+    return whole
 
 
 def _snappy(data: Buffer, limit_bytes: int) -> Buffer:

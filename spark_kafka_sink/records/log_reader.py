@@ -81,11 +81,17 @@ class LogBatch:
 
     @property
     def is_abort(self) -> bool:
-        """Whether this is the mark that a transaction was aborted (ControlRecordType)."""
+        """Whether this is the mark that a transaction was aborted (ControlRecordType).
+
+        A control batch may be empty: compaction keeps the last batch of each producer, without its
+        records.
+        """
         if not self.is_control:
             return False
         keys = self.records().keys
-        if not len(keys) or not keys[0].is_valid or len(keys[0].as_py()) < _CONTROL_KEY.size:
+        if not len(keys):
+            return False
+        if not keys[0].is_valid or len(keys[0].as_py()) < _CONTROL_KEY.size:
             raise corrupt("a control record has no type")
         _, kind = _CONTROL_KEY.unpack_from(keys[0].as_py())
         return bool(kind == _ABORT)

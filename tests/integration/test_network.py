@@ -19,7 +19,14 @@ from support.readers import read_with_confluent
 from support.scripted_broker import ScriptedBroker, describe
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.errors import TimeoutException, TopicAuthorizationException
+from spark_kafka_sink.consumer.topic_reader import TopicReader
+from spark_kafka_sink.errors import (
+    ConfigException,
+    TimeoutException,
+    TopicAuthorizationException,
+)
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.wire.versions import NodeApiVersions
 
 REBOOTSTRAP_REQUIRED = 129
 METADATA = 3
@@ -159,6 +166,9 @@ def test_a_broker_that_gives_no_metadata_is_left_for_the_bootstrap_servers(
         settings = config(
             broker.address,
             connections_max_idle_ms=0,
+            # A pause before the next attempt would be a reason to ask the bootstrap servers, too.
+            reconnect_backoff_ms=0,
+            reconnect_backoff_max_ms=0,
             request_timeout_ms=200,
             metadata_recovery_rebootstrap_trigger_ms=100,
         )
@@ -167,6 +177,45 @@ def test_a_broker_that_gives_no_metadata_is_left_for_the_bootstrap_servers(
             broker.metadata = describe(broker.port, "t", "u", node_id=2)
             assert producer.partitions_for("u") == 1
         assert 3 in stuck.asked, "the broker known was not asked first"
+
+
+@pytest.mark.parametrize("says_so", [True, False], ids=["told", "by time"])
+def test_a_reader_begins_anew_as_a_producer_does(broker: ScriptedBroker, *, says_so: bool) -> None:
+    with ScriptedBroker() as old:
+        broker.metadata = describe(old.port, "t")
+        if says_so:
+            old.metadata = describe(old.port, "t")
+            old.metadata.error_code = REBOOTSTRAP_REQUIRED
+        settings = {
+            "bootstrap.servers": broker.address,
+            "connections.max.idle.ms": 0,
+            "retry.backoff.ms": 10,
+            "reconnect.backoff.ms": 0,
+            "reconnect.backoff.max.ms": 0,
+            "request.timeout.ms": 30_000 if says_so else 200,
+            "metadata.recovery.rebootstrap.trigger.ms": 300_000 if says_so else 100,
+        }
+        with TopicReader(settings) as reader:
+            with pytest.raises(ConfigException, match="topic t has the partitions 0 to 0"):
+                next(reader.read("t", [7]))
+            reader._client.poll(0)  # the bootstrap connection, which is idle, is closed
+            broker.metadata = describe(broker.port, "t", "u", node_id=2)
+            with pytest.raises(ConfigException, match="topic u has the partitions 0 to 0"):
+                next(reader.read("u", [7]))
+        assert 3 in old.asked, "the broker known was not asked first"
+
+
+@pytest.mark.parametrize(("version", "epoch"), [(8, -1), (9, 0)])
+def test_a_reader_relies_on_leader_epochs_only_where_brokers_do(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, version: int, epoch: int
+) -> None:
+    versions = NodeApiVersions({3: (0, version)})
+    monkeypatch.setattr(NodeApiVersions, "of", lambda _: versions)
+    broker.metadata = describe(broker.port, "t")
+    with TopicReader({"bootstrap.servers": broker.address}) as reader:
+        with pytest.raises(ConfigException, match="topic t has"):
+            next(reader.read("t", [7]))
+        assert reader._metadata.leader_epoch(TopicPartition("t", 0)) == epoch
 
 
 def test_only_the_new_topic_is_asked_for(broker: ScriptedBroker) -> None:

@@ -42,6 +42,7 @@ class Faults:
             "silence": self._silence,
             "stall": self._stall,
             "mute": self._mute,
+            "repeat": self._repeat,
             "kill": self._kill,
             "power off": self._power_off,
             "unreachable": self._unreachable,
@@ -112,6 +113,11 @@ class Faults:
         for channel in self._network.channels.values():
             if channel.session.broker is broker:
                 channel.mute_until = self._until(fault)
+
+    def _repeat(self, fault: Fault, broker: Broker) -> None:
+        """Have a broker's next answers come twice, which no producer may take for two answers."""
+        for channel in self._network.channels.values():
+            channel.repeats = channel.repeats or channel.session.broker is broker
 
     def _unreachable(self, fault: Fault, broker: Broker) -> None:
         self._network.unreachable.add(broker.id)

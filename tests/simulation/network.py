@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, cast
 from simulation.cluster import FIRST_PORT, Cluster
 from simulation.controller import Session
 from simulation.scheduler import Scheduler, SimulationError
+from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.network.connection import Connection, ConnectionState
 from spark_kafka_sink.network.inflight import InFlightRequest
 from spark_kafka_sink.network.selector import (
@@ -77,8 +78,11 @@ class MessageConnection(Connection):
     def received(self, data: Any, now: float) -> Iterator[Answered | NodeReady | NodeThrottled]:  # noqa: ANN401 - not bytes, here
         """Take an answer as it is."""
         asked, response = data
-        sent = self.in_flight.complete_oldest()
-        assert sent.correlation_id == asked.correlation_id
+        sent = self.in_flight.oldest()
+        if sent is None or sent.correlation_id != asked.correlation_id:
+            message = f"correlation id {asked.correlation_id} was not asked now"
+            raise ProtocolError(message)
+        self.in_flight.complete_oldest()
         if sent.request is not None:
             answered = Answered(sent.request, self.node_id, response, sent.version)
             return iter([answered, *self._throttled(sent, response, now)])
@@ -110,6 +114,7 @@ class Channel:
     session: Session
     is_up: bool = False
     is_silent: bool = False
+    repeats: bool = False
     stalled_until: float = 0.0
     mute_until: float = 0.0
     last_arrival: float = 0.0
@@ -288,6 +293,9 @@ class SimulatedSelector:
         data = _frame(asked, response) if self._as_bytes else (asked, response)
         received = Received(channel.id, cast(bytes, data))
         self._scheduler.at(channel.last_answer, self._tell, channel, received)
+        if channel.repeats:
+            channel.repeats = False
+            self._scheduler.at(channel.last_answer, self._tell, channel, received)
 
     def _tell(self, channel: Channel, event: SelectorEvent) -> None:
         if self._is_known(channel) and not channel.is_silent:

@@ -24,10 +24,10 @@ class Fault(NamedTuple):
 
 
 FAULTS: Final = (
-    "break", "break", "break", "silence", "silence", "stall", "mute", "mute", "kill", "power off",
-    "unreachable", "move", "move", "move", "pause broker", "slow broker", "slow follower", "shrink",
-    "pause producer", "throttle", "lag", "transient error", "transient error", "transient error",
-    "forget",
+    "break", "break", "break", "silence", "silence", "stall", "mute", "mute", "repeat", "kill",
+    "power off", "unreachable", "move", "move", "move", "pause broker", "slow broker",
+    "slow follower", "shrink", "pause producer", "throttle", "lag", "transient error",
+    "transient error", "transient error", "forget",
 )  # fmt: skip
 
 # What else goes wrong where there are transactions.

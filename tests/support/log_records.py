@@ -124,6 +124,11 @@ def checked(batch: bytes) -> bytes:
     return batch[:17] + struct.pack(">I", crc32c(batch[21:])) + batch[21:]
 
 
+def emptied(batch: bytes) -> bytes:
+    """Give what compaction leaves of a batch of format v2 none of whose records it keeps."""
+    return checked(batch[:8] + struct.pack(">i", 49) + batch[12:57] + struct.pack(">i", 0))
+
+
 def with_attributes(batch: bytes, bits: int) -> bytes:
     """Give a batch of format v2 with attributes set besides its own."""
     (attributes,) = struct.unpack_from(">h", batch, 21)

@@ -16,10 +16,17 @@ import confluent_kafka
 
 from support.server import Server
 
-PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 18, 22
+PRODUCE, METADATA, FIND_COORDINATOR, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 10, 18, 22
+ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
 # The mock writes some flexible answers (KIP-482) otherwise than Kafka's schemas have them: arrays
 # without their +1, tag buffers missing or twice. librdkafka reads them so, a strict client cannot.
-_LAST_NOT_FLEXIBLE: Final = {PRODUCE: 8, METADATA: 8, API_VERSIONS: 2, INIT_PRODUCER_ID: 1}
+_LAST_NOT_FLEXIBLE: Final = {
+    PRODUCE: 8,
+    METADATA: 8,
+    FIND_COORDINATOR: 2,
+    API_VERSIONS: 2,
+    INIT_PRODUCER_ID: 1,
+}
 _PRODUCER: Final = 0
 _POINTER, _STRING, _SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
 _INT, _INT16 = ctypes.c_int, ctypes.c_int16

@@ -86,7 +86,7 @@ class PureProducer:
             delivery_timeout_s=s.delivery_timeout,
             codec=codec(s.compression),
         )
-        self.metadata = ClusterMetadata(300.0, backoff, random)
+        self.metadata = ClusterMetadata(300.0, backoff, random, rebootstrap_after_s=300.0)
         self.sequences = None
         self.transactions = None
         self.coordinator = TransactionCoordinator()

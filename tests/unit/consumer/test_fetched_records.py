@@ -7,7 +7,13 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.log_records import OLD_ROWS, batch_of, old_batch_of, with_attributes
+from support.log_records import (
+    OLD_ROWS,
+    batch_of,
+    emptied,
+    old_batch_of,
+    with_attributes,
+)
 from support.record_batches import Producer, Row
 
 from spark_kafka_sink.consumer.fetched_records import SCHEMA, FetchedRecords, fetched_records
@@ -137,6 +143,16 @@ def test_an_answer_of_marks_alone_moves_on_without_rows() -> None:
     log.mark(2, ABORT)
     assert fetched(log.data, read_committed=True) == FetchedRecords(None, 2)
     assert fetched(log.data) == FetchedRecords(None, 2)
+
+
+def test_a_mark_that_compaction_emptied_is_passed_over() -> None:
+    log = Log()
+    log.mark(1, COMMIT)
+    log.data = emptied(log.data)
+    log.plain("a")
+    for read_committed in (False, True):
+        found = fetched(log.data, read_committed=read_committed)
+        assert (values(found), found.next_offset) == ([b"a"], 2)
 
 
 def test_an_empty_answer_moves_nothing() -> None:

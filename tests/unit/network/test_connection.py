@@ -35,6 +35,7 @@ from spark_kafka_sink.wire.messages import (
     MetadataResponse,
     MetadataResponseBroker,
     ProduceRequest,
+    ProduceResponse,
     Response,
 )
 from spark_kafka_sink.wire.primitives import Writer
@@ -86,6 +87,7 @@ def ready() -> tuple[Connection, Broker]:
     broker = Broker(connection)
     connection.connected(0.0)
     ((key, version, correlation_id),) = broker.read()
+    assert connection.sent() is None
     frame = broker.frame(APIS[key], version, correlation_id, all_versions())
     (event,) = connection.received(frame, 0.0)
     assert isinstance(event, NodeReady)
@@ -231,7 +233,29 @@ def test_a_request_is_refused_where_no_version_can_say_what_it_says() -> None:
         connection.send(request, 0.0)
 
 
-def test_a_request_without_an_answer_is_done_when_written() -> None:
+def test_a_request_without_an_answer_is_done_when_its_own_frame_is_written() -> None:
+    connection, broker = ready()
+    silent = ClientRequest(
+        node_id=1,
+        message=ProduceRequest(acks=0, timeout_ms=1, topic_data=[]),
+        expects_response=False,
+    )
+    loud = [ClientRequest(node_id=1, message=METADATA) for _ in range(2)]
+    for request in (loud[0], silent, loud[1]):
+        connection.send(request, 0.0)
+    assert connection.sent() is None
+    done = connection.sent()
+    assert done is not None
+    assert (done.request, done.response) == (silent, None)
+    assert connection.sent() is None
+    (_, version, first), _, (_, _, last) = broker.read()
+    api = API_OF[MetadataRequest]
+    stream = b"".join(broker.frame(api, version, number, BROKERS) for number in (first, last))
+    answered = [e.request for e in connection.received(stream, 0.0) if isinstance(e, Answered)]
+    assert answered == loud
+
+
+def test_an_answer_to_a_request_that_wants_none_is_refused() -> None:
     connection, broker = ready()
     silent = ClientRequest(
         node_id=1,
@@ -239,17 +263,27 @@ def test_a_request_without_an_answer_is_done_when_written() -> None:
         expects_response=False,
     )
     connection.send(silent, 0.0)
-    loud = ClientRequest(node_id=1, message=METADATA)
-    connection.send(loud, 0.0)
-    done = connection.sent()
-    assert done is not None
-    assert (done.request, done.response) == (silent, None)
-    assert connection.sent() is None
-    _, (_, version, correlation_id) = broker.read()
-    frame = broker.frame(API_OF[MetadataRequest], version, correlation_id, BROKERS)
-    (answered,) = connection.received(frame, 0.0)
+    ((_, version, correlation_id),) = broker.read()
+    answer = broker.frame(APIS[0], version, correlation_id, ProduceResponse(responses=[]))
+    with pytest.raises(ProtocolError, match="where nothing was asked"):
+        list(connection.received(answer, 0.0))
+    assert connection.closed() == [silent]
+
+
+def test_an_answer_that_comes_twice_is_refused_and_given_once() -> None:
+    connection, broker = ready()
+    requests = [ClientRequest(node_id=1, message=METADATA) for _ in range(2)]
+    for request in requests:
+        connection.send(request, 0.0)
+    (_, version, first), _ = broker.read()
+    twice = 2 * broker.frame(API_OF[MetadataRequest], version, first, BROKERS)
+    answers = connection.received(twice, 0.0)
+    answered = next(answers)
     assert isinstance(answered, Answered)
-    assert answered.request is loud
+    assert answered.request is requests[0]
+    with pytest.raises(ProtocolError, match="answered correlation id 1 where 2 was asked"):
+        next(answers)
+    assert connection.closed() == [requests[1]]
 
 
 def test_a_connection_that_breaks_gives_back_what_is_unanswered() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +47,25 @@ def test_a_batch_that_is_being_packed_is_not_sent() -> None:
     assert all(b is not batch for b in producer.accumulator.sendable(0.0))
     producer.accumulator.packed(batch)
     assert next(iter(producer.accumulator.sendable(0.0))) is batch
+
+
+def test_batches_expire_by_age_in_whatever_order_they_came() -> None:
+    ages = [float(n // 2) for n in range(40)]
+    Random(7).shuffle(ages)
+    producer = PureProducer([1] * len(ages), Settings(linger=5.0, delivery_timeout=30.0))
+    for partition, created_at in enumerate(ages):
+        producer.now = created_at
+        producer.append(partition, [b"v"])
+    accumulator = producer.accumulator
+    assert [b.created_at for b in accumulator.incomplete] == sorted(ages)
+    for now in range(20):
+        expired = [b.created_at for b in accumulator.expired(30.0 + now)]
+        assert expired == [age for age in sorted(ages) if age <= now]
+        lingered = [b.created_at for b in accumulator.sendable(5.0 + now)]
+        assert lingered == expired
+        assert accumulator.next_sendable_at(5.0 + now) == min(
+            (5.0 + age for age in ages if age > now), default=float("inf")
+        )
 
 
 def test_a_batch_that_expires_while_it_is_worked_on_is_no_reason_to_look_again() -> None:

@@ -22,6 +22,7 @@ from spark_kafka_sink.wire.exchange import (
 )
 from spark_kafka_sink.wire.messages import (
     InitProducerIdResponse,
+    MetadataRequest,
     ProduceRequest,
     ProduceResponse,
 )
@@ -30,7 +31,7 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 FULL = [b"x" * 400, b"y" * 400]
 """Two of these records fill a batch of 1000 bytes."""
 
-CORRUPT, NOT_LEADER, TIMED_OUT, POLICY = 2, 6, 7, 44
+CORRUPT, NOT_LEADER, TIMED_OUT, TOO_LARGE, POLICY = 2, 6, 7, 10, 44
 OUT_OF_ORDER, DUPLICATE, UNKNOWN_PRODUCER = 45, 46, 59
 
 
@@ -300,16 +301,16 @@ def test_a_request_is_at_most_max_request_size_but_a_large_batch_goes_alone() ->
 def test_partitions_take_turns_where_a_request_has_not_room_for_all() -> None:
     producer = PureProducer([1, 1, 1], Settings(max_request_size=1000, max_in_flight=1))
     for partition in (0, 1, 2):
-        for _ in range(2):
+        for _ in range(4):
             producer.append(partition, FULL)
     producer.ready()
-    served = []
-    for _ in range(6):
-        (request,) = producer.poll()
-        served += [b.topic_partition.partition for b in batches(request)]
-        producer.answer(request)
-    assert sorted(served[:3]) == [0, 1, 2]
-    assert sorted(served[3:]) == [0, 1, 2]
+    for _ in range(4):
+        served = []
+        for _ in range(3):
+            (request,) = producer.poll()
+            served += [b.topic_partition.partition for b in batches(request)]
+            producer.answer(request)
+        assert sorted(served) == [0, 1, 2]
 
 
 def test_a_node_that_asks_for_a_pause_gets_nothing_until_it_is_over() -> None:
@@ -435,6 +436,88 @@ def test_a_batch_that_expires_in_flight_keeps_its_memory_until_the_answer() -> N
     producer.lose(request, TIMED_OUT)
     assert producer.done() == []
     assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+
+
+def _expired_in_flight() -> tuple[PureProducer, ClientRequest]:
+    """Give a producer whose second batch expired at its broker, and that request."""
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    producer.append(0, FULL)
+    (request,) = producer.poll()
+    producer.now = 30.0
+    producer.append(0, FULL)
+    assert producer.poll() == [], "sent before the fate of the batch before is known"
+    assert [b.state for b in producer.done()] == [BatchState.SUCCEEDED, BatchState.FAILED]
+    return producer, request
+
+
+def test_what_follows_a_batch_that_expired_goes_on_where_it_was_written_after_all() -> None:
+    producer, expired = _expired_in_flight()
+    producer.answer(expired)
+    (after,) = producer.poll()
+    assert (sequences(after), batches(after)[0].producer.epoch) == ([4], 0)
+
+
+def test_what_follows_a_batch_that_expired_has_a_new_epoch_where_it_may_be_missing() -> None:
+    producer, expired = _expired_in_flight()
+    producer.lose(expired, TIMED_OUT)
+    (after,) = producer.poll()
+    assert (sequences(after), batches(after)[0].producer.epoch) == ([0], 1)
+
+
+STALE, NOT_STALE = [3, 5, 6, 9, 13, 56, 72, 74, 100, 103], [2, 7, 19, 44, 75]
+
+
+@pytest.mark.parametrize("code", STALE + NOT_STALE)
+def test_an_error_that_means_stale_metadata_has_it_asked_for(code: int) -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    (request,) = producer.poll()
+    producer.now = 10.0
+    assert producer.poll() == []
+    producer.now = 20.0
+    assert producer.sender.poll(producer.now).requests == []
+    producer.answer(request, code)
+    asked = [r.message for r in producer.sender.poll(producer.now).requests]
+    assert [type(message) for message in asked] == [MetadataRequest] * (code in STALE)
+
+
+def test_a_batch_that_is_split_has_used_no_attempt() -> None:
+    producer = PureProducer([1], Settings(retries=1))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0], TOO_LARGE)
+    for _ in range(2):
+        (part,) = producer.poll()
+        assert batches(part)[0].record_count == 1
+        producer.answer(part, CORRUPT)
+        producer.now += 10
+        (again,) = producer.poll()
+        producer.answer(again)
+    done = [(batch.state, batch.attempts) for batch in producer.done()]
+    assert done == [(BatchState.SPLIT, 0), (BatchState.SUCCEEDED, 1), (BatchState.SUCCEEDED, 1)]
+
+
+def test_rows_that_lingered_in_their_chunk_wait_behind_no_newer_ones() -> None:
+    producer = PureProducer([1, 1], Settings(linger=1.0, delivery_timeout=1.5))
+    producer.ready()
+    producer.now = 0.9
+    producer.append(1, [b"newer"])
+    producer.now = 0.0
+    producer.append(0, [b"older"])
+    producer.now = 0.9
+    assert producer.poll() == []
+    assert producer.sender.poll(0.9).next_poll_at == pytest.approx(1.0)
+    producer.now = 1.0
+    (request,) = producer.poll()
+    assert [b.topic_partition.partition for b in batches(request)] == [0]
+    assert producer.sender.poll(1.0).next_poll_at == pytest.approx(1.5)
+    producer.now = 1.5
+    producer.poll()
+    assert [b.topic_partition.partition for b in producer.done()] == [0]
 
 
 def test_no_producer_id_without_permission_and_the_sentence_says_how_to_do_without() -> None:

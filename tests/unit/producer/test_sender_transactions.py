@@ -24,11 +24,12 @@ from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
 from spark_kafka_sink.producer.transaction_state import TransactionState
 from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.wire.exchange import ClientRequest, NodeDown, NodeThrottled
-from spark_kafka_sink.wire.messages import ProduceRequest
+from spark_kafka_sink.wire.messages import MetadataResponse, ProduceRequest
 from spark_kafka_sink.wire.transaction_messages import AddPartitionsToTxnRequest
 
 FULL = [b"x" * 400, b"y" * 400]
 """Two of these records fill a batch of 1000 bytes."""
+REBOOTSTRAP_REQUIRED = 129
 POLICY, OUT_OF_ORDER, INVALID_EPOCH, INVALID_TXN_STATE, UNKNOWN_PRODUCER = 44, 45, 47, 48, 59
 CLUSTER_AUTHORIZATION, FENCED = 31, 90
 BOTH_VERSIONS = pytest.mark.parametrize("version", [1, 2], ids="transaction.version={}".format)
@@ -326,3 +327,22 @@ def test_the_coordinator_is_among_the_nodes_to_know_before_any_topic_is() -> Non
     manager_of(producer).initialize()
     producer.poll()
     assert producer.sender.nodes[1].port == 9001
+
+
+@BOTH_VERSIONS
+def test_to_begin_anew_forgets_the_coordinators_too(version: int) -> None:
+    producer = begun(version)
+    assert producer.sender.nodes.keys() == {1}
+    told = MetadataResponse(brokers=[], topics=[], error_code=REBOOTSTRAP_REQUIRED)
+    producer.metadata.update(told, producer.now)
+    producer.sender.poll(producer.now)
+    assert producer.sender.nodes == {}, "the bootstrap servers are asked only without any broker"
+    producer.now += 10
+    producer.append(0, FULL)
+    (request,) = producer.poll()
+    producer.answer(request)
+    manager_of(producer).begin_commit()
+    producer.poll()
+    assert end_call(producer) is None
+    assert Call.FIND_COORDINATOR in calls(producer)
+    assert producer.sender.nodes.keys() == {1}

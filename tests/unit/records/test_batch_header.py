@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
@@ -101,3 +102,19 @@ def test_sequence_numbers_of_the_java_client_s_tests(
     sequence: int, increment: int, expected: int
 ) -> None:
     assert increment_sequence(sequence, increment) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "checksum"),
+    [
+        (b"123456789", 0xE3069283),
+        # RFC 3720, B.4.
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (bytes(reversed(range(32))), 0x113FDB5C),
+    ],
+    ids=["check value", "zeros", "ones", "rising", "falling"],
+)
+def test_the_checksum_is_the_one_that_standards_write_down(data: bytes, checksum: int) -> None:
+    assert crc32c(data) == checksum

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBase
 
 from spark_kafka_sink.records.compression import NO_COMPRESSION, Buffer, codec
+from spark_kafka_sink.records.decompression import decompress
 
 DECODERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": kafka.codec.gzip_decode,
@@ -131,6 +132,21 @@ def test_snappy_is_a_xerial_stream_of_32_kib_blocks(data: bytes) -> None:
         position += 4 + size
     assert sum(sizes) == len(data)
     assert sizes[:-1] == [32 * 1024] * (len(sizes) - 1)
+
+
+def test_snappy_is_a_xerial_stream_as_another_client_wrote_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """kafka-python's tests have these bytes, of blocks of 300."""
+    written = bytes.fromhex(
+        "82534e41505059000000000100000001"
+        "00000018ac0214534e41505059fe0600fe0600fe0600fe0600960600"
+        "00000018ac021458455249414cfe0600fe0600fe0600fe0600960600"
+    )
+    data = b"SNAPPY" * 50 + b"XERIAL" * 50
+    assert decompress(codec("snappy").id, written, 600) == data
+    monkeypatch.setattr("spark_kafka_sink.records.compression._XERIAL_BLOCK_BYTES", 300)
+    assert _compress("snappy", None, data) == written
 
 
 @pytest.mark.parametrize("level", LEVELS["gzip"])

@@ -7,6 +7,7 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from random import Random
 
 import lz4.frame
 import numpy as np
@@ -159,6 +160,41 @@ def test_a_codec_that_is_not_known_is_refused(codec_id: int) -> None:
 
 def test_several_gzip_members_are_read_as_one_stream() -> None:
     assert decompress(1, gzip.compress(b"ab") + gzip.compress(b"cd"), 4) == b"abcd"
+
+
+def test_many_gzip_members_of_all_sizes_are_read_as_one_stream() -> None:
+    random = Random(3)
+    parts = [random.randbytes(random.choice([0, 1, 40, 500, 70_000])) for _ in range(200)]
+    packed = b"".join(map(gzip.compress, parts))
+    whole = b"".join(parts)
+    assert decompress(1, packed, len(whole)) == whole
+    with pytest.raises(CorruptRecordException, match="more than"):
+        decompress(1, packed, len(whole) - 1)
+
+
+def test_many_gzip_members_cost_no_more_than_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    make = zlib.decompressobj
+
+    class Counted:
+        """Notes how much it is given, all of which zlib may copy."""
+
+        def __init__(self, wbits: int) -> None:
+            self._stream = make(wbits=wbits)
+
+        def decompress(self, data: bytes, limit: int) -> bytes:
+            given.append(len(data))
+            return self._stream.decompress(data, limit)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._stream, name)
+
+    monkeypatch.setattr("spark_kafka_sink.records.decompression.zlib.decompressobj", Counted)
+    for part in (b"", Random(3).randbytes(100_000)):
+        given.clear()
+        packed = gzip.compress(part) * (2000 if not part else 5)
+        assert decompress(1, packed, 10**6) == part * 5
+        assert sum(given) < 5 * len(packed)
 
 
 def test_a_snappy_block_alone_is_read() -> None:

@@ -14,6 +14,7 @@ from support.log_records import (
     at_offset,
     batch_of,
     checked,
+    emptied,
     expected,
     found,
     found_by_kafka_python,
@@ -115,8 +116,7 @@ def test_offsets_that_compaction_left_are_kept() -> None:
 @EVERY_CODEC
 def test_a_batch_that_compaction_emptied_still_has_its_place(codec: int) -> None:
     whole = batch_of([Row(None, b"a", (), 1)] * 3, first_offset=7)
-    header = whole[:8] + struct.pack(">i", 49) + whole[12:57] + struct.pack(">i", 0)
-    batch = only(with_attributes(checked(header), codec))
+    batch = only(with_attributes(emptied(whole), codec))
     assert found(batch.records()) == []
     assert (batch.base_offset, batch.last_offset) == (7, 9)
 
@@ -128,6 +128,18 @@ def test_control_batches_say_whether_they_abort(kind: int, *, is_abort: bool) ->
     assert (batch.is_control, batch.is_transactional) == (True, True)
     assert batch.is_abort is is_abort
     assert only(batch_of([mark])).is_abort is False
+
+
+def test_a_control_batch_that_compaction_emptied_aborts_nothing() -> None:
+    mark = Row(struct.pack(">hh", 0, 0), bytes(6), (), 1)
+    assert only(with_attributes(emptied(batch_of([mark])), 0x30)).is_abort is False
+
+
+def test_a_control_record_without_a_type_is_refused() -> None:
+    for key in (None, b"", b"\0\0\0"):
+        batch = only(with_attributes(batch_of([Row(key, bytes(6), (), 1)]), 0x30))
+        with pytest.raises(CorruptRecordException, match="a control record has no type"):
+            assert batch.is_abort
 
 
 def test_header_keys_that_are_not_utf8_are_replaced_as_in_java() -> None:
