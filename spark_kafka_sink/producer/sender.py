@@ -22,7 +22,11 @@ from spark_kafka_sink.errors import KafkaException, TransactionAbortedException,
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
-from spark_kafka_sink.producer.metadata import NO_LEADER_EPOCH, ClusterMetadata
+from spark_kafka_sink.producer.metadata import (
+    NO_LEADER_EPOCH,
+    RELIABLE_EPOCHS_SINCE,
+    ClusterMetadata,
+)
 from spark_kafka_sink.producer.node_latency import NodeLatencies
 from spark_kafka_sink.producer.produce_requests import (
     DrainedBatches,
@@ -51,9 +55,6 @@ from spark_kafka_sink.wire.messages import (
     MetadataResponse,
     ProduceRequest,
 )
-
-# The first version of Metadata whose leader epochs can be relied on.
-_RELIABLE_EPOCHS_SINCE = 9
 
 
 @dataclass(slots=True)
@@ -310,7 +311,7 @@ class Sender:
             if self._produce.answered(event, self._back(event.request), now):
                 self._retry_at_new_leaders(now)
         elif isinstance(response, MetadataResponse):
-            reliable = event.version is None or event.version >= _RELIABLE_EPOCHS_SINCE
+            reliable = event.version is None or event.version >= RELIABLE_EPOCHS_SINCE
             self._metadata.update(response, now, reliable_epochs=reliable)
             self._retry_at_new_leaders(now)
         elif isinstance(response, InitProducerIdResponse) and self._producer_id is not None:
