@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,7 +27,9 @@ def start(spark: SparkSession, sink: Sink, tmp_path: Path) -> Start:
     source.mkdir()
     for number in range(2):
         lines = range(number * 5, number * 5 + 5)
-        (source / f"{number}.txt").write_text("".join(f"{line}\n" for line in lines))
+        file = source / f"{number}.txt"
+        file.write_text("".join(f"{line}\n" for line in lines))
+        os.utime(file, (number + 1, number + 1))  # the older one is the first micro-batch
 
     def run(
         *columns: str,
