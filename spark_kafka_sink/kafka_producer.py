@@ -92,11 +92,6 @@ class KafkaProducer:
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         thread = self._thread = ProducerThread(config, client_id)
         self._user_code = user_code
-        self._transactions: ProducerTransactions | None = None
-        if thread.transactions is not None:
-            self._transactions = ProducerTransactions(
-                thread, thread.transactions, config.max_block_ms
-            )
         # None of these knows the producer: the I/O thread holds them, and has to end with it.
         self._checks = CallerChecks(thread)
         self._waits = CallerWaits(thread, config)
@@ -115,6 +110,11 @@ class KafkaProducer:
             partitioner=user_code.partitioner,
             drain_rows=self._feeder.drain,
         )
+        self._transactions: ProducerTransactions | None = None
+        if thread.transactions is not None:
+            self._transactions = ProducerTransactions(
+                thread, thread.transactions, config.max_block_ms, self._feeder.drain
+            )
         thread.feeder = self._feeder
         self._finalizer = weakref.finalize(self, _warn_unclosed, client_id, thread, os.getpid())
         self._finalizer.atexit = False
@@ -233,19 +233,15 @@ class KafkaProducer:
         self._transactional().send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
-        """Deliver what was appended, then commit.
+        """Deliver what was appended, then commit. From here on, nothing more is taken.
 
         Raises the error of a delivery that failed: the transaction can then only be aborted.
         """
-        transactions = self._transactional()
-        self._feeder.drain()
-        transactions.commit()
+        self._transactional().commit()
 
     def abort_transaction(self) -> None:
         """Abort the transaction; what was not sent yet is dropped. After an error, the way on."""
-        transactions = self._transactional()
-        self._feeder.drain()
-        transactions.abort()
+        self._transactional().abort()
 
     def _transactional(self) -> ProducerTransactions:
         self._checks.check_open()

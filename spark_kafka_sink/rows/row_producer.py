@@ -211,13 +211,14 @@ class RowProducer:
         """Append a row when there is room for it, which may be after a wait until `deadline`."""
         if size_bytes > self._always_fits_bytes:
             self._check_size(queue.topic, row)
-        future = queue.put(row, size_bytes)
+        check = self._checks.check_transaction
+        future = queue.put(row, size_bytes, check)
         if future is None:
             self._checks.before_send()
             deadline = self._waits.deadline() if deadline is None else deadline
             while future is None:
                 self._make_room(queue, size_bytes, deadline)
-                future = queue.put(row, size_bytes)
+                future = queue.put(row, size_bytes, check)
         return future
 
     def _check_size(self, topic: str, row: Row) -> None:
