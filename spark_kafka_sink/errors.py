@@ -65,6 +65,10 @@ class IllegalStateException(KafkaException):
     """A call that the object's state does not allow, such as a send after close."""
 
 
+class IllegalArgumentException(KafkaException):
+    """A call with an argument that it never takes, such as a negative time limit."""
+
+
 class ApiException(KafkaException):
     """A broker answered with an error, or did not answer; `code` is its error code."""
 

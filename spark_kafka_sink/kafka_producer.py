@@ -25,7 +25,11 @@ from spark_kafka_sink.caller_checks import CallerChecks
 from spark_kafka_sink.caller_waits import CallerWaits
 from spark_kafka_sink.column_producer import ColumnProducer
 from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.errors import IllegalStateException, KafkaException
+from spark_kafka_sink.errors import (
+    IllegalArgumentException,
+    IllegalStateException,
+    KafkaException,
+)
 from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
@@ -265,12 +269,12 @@ class KafkaProducer:
             )
             raise KafkaException(message)
         self._checks.before_call()
-        self._flush(timeout)
+        self._flush(timeout, time.monotonic())
         self._checks.before_call()
 
-    def _flush(self, timeout: float | None) -> None:
+    def _flush(self, timeout: float | None, since: float) -> None:
         self._feeder.drain()
-        self._waits.flush(timeout)
+        self._waits.flush(timeout, since)
 
     def deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
         """Give what has been acknowledged so far, per partition."""
@@ -322,8 +326,16 @@ class KafkaProducer:
         aborted, with timeout 0 by its coordinator once transaction.timeout.ms has passed. Closes
         serializers, interceptors and the partitioner, where they have a ``close``. Raises the first
         delivery error that nobody was told of, unless timeout is 0; else, when all is closed, the
-        first error of closing a serializer or the partitioner.
+        first error of closing a serializer or the partitioner. A negative timeout is an
+        IllegalArgumentException, and nothing is closed then.
         """
+        if timeout is not None and not timeout >= 0:
+            message = (
+                f"The timeout cannot be negative: found {timeout}, expected seconds, 0 to close at "
+                "once, or None to wait as long as deliveries may take"
+            )
+            raise IllegalArgumentException(message)
+        started = time.monotonic()
         if self._checks.is_closed:
             return
         self._checks.is_closed = True
@@ -337,7 +349,7 @@ class KafkaProducer:
             if timeout is None or timeout > 0:
                 if self._transactions is not None:
                     self._transactions.end_open(timeout)
-                self._flush(timeout)
+                self._flush(timeout, started)
         finally:
             error = KafkaException("Producer is closed forcefully.")
             self._feeder.give_up(error)

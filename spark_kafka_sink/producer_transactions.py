@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from spark_kafka_sink.deadlines import deadline_of, seconds_until
 from spark_kafka_sink.errors import KafkaException, TimeoutException, TransactionAbortedException
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from spark_kafka_sink.producer.transaction_requests import TransactionalResult
@@ -129,13 +130,13 @@ class ProducerTransactions:
     def _call(self, start: Callable[[], TransactionalResult], timeout: float | None = None) -> None:
         """Start a call, or go on with it, and wait for its end. Raises what it came to."""
         wait = self._max_block_ms / 1000 if timeout is None else timeout
-        started = time.monotonic()
+        started, deadline = time.monotonic(), deadline_of(wait)
         with self._thread.changed:
             result = start()
             self._thread.wake()
             try:
                 while not result.is_done:
-                    if not self._thread.changed.wait(started + wait - time.monotonic()):
+                    if not self._thread.changed.wait(seconds_until(deadline)):
                         raise self._timed_out(result.operation, wait)
             finally:
                 waited_s = time.monotonic() - started
