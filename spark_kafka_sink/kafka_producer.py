@@ -47,6 +47,7 @@ from spark_kafka_sink.rows.row_producer import RowProducer
 from spark_kafka_sink.rows.user_code import UserCode, without_user_code
 from spark_kafka_sink.slice_appender import SliceAppender
 from spark_kafka_sink.slice_owner import OnFailure
+from spark_kafka_sink.topic_names import check_topic_name
 
 _numbers = itertools.count(1)
 
@@ -196,9 +197,11 @@ class KafkaProducer:
         """Give how many partitions a topic has.
 
         expected: where fewer are known, brokers are asked once more, since topics grow.
-        Raises TimeoutException after max.block.ms, or at once the error that says why the topic
+        Raises DataException for a name that no topic can have, TimeoutException after
+        max.block.ms, or at once the error that says why the topic
         cannot be written to (InvalidTopicException, TopicAuthorizationException).
         """
+        check_topic_name(topic)
         self._checks.before_call()
         check, deadline = self._checks.raise_if_unusable, self._waits.deadline()
         known = self._waits.topic(topic, deadline, check)

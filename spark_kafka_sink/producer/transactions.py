@@ -315,13 +315,14 @@ class TransactionManager:
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Take note that no answer will come; only a missing version is the end of it."""
+        """Take note that no answer will come: nothing to despair of, but for two codes."""
         if not self._queue.back(request):
             return
-        if code == codes.UNSUPPORTED_VERSION:
+        if code in (codes.UNSUPPORTED_VERSION, codes.INVALID_REQUEST):
+            fatal = code == codes.UNSUPPORTED_VERSION
             message = f"{request.call.value} failed: {reason}"
             error = api_exception(code, message, api=request.call.value)
-            self._failed(request, code, Action.FATAL, error)
+            self._failed(request, code, Action.FATAL if fatal else Action.ABORTABLE, error)
             return
         self._queue.look_up_again(request)
         self._queue.retry(request, now)

@@ -467,6 +467,18 @@ def test_offsets_of_a_member_that_was_replaced_end_the_transaction_only() -> Non
     assert transactions.state is S.READY
 
 
+def test_offsets_that_cannot_be_written_end_the_transaction_only() -> None:
+    transactions = PureTransactions().writing()
+    result = transactions.manager.send_offsets(OFFSETS, GROUP)
+    request = transactions.take_until(Call.TXN_OFFSET_COMMIT)
+    transactions.lose(request, codes.INVALID_REQUEST)
+    assert result.error is not None
+    assert "TxnOffsetCommit failed: connection lost" in str(result.error)
+    assert transactions.state is S.ABORTABLE_ERROR
+    transactions.finish(transactions.manager.begin_abort())
+    assert transactions.state is S.READY
+
+
 def test_a_broker_without_a_usable_version_is_fatal() -> None:
     transactions = PureTransactions()
     result = transactions.manager.initialize()
