@@ -18,7 +18,12 @@ import pytest
 from support.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.errors import DataException, RecordTooLargeException
+from spark_kafka_sink.errors import (
+    DataException,
+    IllegalStateException,
+    RecordTooLargeException,
+    SerializationException,
+)
 
 A_LONG_TIME_MS = 60_000
 
@@ -197,16 +202,52 @@ def test_a_topic_is_forgotten_when_it_was_idle_for_as_long_as_configured() -> No
             assert (metadata.topic(TOPIC) is not None) is is_known
 
 
+def errors_counted(producer: KafkaProducer) -> float:
+    """Give how many rows have failed so far, by the metrics."""
+    (count,) = (
+        value
+        for name, value in producer.metrics().items()
+        if name.name == "record-error-total" and not name.tags.get("topic")
+    )
+    return count
+
+
+def no_bytes(_: object) -> bytes:
+    """Serialize nothing."""
+    message = "not serializable"
+    raise ValueError(message)
+
+
+class Watching:
+    """An interceptor."""
+
+    def on_acknowledgement(self, *_: object) -> None:
+        """Do nothing."""
+
+
 def test_rows_that_send_refuses_are_counted() -> None:
     with producing([1], max_request_size=1000) as producer:
         refused = producer.send(TOPIC, b"x" * 2000)
         assert isinstance(refused.exception(), RecordTooLargeException)
-        counted = {
-            name.name: value
-            for name, value in producer.metrics().items()
-            if not name.tags.get("topic")
-        }
-    assert counted["record-error-total"] == 1
+        assert errors_counted(producer) == 1
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"value_serializer": no_bytes}, {"interceptor_classes": [Watching()]}]
+)
+def test_rows_that_send_raises_about_are_counted_but_no_call_after_close(
+    config: dict[str, object],
+) -> None:
+    with producing([1], **config) as producer:
+        # The first row of a topic goes another way than those after it.
+        for count in (1, 2):
+            with pytest.raises(SerializationException):
+                producer.send(TOPIC, object())
+            assert errors_counted(producer) == count
+        producer.close(0)
+        with pytest.raises(IllegalStateException):
+            producer.send(TOPIC, b"late")
+        assert errors_counted(producer) == 2
 
 
 # What is no topic's name, and what is said of it.
