@@ -168,7 +168,9 @@ class CallerWaits:
             f"Topic {name} not present in metadata after {self._max_block()}: "
             f"{found}{self._network_trouble()}"
         )
-        return TimeoutException(message, topic=name, api="Metadata")
+        timeout = TimeoutException(message, topic=name, api="Metadata")
+        timeout.__cause__ = error
+        return timeout
 
     def _max_block(self) -> str:
         return self._config.setting("max.block.ms", self._config.max_block_ms)

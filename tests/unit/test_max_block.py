@@ -19,13 +19,16 @@ from support.transaction_answers import COORDINATOR, versions_of
 from support.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer, producer_thread
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
     IllegalArgumentException,
     KafkaException,
     TimeoutException,
+    UnknownTopicOrPartitionException,
 )
 from spark_kafka_sink.producer.transaction_state import TransactionState
+from spark_kafka_sink.wire.messages import MetadataResponse, MetadataResponseTopic
 
 MAX_BLOCK_S = 1.0
 LONGEST_MS = 2**63 - 1
@@ -178,6 +181,21 @@ def test_max_block_ms_may_be_as_long_as_a_number_can_be(clock: Clock) -> None:
         clock.after(5.0, transactions.run)
         producer.commit_transaction()
         assert transactions.state is TransactionState.READY
+
+
+def test_a_wait_for_metadata_that_was_too_long_has_what_brokers_said_as_its_cause(
+    clock: Clock, producer: KafkaProducer
+) -> None:
+    unknown = MetadataResponseTopic(
+        error_code=codes.UNKNOWN_TOPIC_OR_PARTITION, name=TOPIC, partitions=[]
+    )
+    said = MetadataResponse(brokers=answer([1]).brokers, topics=[unknown])
+    clock.after(0.5, lambda: producer._thread.metadata.update(said, clock.now))
+    for by_row in (True, False):
+        error = give(producer, None, by_row=by_row)
+        assert isinstance(error, TimeoutException)
+        assert isinstance(error.__cause__, UnknownTopicOrPartitionException)
+        assert str(error.__cause__) in str(error)
 
 
 def in_transaction(producer: KafkaProducer) -> PureTransactions:
