@@ -474,9 +474,8 @@ def test_offsets_that_cannot_be_written_end_the_transaction_only() -> None:
     transactions.lose(request, codes.INVALID_REQUEST)
     assert result.error is not None
     assert "TxnOffsetCommit failed: connection lost" in str(result.error)
-    assert transactions.state is S.ABORTABLE_ERROR
-    transactions.finish(transactions.manager.begin_abort())
-    assert transactions.state is S.READY
+    assert transactions.state == S.ABORTABLE_ERROR
+    assert transactions.finish(transactions.manager.begin_abort()) == [Call.ABORT]
 
 
 def test_a_broker_without_a_usable_version_is_fatal() -> None:
