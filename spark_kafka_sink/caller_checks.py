@@ -40,7 +40,7 @@ class CallerChecks:
     def before_send(self) -> None:
         """Raise what stands against sending rows, whose failures their futures tell of."""
         self.check_open()
-        self._check_transaction()
+        self.check_transaction()
 
     def check_open(self) -> None:
         """Raise where the producer is another process's, closed, or over."""
@@ -54,7 +54,7 @@ class CallerChecks:
     def raise_if_not_appendable(self) -> None:
         """Raise what stands against putting columns into batches."""
         self.raise_if_unusable()
-        self._check_transaction()
+        self.check_transaction()
 
     def raise_if_unusable(self) -> None:
         """Raise what stands against going on."""
@@ -71,6 +71,7 @@ class CallerChecks:
         if self._thread.fatal_error is not None:
             raise self._thread.fatal_error
 
-    def _check_transaction(self) -> None:
+    def check_transaction(self) -> None:
+        """Raise where records cannot be part of a transaction now; with the lock or without."""
         if self._thread.transactions is not None:
             self._thread.transactions.check_in_transaction("append")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.deadlines import seconds_until
 from spark_kafka_sink.errors import BufferExhaustedException, KafkaException, TimeoutException
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
@@ -51,7 +52,7 @@ class CallerWaits:
                 return found
             started = time.monotonic()
             try:
-                came = self._thread.changed.wait(None if deadline is None else deadline - started)
+                came = self._thread.changed.wait(seconds_until(deadline))
             finally:
                 now = time.monotonic()
                 if meter is not None:
@@ -167,7 +168,9 @@ class CallerWaits:
             f"Topic {name} not present in metadata after {self._max_block()}: "
             f"{found}{self._network_trouble()}"
         )
-        return TimeoutException(message, topic=name, api="Metadata")
+        timeout = TimeoutException(message, topic=name, api="Metadata")
+        timeout.__cause__ = error
+        return timeout
 
     def _max_block(self) -> str:
         return self._config.setting("max.block.ms", self._config.max_block_ms)
@@ -178,14 +181,15 @@ class CallerWaits:
 
     # -- deliveries -------------------------------------------------------------------------------
 
-    def flush(self, timeout: float | None) -> None:
+    def flush(self, timeout: float | None, since: float) -> None:
         """Wait until what is in batches now has ended, and its callbacks were run.
 
-        timeout: seconds, None for as long as it takes. Raises TimeoutException.
+        timeout: seconds, None for as long as it takes; since: when they began. Raises
+        TimeoutException.
         """
         accumulator, thread = self._thread.accumulator, self._thread
         started = time.monotonic()
-        deadline = None if timeout is None else started + timeout
+        deadline = None if timeout is None else since + timeout
         waiting_for: list[ProducerBatch] = []
 
         def all_ended() -> bool | None:

@@ -237,10 +237,28 @@ def producer_config(
     config = _settle_idempotence(config, options, prefix)
     config = _settle_delivery_timeout(config, options, prefix)
     config = _settle_backoffs(config, options, prefix)
+    _check_text(config)
     if not config.bootstrap_nodes:
         message = f"{prefix}bootstrap.servers has no address in it; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
     return config
+
+
+def _check_text(config: ProducerConfig) -> None:
+    """Refuse names that no request can carry."""
+    names = {"client.id": config.client_id, "transactional.id": config.transactional_id or ""}
+    for option, name in names.items():
+        try:
+            size = len(name.encode())
+        except UnicodeEncodeError as error:
+            message = f"{config.option_prefix}{option} cannot be written as UTF-8: {error.reason}"
+            raise ConfigException(message) from None
+        if size > _LONGEST_NAME_BYTES:
+            message = (
+                f"{config.option_prefix}{option} has {size} bytes: expected at most "
+                f"{_LONGEST_NAME_BYTES}, since no request can carry more"
+            )
+            raise ConfigException(message)
 
 
 def _normal(name: str, value: Any) -> Any:
@@ -292,6 +310,8 @@ def _invalid(error: msgspec.ValidationError, given: Mapping[str, Any], prefix: s
     return f"{prefix}{name} is {given[name]!r}: {expected}"
 
 
+# Strings have a length of 16 bits; a transactional.id is also a client.id, behind "producer-".
+_LONGEST_NAME_BYTES: Final = 32_767 - len("producer-")
 _LOWER_CASE: Final = ("acks", "compression.type", "client.dns.lookup", "metadata.recovery.strategy")
 _UPPER_CASE: Final = ("security.protocol",)
 # Java's classes go by their names, with the package or without; in lower case here.

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Final
 
 from spark_kafka_sink import error_codes
-from spark_kafka_sink.error_codes import ErrorCode, error_code
+from spark_kafka_sink.error_codes import ERROR_CODES, ErrorCode, error_code
 
 
 class KafkaException(Exception):
@@ -63,6 +63,10 @@ class ProtocolError(KafkaException):
 
 class IllegalStateException(KafkaException):
     """A call that the object's state does not allow, such as a send after close."""
+
+
+class IllegalArgumentException(KafkaException):
+    """A call with an argument that it never takes, such as a negative time limit."""
 
 
 class ApiException(KafkaException):
@@ -247,19 +251,78 @@ class FencedInstanceIdException(ApplicationRecoverableException):
     """A newer consumer with the same group.instance.id has taken over."""
 
 
+class UnknownServerException(ApiException):
+    """The broker failed in a way that no other code describes; its log says more."""
+
+
+class ReplicaNotAvailableException(InvalidMetadataException):
+    """The broker asked has no replica of the partition."""
+
+
+class CoordinatorLoadInProgressException(RetriableException):
+    """The coordinator is still reading its state."""
+
+
+class ConcurrentTransactionsException(RetriableException):
+    """The transaction before is still being completed."""
+
+
+class KafkaStorageException(InvalidMetadataException):
+    """The broker's disk failed."""
+
+
+class ListenerNotFoundException(InvalidMetadataException):
+    """The partition's leader does not have the listener that was asked."""
+
+
+class FencedLeaderEpochException(InvalidMetadataException):
+    """The client knows an older leader than the broker does."""
+
+
+class UnknownLeaderEpochException(RetriableException):
+    """The client knows a newer leader than the broker does."""
+
+
+class ThrottlingQuotaExceededException(RetriableException):
+    """A quota was exceeded."""
+
+
+class UnknownTopicIdException(InvalidMetadataException):
+    """No topic has the id."""
+
+
+class InconsistentTopicIdException(InvalidMetadataException):
+    """The broker's log of the topic has another id than the request."""
+
+
+class InvalidRequestException(ApiException):
+    """The request makes no sense to the broker, or cannot be written."""
+
+
+class DuplicateSequenceException(ApiException):
+    """The broker has the batch already."""
+
+
+class OperationNotAttemptedException(ApiException):
+    """Another part of the request failed, so that this one was not tried."""
+
+
 class CommitFailedException(KafkaException):
     """Offsets of a consumer group were refused: its membership has changed."""
 
 
 _CLASSES: Final[dict[int, type[ApiException]]] = {
+    -1: UnknownServerException,
     1: OffsetOutOfRangeException,
     2: CorruptRecordException,
     3: UnknownTopicOrPartitionException,
     5: LeaderNotAvailableException,
     6: NotLeaderOrFollowerException,
     7: TimeoutException,
+    9: ReplicaNotAvailableException,
     10: RecordTooLargeException,
     13: NetworkException,
+    14: CoordinatorLoadInProgressException,
     15: CoordinatorNotAvailableException,
     16: NotCoordinatorException,
     17: InvalidTopicException,
@@ -278,21 +341,32 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
     35: UnsupportedVersionException,
     38: InvalidConfigurationException,
     40: InvalidConfigurationException,
+    42: InvalidRequestException,
     43: UnsupportedForMessageFormatException,
     44: PolicyViolationException,
     45: OutOfOrderSequenceException,
+    46: DuplicateSequenceException,
     47: InvalidProducerEpochException,
     48: InvalidTxnStateException,
     49: InvalidPidMappingException,
     50: InvalidTxnTimeoutException,
+    51: ConcurrentTransactionsException,
     53: TransactionalIdAuthorizationException,
+    55: OperationNotAttemptedException,
+    56: KafkaStorageException,
     58: InvalidConfigurationException,
     59: UnknownProducerIdException,
     65: AuthorizationException,
+    72: ListenerNotFoundException,
+    74: FencedLeaderEpochException,
+    75: UnknownLeaderEpochException,
     76: UnsupportedCompressionTypeException,
     82: FencedInstanceIdException,
     87: InvalidRecordException,
+    89: ThrottlingQuotaExceededException,
     90: ProducerFencedException,
+    100: UnknownTopicIdException,
+    103: InconsistentTopicIdException,
     120: TransactionAbortableException,
 }
 
@@ -327,8 +401,8 @@ def advice(code: int, option_prefix: str = "") -> str | None:
 
 
 def exception_class(code: int) -> type[ApiException]:
-    """Give the exception class of a broker's error code."""
-    known = _CLASSES.get(code)
+    """Give the exception class of a broker's error code; one that is not Kafka's is -1's."""
+    known = _CLASSES.get(code if code in ERROR_CODES else error_codes.UNKNOWN_SERVER_ERROR)
     if known is not None:
         return known
     row: ErrorCode = error_code(code)

@@ -25,7 +25,11 @@ from spark_kafka_sink.caller_checks import CallerChecks
 from spark_kafka_sink.caller_waits import CallerWaits
 from spark_kafka_sink.column_producer import ColumnProducer
 from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.errors import IllegalStateException, KafkaException
+from spark_kafka_sink.errors import (
+    IllegalArgumentException,
+    IllegalStateException,
+    KafkaException,
+)
 from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
@@ -43,6 +47,7 @@ from spark_kafka_sink.rows.row_producer import RowProducer
 from spark_kafka_sink.rows.user_code import UserCode, without_user_code
 from spark_kafka_sink.slice_appender import SliceAppender
 from spark_kafka_sink.slice_owner import OnFailure
+from spark_kafka_sink.topic_names import check_topic_name
 
 _numbers = itertools.count(1)
 
@@ -92,11 +97,6 @@ class KafkaProducer:
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         thread = self._thread = ProducerThread(config, client_id)
         self._user_code = user_code
-        self._transactions: ProducerTransactions | None = None
-        if thread.transactions is not None:
-            self._transactions = ProducerTransactions(
-                thread, thread.transactions, config.max_block_ms
-            )
         # None of these knows the producer: the I/O thread holds them, and has to end with it.
         self._checks = CallerChecks(thread)
         self._waits = CallerWaits(thread, config)
@@ -115,6 +115,11 @@ class KafkaProducer:
             partitioner=user_code.partitioner,
             drain_rows=self._feeder.drain,
         )
+        self._transactions: ProducerTransactions | None = None
+        if thread.transactions is not None:
+            self._transactions = ProducerTransactions(
+                thread, thread.transactions, config.max_block_ms, self._feeder.drain
+            )
         thread.feeder = self._feeder
         self._finalizer = weakref.finalize(self, _warn_unclosed, client_id, thread, os.getpid())
         self._finalizer.atexit = False
@@ -192,9 +197,11 @@ class KafkaProducer:
         """Give how many partitions a topic has.
 
         expected: where fewer are known, brokers are asked once more, since topics grow.
-        Raises TimeoutException after max.block.ms, or at once the error that says why the topic
+        Raises DataException for a name that no topic can have, TimeoutException after
+        max.block.ms, or at once the error that says why the topic
         cannot be written to (InvalidTopicException, TopicAuthorizationException).
         """
+        check_topic_name(topic)
         self._checks.before_call()
         check, deadline = self._checks.raise_if_unusable, self._waits.deadline()
         known = self._waits.topic(topic, deadline, check)
@@ -233,19 +240,15 @@ class KafkaProducer:
         self._transactional().send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
-        """Deliver what was appended, then commit.
+        """Deliver what was appended, then commit. From here on, nothing more is taken.
 
         Raises the error of a delivery that failed: the transaction can then only be aborted.
         """
-        transactions = self._transactional()
-        self._feeder.drain()
-        transactions.commit()
+        self._transactional().commit()
 
     def abort_transaction(self) -> None:
         """Abort the transaction; what was not sent yet is dropped. After an error, the way on."""
-        transactions = self._transactional()
-        self._feeder.drain()
-        transactions.abort()
+        self._transactional().abort()
 
     def _transactional(self) -> ProducerTransactions:
         self._checks.check_open()
@@ -269,12 +272,12 @@ class KafkaProducer:
             )
             raise KafkaException(message)
         self._checks.before_call()
-        self._flush(timeout)
+        self._flush(timeout, time.monotonic())
         self._checks.before_call()
 
-    def _flush(self, timeout: float | None) -> None:
+    def _flush(self, timeout: float | None, since: float) -> None:
         self._feeder.drain()
-        self._waits.flush(timeout)
+        self._waits.flush(timeout, since)
 
     def deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
         """Give what has been acknowledged so far, per partition."""
@@ -326,8 +329,16 @@ class KafkaProducer:
         aborted, with timeout 0 by its coordinator once transaction.timeout.ms has passed. Closes
         serializers, interceptors and the partitioner, where they have a ``close``. Raises the first
         delivery error that nobody was told of, unless timeout is 0; else, when all is closed, the
-        first error of closing a serializer or the partitioner.
+        first error of closing a serializer or the partitioner. A negative timeout is an
+        IllegalArgumentException, and nothing is closed then.
         """
+        if timeout is not None and not timeout >= 0:
+            message = (
+                f"The timeout cannot be negative: found {timeout}, expected seconds, 0 to close at "
+                "once, or None to wait as long as deliveries may take"
+            )
+            raise IllegalArgumentException(message)
+        started = time.monotonic()
         if self._checks.is_closed:
             return
         self._checks.is_closed = True
@@ -341,7 +352,7 @@ class KafkaProducer:
             if timeout is None or timeout > 0:
                 if self._transactions is not None:
                     self._transactions.end_open(timeout)
-                self._flush(timeout)
+                self._flush(timeout, started)
         finally:
             error = KafkaException("Producer is closed forcefully.")
             self._feeder.give_up(error)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from spark_kafka_sink.deadlines import deadline_of, seconds_until
 from spark_kafka_sink.errors import KafkaException, TimeoutException, TransactionAbortedException
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from spark_kafka_sink.producer.transaction_requests import TransactionalResult
@@ -28,14 +29,22 @@ _RESUMED = ("init_transactions", "commit_transaction", "abort_transaction")
 
 
 class ProducerTransactions:
-    """The calls; `thread` is one whose producer has a transactional.id."""
+    """The calls; `thread` is one whose producer has a transactional.id.
+
+    drain_rows: puts rows that were sent one by one into batches.
+    """
 
     def __init__(
-        self, thread: ProducerThread, manager: TransactionManager, max_block_ms: int
+        self,
+        thread: ProducerThread,
+        manager: TransactionManager,
+        max_block_ms: int,
+        drain_rows: Callable[[], None],
     ) -> None:
         self._thread = thread
         self._manager = manager
         self._max_block_ms = max_block_ms
+        self._drain_rows = drain_rows
 
     def init(self) -> None:
         """See KafkaProducer.init_transactions."""
@@ -56,18 +65,14 @@ class ProducerTransactions:
 
     def commit(self) -> None:
         """See KafkaProducer.commit_transaction."""
-        self._call(self._manager.begin_commit)
+        self._end(self._manager.begin_commit)
 
     def abort(self) -> None:
         """See KafkaProducer.abort_transaction."""
-        self._call(self._manager.begin_abort)
+        self._end(self._manager.begin_abort)
         with self._thread.lock:
             # Records that failed belong to the transaction that is over.
             self._thread.deliveries.take_error()
-
-    def check_may_append(self) -> None:
-        """Raise where records cannot be part of a transaction now."""
-        self._manager.check_in_transaction("append")
 
     def end_open(self, timeout: float | None) -> None:
         """Abort what a producer that is being closed has open, and see out a call that timed out.
@@ -81,7 +86,7 @@ class ProducerTransactions:
             unseen = self._thread.deliveries.take_error()
         wait = self._max_block_ms / 1000
         try:
-            self._call(end, wait if timeout is None else min(wait, timeout))
+            self._end(end, wait if timeout is None else min(wait, timeout))
         except KafkaException as error:
             unseen = unseen or error
         with self._thread.lock:
@@ -102,16 +107,36 @@ class ProducerTransactions:
                 return self._manager.begin_abort
         return None
 
+    def _end(self, begin: Callable[[], TransactionalResult], timeout: float | None = None) -> None:
+        """End a transaction, or go on with its end: first it takes no more, then all it has goes.
+
+        The other way round, what another thread sends in between would fall out of it. An
+        exception that comes from outside (KeyboardInterrupt) leaves EndTxn waiting for the call to
+        be repeated.
+        """
+        with self._thread.lock:
+            is_new = not self._manager.is_completing
+            result = begin()
+            if is_new:
+                self._manager.has_loose_rows = True
+        self._drain_rows()
+
+        def all_in_batches() -> TransactionalResult:
+            self._manager.has_loose_rows = False
+            return result
+
+        self._call(all_in_batches, timeout)
+
     def _call(self, start: Callable[[], TransactionalResult], timeout: float | None = None) -> None:
         """Start a call, or go on with it, and wait for its end. Raises what it came to."""
         wait = self._max_block_ms / 1000 if timeout is None else timeout
-        started = time.monotonic()
+        started, deadline = time.monotonic(), deadline_of(wait)
         with self._thread.changed:
             result = start()
             self._thread.wake()
             try:
                 while not result.is_done:
-                    if not self._thread.changed.wait(started + wait - time.monotonic()):
+                    if not self._thread.changed.wait(seconds_until(deadline)):
                         raise self._timed_out(result.operation, wait)
             finally:
                 waited_s = time.monotonic() - started

@@ -269,6 +269,10 @@ class NetworkClient:
             code = error_codes.UNSUPPORTED_VERSION
             self._failed(request, state.node.id, code, str(error))
             return
+        except (ProtocolError, UnicodeError) as error:  # text that no request can carry
+            reason = f"the request cannot be written: {error}"
+            self._failed(request, state.node.id, error_codes.INVALID_REQUEST, reason)
+            return
         state.last_used = now
         self._flush(state)
 

@@ -65,7 +65,8 @@ class TransactionManager:
     """One transactional producer's transactions. Times are seconds of the producer's clock.
 
     error: what made the state an error's, None in other states. has_news: whether a result may
-    have come since the sender last told its callers.
+    have come since the sender last told its callers. has_loose_rows: whether rows that were taken
+    for the transaction may be in no batch yet; the caller who ends it says so, and EndTxn waits.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class TransactionManager:
     ) -> None:
         self.error: KafkaException | None = None
         self.has_news = False
+        self.has_loose_rows = False
         self._sequences = sequences
         self._requests = TransactionalRequests(transactional_id, transaction_timeout_ms)
         self._queue = TransactionQueue(retry_backoff, random)
@@ -266,7 +268,7 @@ class TransactionManager:
                 self._finish(request.result, self.error)
             elif request.priority is not Priority.END_TXN:
                 break
-            elif has_incomplete:
+            elif has_incomplete or self.has_loose_rows:
                 return None
             elif self._started:
                 break
@@ -317,13 +319,14 @@ class TransactionManager:
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Take note that no answer will come; only a missing version is the end of it."""
+        """Take note that no answer will come: nothing to despair of, but for two codes."""
         if not self._queue.back(request):
             return
-        if code == codes.UNSUPPORTED_VERSION:
+        if code in (codes.UNSUPPORTED_VERSION, codes.INVALID_REQUEST):
+            fatal = code == codes.UNSUPPORTED_VERSION
             message = f"{request.call.value} failed: {reason}"
             error = api_exception(code, message, api=request.call.value)
-            self._failed(request, code, Action.FATAL, error)
+            self._failed(request, code, Action.FATAL if fatal else Action.ABORTABLE, error)
             return
         self._queue.look_up_again(request)
         self._queue.retry(request, now)
@@ -425,7 +428,8 @@ class TransactionManager:
 
     def record_refused(self, error: KafkaException) -> None:
         """Note that a record of the transaction was refused before it had a place in a batch."""
-        if self._state is _S.IN_TRANSACTION and self._answer_to(_S.ABORTABLE_ERROR):
+        collects = self._state is _S.COMMITTING and self.has_loose_rows
+        if (self._state is _S.IN_TRANSACTION or collects) and self._answer_to(_S.ABORTABLE_ERROR):
             self.error = error
 
     def give_up(self, error: KafkaException) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from spark_kafka_sink.deadlines import deadline_of, seconds_until
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import RecordMetadata
 from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan
@@ -185,12 +185,10 @@ class SentRows:
         if end is not None:
             return end
         self._check_may_wait()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of(timeout)
         with self._changed:
             while (end := self._end(row)) is None:
-                if not self._changed.wait(
-                    None if deadline is None else deadline - time.monotonic()
-                ):
+                if not self._changed.wait(seconds_until(deadline)):
                     raise TimeoutError
         return end
 

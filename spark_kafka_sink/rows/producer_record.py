@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.topic_names import check_topic_name
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
@@ -32,9 +33,7 @@ class ProducerRecord:
 
     def __post_init__(self) -> None:
         # Whole sentences are the Java client's, so that they can be looked up.
-        if not isinstance(self.topic, str):
-            message = f"Topic cannot be {self.topic!r}: expected a str"
-            raise DataException(message)
+        check_topic_name(self.topic)
         _check_number("partition", self.partition, 2**31 - 1)
         _check_number("timestamp", self.timestamp_ms, _LARGEST_TIMESTAMP)
         if self.headers is not None:

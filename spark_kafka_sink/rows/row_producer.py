@@ -21,6 +21,7 @@ from spark_kafka_sink.errors import (
     IllegalStateException,
     KafkaException,
     RecordTooLargeException,
+    SerializationException,
 )
 from spark_kafka_sink.model import RecordMetadata
 from spark_kafka_sink.producer_thread import ProducerThread
@@ -114,17 +115,21 @@ class RowProducer:
         ):
             record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
             return self._send_record(record, on_delivery)
-        if self._serializes:
-            key, value = self._serialize(topic, key, value)
-        size = ROW_OVERHEAD_BYTES
-        if value is not None:
-            if value.__class__ is not bytes:
-                value = as_bytes(VALUE_SERIALIZER, value)
-            size += len(value)
-        if key is not None:
-            if key.__class__ is not bytes:
-                key = as_bytes(KEY_SERIALIZER, key)
-            size += len(key)
+        try:
+            if self._serializes:
+                key, value = self._serialize(topic, key, value)
+            size = ROW_OVERHEAD_BYTES
+            if value is not None:
+                if value.__class__ is not bytes:
+                    value = as_bytes(VALUE_SERIALIZER, value)
+                size += len(value)
+            if key is not None:
+                if key.__class__ is not bytes:
+                    key = as_bytes(KEY_SERIALIZER, key)
+                size += len(key)
+        except SerializationException as error:
+            self._thread.refused(1, error)
+            raise
         entries = checked_headers(headers) if headers else ()
         if entries:
             size += header_bytes(entries)
@@ -162,6 +167,9 @@ class RowProducer:
             return self._refuse(error, record.topic, record.partition, on_delivery)
         except BaseException as error:
             self._interceptors.on_send_error(record, error)
+            # A call out of order is no row that failed, as in the Java client.
+            if isinstance(error, KafkaException) and not isinstance(error, IllegalStateException):
+                self._thread.refused(1, error)
             raise
 
     def _append_record(self, record: ProducerRecord, on_delivery: OnDelivery | None) -> RowFuture:
@@ -211,13 +219,14 @@ class RowProducer:
         """Append a row when there is room for it, which may be after a wait until `deadline`."""
         if size_bytes > self._always_fits_bytes:
             self._check_size(queue.topic, row)
-        future = queue.put(row, size_bytes)
+        check = self._checks.check_transaction
+        future = queue.put(row, size_bytes, check)
         if future is None:
             self._checks.before_send()
             deadline = self._waits.deadline() if deadline is None else deadline
             while future is None:
                 self._make_room(queue, size_bytes, deadline)
-                future = queue.put(row, size_bytes)
+                future = queue.put(row, size_bytes, check)
         return future
 
     def _check_size(self, topic: str, row: Row) -> None:

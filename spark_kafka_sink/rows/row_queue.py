@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from spark_kafka_sink.producer.metadata import TopicMetadata
@@ -52,9 +53,14 @@ class RowQueue:
         self.chunk_bytes = SMALLEST_CHUNK_BYTES
         self.partitions = 0
 
-    def put(self, row: Row, size_bytes: int) -> RowFuture | None:
-        """Append a row; None where there is no room for it."""
+    def put(self, row: Row, size_bytes: int, check: Callable[[], None]) -> RowFuture | None:
+        """Append a row; None where there is no room for it.
+
+        check: called under the lock, raises where the row cannot be taken. What passes it is in
+        the chunk before anybody can take that, so that a transaction's end finds it.
+        """
         with self.lock:
+            check()
             chunk = self.chunk
             if chunk is None or size_bytes > self.room:
                 return None

@@ -21,6 +21,7 @@ from spark_kafka_sink.producer.slices import Rows
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, valid_mask
 from spark_kafka_sink.records.headers import encode_headers
 from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.topic_names import check_topic_name
 
 HEADERS_TYPE: Final = (
     "array<struct<key:string,value:binary>> or map<string,binary>, values binary or string"
@@ -86,6 +87,7 @@ def _binary(name: str, array: pa.Array | None) -> BinaryColumn | None:
 
 def _topics(array: pa.Array | None, topic: str | None) -> tuple[list[str], Int64s | None]:
     if topic is not None:
+        check_topic_name(topic)
         return [topic], None
     if array is None:
         raise DataException(NO_TOPIC)
@@ -98,7 +100,13 @@ def _topics(array: pa.Array | None, topic: str | None) -> tuple[list[str], Int64
         )
         raise DataException(message)
     encoded = array.dictionary_encode()
-    names = encoded.dictionary.to_pylist()
+    try:
+        names = encoded.dictionary.to_pylist()
+    except UnicodeDecodeError as error:
+        message = f"topic has a name that is not text: {error.object[:20]!r} is not UTF-8"
+        raise DataException(message) from None
+    for name in names:
+        check_topic_name(name)
     if len(names) <= 1:
         return names, None
     return names, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -71,7 +71,11 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """No response will come. code: NETWORK_EXCEPTION, REQUEST_TIMED_OUT or UNSUPPORTED_VERSION."""
+    """No response will come.
+
+    code: NETWORK_EXCEPTION, REQUEST_TIMED_OUT, UNSUPPORTED_VERSION, or INVALID_REQUEST, which is
+    never sent.
+    """
 
     request: ClientRequest
     node_id: int | None

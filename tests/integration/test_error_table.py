@@ -25,7 +25,6 @@ from spark_kafka_sink.errors import (
     KafkaException,
     TimeoutException,
     TopicAuthorizationException,
-    exception_class,
 )
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.wire.messages import API_VERSIONS
@@ -152,8 +151,7 @@ def fail(mock: MockCluster, topic: str, producer: KafkaProducer, code: int) -> A
 
 def check_error(error: ApiException, topic: str, expected: Row) -> None:
     """Hold an error against its row: class, code, place, and the sentence's beginning."""
-    # Where there is no class of that name the generic one is raised, which is as retriable.
-    assert type(error) is getattr(errors, expected.java_class, exception_class(expected.code))
+    assert type(error) is getattr(errors, expected.java_class)
     assert (error.code, error.api, error.node_id) == (expected.code, "Produce", 1)
     assert (error.topic, error.partition) == (topic, 0)
     said = f"{topic}-0: 1 record(s) were not written: {expected.name} ({expected.code}) from node 1"

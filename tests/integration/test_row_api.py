@@ -492,6 +492,20 @@ def test_close_delivers_what_was_sent_and_takes_no_more(
     assert values_in_order(read_with_confluent(kafka.bootstrap, topic)) == [b"a"]
 
 
+def test_who_has_all_the_time_there_is_may_say_so(kafka: KafkaCluster, new_topic: NewTopic) -> None:
+    topic, ever = new_topic(1), float("inf")
+    configs = {"bootstrap.servers": kafka.bootstrap, "max.block.ms": 2**63 - 1, "linger.ms": 200}
+    producer = KafkaProducer(configs)
+    assert producer.send(topic, b"1").result(ever).offset == 0
+    assert producer.send(topic, b"2").exception(ever) is None
+    producer.send(topic, b"3")
+    producer.flush(ever)
+    producer.send(topic, b"4")
+    producer.close(ever)
+    values = [record.value for record in read_with_confluent(kafka.bootstrap, topic)]
+    assert values == [b"1", b"2", b"3", b"4"]
+
+
 def test_inside_a_callback_sending_works_and_waiting_is_refused(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:

@@ -7,6 +7,7 @@ which does not have the feature.
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -306,6 +307,98 @@ def test_a_transaction_without_a_row_that_send_refused_is_not_committed(
     producer.commit_transaction()
     assert sent.result(0).partition == 0
     assert committed(cluster, topic) == ["again"]
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_a_row_that_comes_while_a_transaction_ends_is_refused_and_its_end_waits_for_the_others(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer, end: str
+) -> None:
+    is_ending = threading.Event()
+    refusals: list[str] = []
+    early_ends: list[object] = []
+
+    def partitioner(topic: str, batch: pa.RecordBatch, _: int) -> pa.Array:
+        # It runs where the call that ends the transaction turns rows into batches.
+        if is_ending.is_set() and not refusals:
+            with pytest.raises(IllegalStateException) as refused:
+                producer.send(topic, "late")
+            refusals.append(str(refused.value))
+            with producer._thread.lock:
+                assert producer._thread.transactions is not None
+                early_ends.append(producer._thread.transactions.due(0.0, has_incomplete=False))
+        return pa.array([0] * batch.num_rows, pa.int32())
+
+    linger = {"linger.ms": 600_000, "delivery.timeout.ms": 700_000}
+    producer = new_producer({**linger, "partitioner.class": partitioner})
+    producer.begin_transaction()
+    producer.append(topic, values("there"))
+    producer.flush()
+    is_ending.set()
+    sent = producer.send(topic, "sent")
+    getattr(producer, end)()
+    assert [end in refusal for refusal in refusals] == [True]
+    assert early_ends == [None]
+    assert sent.done()
+    assert (sent.exception() is None) is (end == "commit_transaction")
+    expected = ["sent", "there"] if end == "commit_transaction" else []
+    producer.begin_transaction()
+    producer.send(topic, "next")
+    producer.commit_transaction()
+    assert committed(cluster, topic) == sorted(["next", *expected])
+
+
+def test_a_row_whose_transaction_ends_while_it_is_serialized_is_refused(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    def serialize(value: object) -> bytes:
+        if value == "late":
+            other_thread = threading.Thread(target=producer.commit_transaction)
+            other_thread.start()
+            other_thread.join()
+        return str(value).encode()
+
+    producer = new_producer({"value.serializer": serialize, "linger.ms": 600_000})
+    producer.begin_transaction()
+    sent = producer.send(topic, "sent")
+    with pytest.raises(IllegalStateException, match="call begin_transaction first"):
+        producer.send(topic, "late")
+    assert sent.done()
+    producer.begin_transaction()
+    producer.send(topic, "next")
+    producer.commit_transaction()
+    assert committed(cluster, topic) == ["next", "sent"]
+
+
+def test_a_row_that_cannot_be_put_into_a_batch_fails_the_commit(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    def partitioner(_: str, batch: pa.RecordBatch, __: int) -> pa.Array:
+        if batch["value"][0].as_py() == b"bad":
+            message = "no place for this"
+            raise ValueError(message)
+        return pa.array([0] * batch.num_rows, pa.int32())
+
+    producer = new_producer({"partitioner.class": partitioner, "linger.ms": 600_000})
+    producer.begin_transaction()
+    producer.send(topic, "bad")
+    with pytest.raises(KafkaException, match="no place for this"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    producer.send(topic, "good")
+    producer.commit_transaction()
+    assert committed(cluster, topic) == ["good"]
+
+
+def test_closing_gives_up_the_rows_of_an_open_transaction_that_linger(
+    cluster: KafkaCluster, topic: str, new_producer: NewProducer
+) -> None:
+    producer = new_producer({"linger.ms": 600_000, "delivery.timeout.ms": 700_000})
+    producer.begin_transaction()
+    sent = producer.send(topic, "open")
+    producer.close()
+    assert isinstance(sent.exception(0), TransactionAbortedException)
+    assert committed(cluster, topic) == []
 
 
 def test_an_abort_does_not_wait_for_what_was_not_sent(

@@ -406,3 +406,13 @@ def test_the_table_of_options_is_what_the_code_says() -> None:
 def test_addresses_that_are_all_empty_are_refused(servers: object) -> None:
     with pytest.raises(ConfigException, match=r"kafka\.bootstrap\.servers (has no|is not set)"):
         producer_config({"bootstrap.servers": servers}, prefix="kafka.")
+
+
+@pytest.mark.parametrize("option", ["client.id", "transactional.id"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("x" * 32_759, "has 32759 bytes: expected at most 32758"), ("\ud800", "cannot be written")],
+)
+def test_names_that_no_request_can_carry_are_refused(option: str, name: str, said: str) -> None:
+    with pytest.raises(ConfigException, match=f"^kafka.{option} {said}"):
+        producer_config(ADDRESS | {option: name}, prefix="kafka.")

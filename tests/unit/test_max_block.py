@@ -1,4 +1,4 @@
-"""Waits for metadata and for memory share one max.block.ms, to the moment.
+"""Waits of a call share its time limit, to the moment: max.block.ms, or what `close` was told.
 
 Time stands still but for waits: each lets it pass up to what happens next, or to its own end. There
 is no I/O thread.
@@ -9,16 +9,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from support.pure_transactions import PARTITION, PureTransactions
+from support.transaction_answers import COORDINATOR, versions_of
 from support.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer, producer_thread
-from spark_kafka_sink.errors import BufferExhaustedException, KafkaException, TimeoutException
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.errors import (
+    BufferExhaustedException,
+    IllegalArgumentException,
+    KafkaException,
+    TimeoutException,
+    UnknownTopicOrPartitionException,
+)
+from spark_kafka_sink.producer.transaction_state import TransactionState
+from spark_kafka_sink.wire.messages import MetadataResponse, MetadataResponseTopic
 
 MAX_BLOCK_S = 1.0
+LONGEST_MS = 2**63 - 1
 
 
 class Clock:
@@ -37,6 +50,7 @@ class Clock:
     def wait(self, timeout: float | None = None) -> bool:
         """Let time pass, as Condition.wait does."""
         assert timeout is not None
+        assert timeout <= threading.TIMEOUT_MAX, "a lock would raise OverflowError"
         if not self._coming or self._coming[0][0] > self.now + timeout:
             self.now += max(0.0, timeout)
             return False
@@ -78,14 +92,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+@contextmanager
+def made(**config: object) -> Iterator[KafkaProducer]:
+    """Make a producer that knows nothing; options with _ for the dots."""
+    options = {name.replace("_", "."): value for name, value in config.items()}
+    producer = KafkaProducer({"bootstrap.servers": NOBODY, **options})
+    yield producer
+    producer.close(0)
+    producer._thread._client.close()  # which the I/O thread does
+
+
 @pytest.fixture
 def producer(clock: Clock) -> Iterator[KafkaProducer]:
     """A producer that knows nothing and has no memory left."""
-    made = KafkaProducer({"bootstrap.servers": NOBODY, "max.block.ms": MAX_BLOCK_S * 1000})
-    made._thread.accumulator.available_bytes = 0
-    yield made
-    made.close(0)
-    made._thread._client.close()  # which the I/O thread does
+    with made(max_block_ms=MAX_BLOCK_S * 1000) as producer:
+        producer._thread.accumulator.available_bytes = 0
+        yield producer
 
 
 def give(producer: KafkaProducer, partition: int | None, *, by_row: bool) -> KafkaException | None:
@@ -146,3 +168,70 @@ def test_metadata_more_partitions_and_memory_come_within_one_max_block_ms_or_not
     found = give(producer, None if grown_after is None else 1, by_row=by_row)
     assert type(found) is (type(None) if error is None else error), found
     assert clock.now - began_at == pytest.approx(ends_after)
+
+
+def test_max_block_ms_may_be_as_long_as_a_number_can_be(clock: Clock) -> None:
+    with made(max_block_ms=LONGEST_MS, transactional_id="tid") as producer:
+        transactions = in_transaction(producer)
+        transactions.finish(transactions.manager.begin_abort())
+        clock.after(5.0, lambda: producer._thread.metadata.update(answer([1]), clock.now))
+        assert producer.partitions_for(TOPIC) == 1
+        transactions.manager.begin()
+        transactions.manager.may_send(PARTITION)
+
+        def finish() -> None:
+            transactions.run()
+
+        clock.after(5.0, finish)
+        producer.commit_transaction()
+        assert transactions.state is TransactionState.READY
+
+
+def test_a_wait_for_metadata_that_was_too_long_has_what_brokers_said_as_its_cause(
+    clock: Clock, producer: KafkaProducer
+) -> None:
+    unknown = MetadataResponseTopic(
+        error_code=codes.UNKNOWN_TOPIC_OR_PARTITION, name=TOPIC, partitions=[]
+    )
+    said = MetadataResponse(brokers=answer([1]).brokers, topics=[unknown])
+    clock.after(0.5, lambda: producer._thread.metadata.update(said, clock.now))
+    for by_row in (True, False):
+        error = give(producer, None, by_row=by_row)
+        assert isinstance(error, TimeoutException)
+        assert isinstance(error.__cause__, UnknownTopicOrPartitionException)
+        assert str(error.__cause__) in str(error)
+
+
+def in_transaction(producer: KafkaProducer) -> PureTransactions:
+    """Have a transactional producer begin a transaction, with the test as its coordinator."""
+    transactions = PureTransactions()
+    assert producer._thread.transactions is not None
+    transactions.manager = producer._thread.transactions
+    transactions.manager.node_ready(COORDINATOR, versions_of(2))
+    return transactions.writing()
+
+
+def test_closing_with_an_open_transaction_takes_as_long_as_it_is_told(clock: Clock) -> None:
+    with made(transactional_id="tid") as producer:
+        producer._thread.metadata.track(TOPIC, clock.now)
+        producer._thread.metadata.update(answer([1]), clock.now)
+        in_transaction(producer)
+        sent = producer.send(TOPIC, b"v")
+        began_at = clock.now
+        with pytest.raises(TimeoutException, match=r"not acknowledged in 3\.0 s"):
+            producer.close(3.0)
+        assert clock.now - began_at == pytest.approx(3.0)
+        producer._thread._make_calls()
+        assert sent.done()
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.001, float("-inf"), float("nan")])
+def test_a_negative_time_limit_closes_nothing(clock: Clock, timeout: float) -> None:
+    with made() as producer:
+        producer._thread.metadata.track(TOPIC, clock.now)
+        producer._thread.metadata.update(answer([1]), clock.now)
+        sent = producer.send(TOPIC, b"v")
+        with pytest.raises(IllegalArgumentException, match=f"negative: found {timeout}, expected"):
+            producer.close(timeout)
+        assert not sent.done()
+        assert not producer.send(TOPIC, b"w").done()

@@ -9,15 +9,21 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from support.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.errors import RecordTooLargeException
+from spark_kafka_sink.errors import (
+    DataException,
+    IllegalStateException,
+    RecordTooLargeException,
+    SerializationException,
+)
 
 A_LONG_TIME_MS = 60_000
 
@@ -196,13 +202,93 @@ def test_a_topic_is_forgotten_when_it_was_idle_for_as_long_as_configured() -> No
             assert (metadata.topic(TOPIC) is not None) is is_known
 
 
+def errors_counted(producer: KafkaProducer) -> float:
+    """Give how many rows have failed so far, by the metrics."""
+    (count,) = (
+        value
+        for name, value in producer.metrics().items()
+        if name.name == "record-error-total" and not name.tags.get("topic")
+    )
+    return count
+
+
+def no_bytes(_: object) -> bytes:
+    """Serialize nothing."""
+    message = "not serializable"
+    raise ValueError(message)
+
+
+class Watching:
+    """An interceptor."""
+
+    def on_acknowledgement(self, *_: object) -> None:
+        """Do nothing."""
+
+
 def test_rows_that_send_refuses_are_counted() -> None:
     with producing([1], max_request_size=1000) as producer:
         refused = producer.send(TOPIC, b"x" * 2000)
         assert isinstance(refused.exception(), RecordTooLargeException)
-        counted = {
-            name.name: value
-            for name, value in producer.metrics().items()
-            if not name.tags.get("topic")
-        }
-    assert counted["record-error-total"] == 1
+        assert errors_counted(producer) == 1
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"value_serializer": no_bytes}, {"interceptor_classes": [Watching()]}]
+)
+def test_rows_that_send_raises_about_are_counted_but_no_call_after_close(
+    config: dict[str, object],
+) -> None:
+    with producing([1], **config) as producer:
+        # The first row of a topic goes another way than those after it.
+        for count in (1, 2):
+            with pytest.raises(SerializationException):
+                producer.send(TOPIC, object())
+            assert errors_counted(producer) == count
+        producer.close(0)
+        with pytest.raises(IllegalStateException):
+            producer.send(TOPIC, b"late")
+        assert errors_counted(producer) == 2
+
+
+# What is no topic's name, and what is said of it.
+NO_NAMES = {
+    "half a surrogate pair": ("\ud800", "cannot be written as UTF-8"),
+    "too long": ("x" * 250, "found a name of 250 characters, expected at most 249"),
+    "bytes": (b"t", "expected a str"),
+    "nothing": (None, "expected a str"),
+}
+WAYS_TO_NAME_A_TOPIC: dict[str, Callable[[KafkaProducer, Any], object]] = {
+    "send": lambda producer, name: producer.send(name, b"v"),
+    "partitions_for": lambda producer, name: producer.partitions_for(name),
+    "append": lambda producer, name: producer.append(name, pa.record_batch({"value": ["v"]})),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_NAME_A_TOPIC)
+@pytest.mark.parametrize("kind", NO_NAMES)
+def test_what_is_no_topic_s_name_is_refused_before_anybody_is_asked_about_it(
+    kind: str, way: str
+) -> None:
+    name, said = NO_NAMES[kind]
+    if name is None and way == "append":
+        said = "topic option required"
+    with producing([1]) as producer:
+        sent = producer.send(TOPIC, b"good")
+        with pytest.raises(DataException, match=said):
+            WAYS_TO_NAME_A_TOPIC[way](producer, name)
+        assert set(producer._thread.metadata._tracked) == {TOPIC}
+        assert producer._thread.fatal_error is None
+        assert not sent.done()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [(b"x" * 250, "found a name of 250"), (b"\xff", "is not UTF-8")]
+)
+def test_a_topic_column_is_looked_at_before_anybody_is_asked_about_it(
+    name: bytes, said: str
+) -> None:
+    column = pa.array([b"t", name], pa.binary()).view(pa.string())
+    with producing([1]) as producer:
+        with pytest.raises(DataException, match=said):
+            producer.append(None, pa.record_batch({"topic": column, "value": ["v", "w"]}))
+        assert set(producer._thread.metadata._tracked) == {TOPIC}

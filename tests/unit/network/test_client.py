@@ -12,6 +12,7 @@ from random import Random
 import pytest
 from support.in_memory_selector import InMemorySelector
 
+from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
@@ -25,7 +26,7 @@ from spark_kafka_sink.wire.exchange import (
     NodeThrottled,
     RequestFailed,
 )
-from spark_kafka_sink.wire.messages import MetadataRequest
+from spark_kafka_sink.wire.messages import MetadataRequest, MetadataRequestTopic
 
 NETWORK_EXCEPTION, REQUEST_TIMED_OUT = 13, 7
 BOOTSTRAP = [
@@ -94,6 +95,25 @@ def test_a_request_to_any_node_connects_to_a_bootstrap_address_and_is_answered()
     assert answered.request is request
     assert answered.node_id in (-1, -2)
     assert len(world.selector.connects) == 1, "more connections than one were made"
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 32_768])
+@pytest.mark.parametrize("node_id", [None, 1])
+def test_a_request_that_cannot_be_written_fails_alone(node_id: int | None, name: str) -> None:
+    world = World()
+    world.bring_up(1)
+    topics = [MetadataRequestTopic(name=name)]
+    bad = ClientRequest(node_id=node_id, message=MetadataRequest(topics=topics))
+    good = metadata(1)
+    world.client.send(bad)
+    world.client.send(good)
+    for _ in range(3):
+        world.poll()
+    (failed,) = [event for event in world.events if isinstance(event, RequestFailed)]
+    (answered,) = [event for event in world.events if isinstance(event, Answered)]
+    assert (failed.request, failed.code) == (bad, error_codes.INVALID_REQUEST)
+    assert "cannot be written" in failed.reason
+    assert answered.request is good
 
 
 def test_a_dead_bootstrap_address_is_not_the_end() -> None:

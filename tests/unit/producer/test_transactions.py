@@ -216,6 +216,32 @@ def test_the_end_waits_for_records_and_comes_after_what_they_need(version: int) 
     assert calls == ([Call.COMMIT] if version == 2 else [Call.ADD_PARTITIONS_TO_TXN, Call.COMMIT])
 
 
+@BOTH_VERSIONS
+@pytest.mark.parametrize("end", ["begin_commit", "begin_abort"])
+def test_the_end_waits_until_all_rows_are_in_batches(end: str, version: int) -> None:
+    transactions = PureTransactions(version).writing()
+    manager = transactions.manager
+    result = getattr(manager, end)()
+    manager.has_loose_rows = True
+    assert manager.due(0.0, has_incomplete=False) is None
+    manager.has_loose_rows = False
+    assert len(transactions.finish(result)) == 1
+
+
+def test_a_row_that_finds_no_place_in_a_batch_while_a_commit_begins_fails_it() -> None:
+    transactions = PureTransactions().writing()
+    manager = transactions.manager
+    result = manager.begin_commit()
+    manager.has_loose_rows = True
+    error = KafkaException("the partitioner raised")
+    manager.record_refused(error)
+    manager.has_loose_rows = False
+    assert transactions.run() == []
+    assert result.error is error
+    result.is_acknowledged = True
+    assert transactions.finish(manager.begin_abort()) == [Call.ABORT]
+
+
 def test_partitions_are_added_by_their_own_answer_only() -> None:
     transactions = PureTransactions(1).begun()
     first, second, third = (TopicPartition("t", number) for number in range(3))
@@ -439,6 +465,17 @@ def test_offsets_of_a_member_that_was_replaced_end_the_transaction_only() -> Non
     assert "read-1" in str(result.error)
     transactions.finish(transactions.manager.begin_abort())
     assert transactions.state is S.READY
+
+
+def test_offsets_that_cannot_be_written_end_the_transaction_only() -> None:
+    transactions = PureTransactions().writing()
+    result = transactions.manager.send_offsets(OFFSETS, GROUP)
+    request = transactions.take_until(Call.TXN_OFFSET_COMMIT)
+    transactions.lose(request, codes.INVALID_REQUEST)
+    assert result.error is not None
+    assert "TxnOffsetCommit failed: connection lost" in str(result.error)
+    assert transactions.state == S.ABORTABLE_ERROR
+    assert transactions.finish(transactions.manager.begin_abort()) == [Call.ABORT]
 
 
 def test_a_broker_without_a_usable_version_is_fatal() -> None:

@@ -1,0 +1,20 @@
+"""Until when a caller waits, and how long that is still, as locks take it.
+
+Owns that no time limit is too long to wait for: locks know neither infinity nor the longest
+milliseconds that an option takes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+def deadline_of(timeout_s: float | None) -> float | None:
+    """Give when a wait that begins now is to end, None for never."""
+    return None if timeout_s is None else time.monotonic() + timeout_s
+
+
+def seconds_until(deadline: float | None) -> float | None:
+    """Give how long a wait until `deadline` is from now on, None for as long as it takes."""
+    return None if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
