@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 from support import fetch_kafka
 from support.fault_proxy import FaultProxy
+from support.jvm import SHORT_LIVED
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topic
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # Workers must run the Python that has the sink installed, and Spark must stay on loopback.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+os.environ["SPARK_SUBMIT_OPTS"] = SHORT_LIVED
 
 hypothesis.settings.register_profile(
     "default",
@@ -75,7 +77,7 @@ def _cluster(
             pytest.fail(NO_KAFKA)
         pytest.skip(NO_KAFKA)
     ports = {node: proxy.port for node, proxy in (proxies or {}).items()}
-    cluster = KafkaCluster(fetch_kafka.libs(version), folder, nodes, settings, proxies=ports)
+    cluster = KafkaCluster(fetch_kafka.libs(version), folder, nodes, settings, ports, [SHORT_LIVED])
     for node, proxy in (proxies or {}).items():
         proxy.broker_port = cluster.behind_proxies[node]
     try:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from conftest import NO_KAFKA, NewTopic, topic_maker
 from support import fetch_kafka
+from support.jvm import SHORT_LIVED
 from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent, read_with_kafka_python
 
@@ -54,7 +55,9 @@ def cluster(request: pytest.FixtureRequest, scratch: Path) -> Iterator[KafkaClus
     version, transaction_version = CLUSTERS[request.param]
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
     folder = scratch / f"transactions-{request.param}"
-    started = KafkaCluster(fetch_kafka.libs(version), folder, 1, settings)
+    started = KafkaCluster(
+        fetch_kafka.libs(version), folder, 1, settings, java_options=[SHORT_LIVED]
+    )
     try:
         started.start()
         if transaction_version == 1:

@@ -11,7 +11,7 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -55,8 +55,10 @@ class KafkaCluster:
         nodes: int = 1,
         settings: dict[str, str] | None = None,
         proxies: Mapping[int, int] | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         self._libs = libs
+        self._java_options = java_options
         self._folder = folder
         self._ids = list(range(1, nodes + 1))
         self._proxies = dict(proxies or {})
@@ -147,7 +149,8 @@ class KafkaCluster:
         )  # fmt: skip
 
     def _java(self, main: str, *arguments: str | Path) -> list[str | Path]:
-        return ["java", _HEAP, "-XX:+UseSerialGC", "-cp", f"{self._libs}/*", main, *arguments]
+        options = [_HEAP, "-XX:+UseSerialGC", *self._java_options]
+        return ["java", *options, "-cp", f"{self._libs}/*", main, *arguments]
 
     def _config(self, node: int) -> Path:
         return self._folder / f"node-{node}" / "server.properties"
