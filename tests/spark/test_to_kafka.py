@@ -63,7 +63,7 @@ def test_every_part_of_a_record_is_a_column_or_an_expression(
         partition=F.col("n").cast("int") % 2,
     )
     assert records.columns == ["key", "value", "headers", "timestamp", "topic", "partition"]
-    save(records, kafka.bootstrap)
+    save(records.coalesce(1), kafka.bootstrap)
     when_ms = int(WHEN.timestamp() * 1000)
     for place, topic in enumerate(topics):
         found = [tuple(record) for record in read_with_confluent(kafka.bootstrap, topic)]
