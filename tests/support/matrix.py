@@ -25,7 +25,7 @@ PYTHONS: Final = ("3.11", "3.12", "3.13")
 TESTS: Final = ("tests/spark", "tests/jobs/test_batch.py")
 # Python 3.13 warns of sockets that py4j leaves to the collector. Ours are looked at by `make test`.
 WARNINGS: Final = ("-W", "ignore:unclosed <socket.socket:ResourceWarning")
-# What a Spark does otherwise by itself: 4.1 cannot read ORC where a column's name has a space, and
+# What a Spark does otherwise by itself: 4.1 cannot read ORC's timestamps with a time zone, and it
 # has another sentence for a file that is damaged. Beginnings of the tests' names.
 OTHERWISE: Final = {
     "4.1": (
