@@ -35,6 +35,8 @@ from spark_kafka_sink.errors import (
     TransactionAbortedException,
 )
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from spark_kafka_sink.rows.chunk import RowChunk
+from spark_kafka_sink.rows.row_queue import RowQueue
 
 pytestmark = pytest.mark.kafka
 
@@ -363,6 +365,35 @@ def test_a_row_whose_transaction_ends_while_it_is_serialized_is_refused(
     producer = new_producer({"value.serializer": serialize, "linger.ms": 600_000})
     producer.begin_transaction()
     sent = producer.send(topic, "sent")
+    with pytest.raises(IllegalStateException, match="call begin_transaction first"):
+        producer.send(topic, "late")
+    assert sent.done()
+    producer.begin_transaction()
+    producer.send(topic, "next")
+    producer.commit_transaction()
+    assert committed(cluster, topic) == ["next", "sent"]
+
+
+def test_a_row_whose_transaction_ends_while_it_waits_for_room_is_refused(
+    cluster: KafkaCluster,
+    topic: str,
+    new_producer: NewProducer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer = new_producer({"linger.ms": 600_000})
+    begin_chunk = producer._feeder.begin
+
+    def begin_late(chunk: RowChunk, queue: RowQueue) -> None:
+        monkeypatch.undo()
+        other_thread = threading.Thread(target=producer.commit_transaction)
+        other_thread.start()
+        other_thread.join()
+        begin_chunk(chunk, queue)
+
+    producer.begin_transaction()
+    sent = producer.send(topic, "sent")
+    producer.flush()
+    monkeypatch.setattr(producer._feeder, "begin", begin_late)
     with pytest.raises(IllegalStateException, match="call begin_transaction first"):
         producer.send(topic, "late")
     assert sent.done()
