@@ -50,19 +50,26 @@ _OWN: Final = {
 }  # fmt: skip
 # What Spark itself puts among the options.
 _SPARKS: Final = frozenset({"path", "checkpointlocation"})
+# Of Java's consumers and not of its producers; kafka.client.rack is refused by its name.
+_CONSUMERS: Final = (
+    "allow.auto.create.topics", "auto.commit.interval.ms", "auto.offset.reset", "check.crcs",
+    "default.api.timeout.ms", "enable.auto.commit", "exclude.internal.topics",
+    "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes", "group.id", "group.instance.id",
+    "group.protocol", "group.remote.assignor", "heartbeat.interval.ms", "isolation.level",
+    "key.deserializer", "max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records",
+    "partition.assignment.strategy", "session.timeout.ms", "share.acknowledgement.mode",
+    "share.acquire.mode", "value.deserializer",
+)  # fmt: skip
 _SOURCE_ONLY: Final = {
     name.lower(): name
     for name in (
         "assign", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "failOnDataLoss",
         "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix", "includeHeaders",
-        "kafka.auto.offset.reset", "kafka.enable.auto.commit", "kafka.fetch.max.bytes",
-        "kafka.fetch.min.bytes", "kafka.group.id", "kafka.isolation.level",
-        "kafka.key.deserializer", "kafka.max.partition.fetch.bytes", "kafka.max.poll.records",
-        "kafka.session.timeout.ms", "kafka.value.deserializer",
-        "kafkaConsumer.pollTimeoutMs", "maxOffsetsPerTrigger", "maxRecordsPerPartition",
-        "maxTriggerDelay", "minOffsetsPerTrigger", "minPartitions", "startingOffsets",
-        "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "startingTimestamp",
-        "subscribe", "subscribePattern",
+        "includeTimestamp", "kafkaConsumer.pollTimeoutMs", "maxOffsetsPerTrigger",
+        "maxRecordsPerPartition", "maxTriggerDelay", "minOffsetsPerTrigger", "minPartitions",
+        "startingOffsets", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+        "startingTimestamp", "subscribe", "subscribePattern",
+        *(f"kafka.{name}" for name in _CONSUMERS),
     )
 }  # fmt: skip
 _REFUSED: Final = {
