@@ -28,6 +28,7 @@ from spark_kafka_sink.spark.on_error import (
     BadRowPolicy,
     bad_row_policy,
 )
+from spark_kafka_sink.spark.warn_once import warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +123,8 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
             raise ConfigException(reason)
     ignored = sorted(_SOURCE_ONLY[name] for name in given if name in _SOURCE_ONLY)
     if ignored:
-        logger.warning("options of the Kafka source have no effect on a sink: %s", _list(ignored))
+        names = ", ".join(ignored)
+        warn_once(logger, f"options of the Kafka source have no effect on a sink: {names}")
     kafka = {}
     for name, value in given.items():
         if name in _SOURCE_ONLY:
@@ -213,8 +215,4 @@ def _complain(name: str, *, lenient: bool) -> None:
     )
     if not lenient:
         raise ConfigException(message)
-    logger.warning(message)
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(names)
+    warn_once(logger, message)
