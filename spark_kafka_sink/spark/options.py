@@ -28,6 +28,7 @@ from spark_kafka_sink.spark.on_error import (
     BadRowPolicy,
     bad_row_policy,
 )
+from spark_kafka_sink.spark.warn_once import warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -50,19 +51,26 @@ _OWN: Final = {
 }  # fmt: skip
 # What Spark itself puts among the options.
 _SPARKS: Final = frozenset({"path", "checkpointlocation"})
+# Of Java's consumers and not of its producers; kafka.client.rack is refused by its name.
+_CONSUMERS: Final = (
+    "allow.auto.create.topics", "auto.commit.interval.ms", "auto.offset.reset", "check.crcs",
+    "default.api.timeout.ms", "enable.auto.commit", "exclude.internal.topics",
+    "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes", "group.id", "group.instance.id",
+    "group.protocol", "group.remote.assignor", "heartbeat.interval.ms", "isolation.level",
+    "key.deserializer", "max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records",
+    "partition.assignment.strategy", "session.timeout.ms", "share.acknowledgement.mode",
+    "share.acquire.mode", "value.deserializer",
+)  # fmt: skip
 _SOURCE_ONLY: Final = {
     name.lower(): name
     for name in (
         "assign", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "failOnDataLoss",
         "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix", "includeHeaders",
-        "kafka.auto.offset.reset", "kafka.enable.auto.commit", "kafka.fetch.max.bytes",
-        "kafka.fetch.min.bytes", "kafka.group.id", "kafka.isolation.level",
-        "kafka.key.deserializer", "kafka.max.partition.fetch.bytes", "kafka.max.poll.records",
-        "kafka.session.timeout.ms", "kafka.value.deserializer",
-        "kafkaConsumer.pollTimeoutMs", "maxOffsetsPerTrigger", "maxRecordsPerPartition",
-        "maxTriggerDelay", "minOffsetsPerTrigger", "minPartitions", "startingOffsets",
-        "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "startingTimestamp",
-        "subscribe", "subscribePattern",
+        "includeTimestamp", "kafkaConsumer.pollTimeoutMs", "maxOffsetsPerTrigger",
+        "maxRecordsPerPartition", "maxTriggerDelay", "minOffsetsPerTrigger", "minPartitions",
+        "startingOffsets", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+        "startingTimestamp", "subscribe", "subscribePattern",
+        *(f"kafka.{name}" for name in _CONSUMERS),
     )
 }  # fmt: skip
 _REFUSED: Final = {
@@ -115,7 +123,8 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
             raise ConfigException(reason)
     ignored = sorted(_SOURCE_ONLY[name] for name in given if name in _SOURCE_ONLY)
     if ignored:
-        logger.warning("options of the Kafka source have no effect on a sink: %s", _list(ignored))
+        names = ", ".join(ignored)
+        warn_once(logger, f"options of the Kafka source have no effect on a sink: {names}")
     kafka = {}
     for name, value in given.items():
         if name in _SOURCE_ONLY:
@@ -206,8 +215,4 @@ def _complain(name: str, *, lenient: bool) -> None:
     )
     if not lenient:
         raise ConfigException(message)
-    logger.warning(message)
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(names)
+    warn_once(logger, message)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Final
 
 from pyspark.sql.types import (
@@ -27,6 +26,7 @@ from pyspark.sql.types import (
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.columns import HEADERS_TYPE, NO_TOPIC, NO_VALUE
+from spark_kafka_sink.spark.warn_once import warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -69,15 +69,11 @@ def warn_of_unsent_columns(schema: StructType) -> None:
             else name
             for name in unsent
         )
-        _warn_once(
+        warn_once(
+            logger,
             f"pykafka does not send the columns {', '.join(described)}: "
-            f"a record is made of {', '.join(COLUMNS)}"
+            f"a record is made of {', '.join(COLUMNS)}",
         )
-
-
-@lru_cache(maxsize=128)
-def _warn_once(message: str) -> None:
-    logger.warning(message)
 
 
 def _types_by_name(schema: StructType) -> dict[str, DataType]:

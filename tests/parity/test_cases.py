@@ -180,7 +180,8 @@ OPTIONS = [
          theirs=Refused("Invalid url in bootstrap.servers: localhost"),
          options={"kafka.bootstrap.servers": "localhost"}),
     # Differences.
-    Case("partitioner-of-ones-own", "'v' AS value", Refused("expected one of roundrobin"),
+    Case("partitioner-of-ones-own", "'v' AS value",
+         Refused("'com.example.Mine', which cannot be imported (No module named 'com')"),
          theirs=Refused("Class com.example.Mine could not be found"),
          options={"kafka.partitioner.class": "com.example.Mine"}),
     Case("unknown-option", "'v' AS value", Refused("did you mean topic?"), theirs=one(),

@@ -127,7 +127,7 @@ def test_batches_are_as_large_as_the_topic_takes_from_the_first_one_on(
     assert [int(record.value or b"") for record in found] == list(range(2000))
     (partition,) = json.loads(report.read_text())["partitions"]
     # Batches that were too large at first would have been split into halves of halves.
-    assert partition["batches"] == -(-partition["batch_bytes"] // 20000)
+    assert partition["batches"] == -(-partition["compressed_bytes"] // 20000)
     assert partition["retries"] == 0
 
 

@@ -57,6 +57,7 @@ def _own() -> Iterator[tuple[str, ...]]:
     for lower, name in sorted(options._OWN.items()):
         here = "the same" if lower in known_there else "new: see the README"
         yield name, known_there.get(lower, "ignored"), here
+    yield f"{options._TOPIC_CONFIG}<name>", "ignored", "new: see the README"
     for _, name in sorted(options._SOURCE_ONLY.items()):
         yield name, "of the source: ignored", "ignored, with a warning"
     yield "any other", "ignored", "refused, with the nearest name; `unknownOptions=warn` ignores it"

@@ -28,6 +28,8 @@ from pyspark.sql.types import (
     TimestampType,
     VariantType,
 )
+from support import fetch_kafka
+from support.jvm import run_java
 
 from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
 from spark_kafka_sink.errors import ConfigException, DataException
@@ -110,6 +112,20 @@ def test_what_is_not_offered_is_refused_with_the_reason(name: str) -> None:
 def test_what_can_only_be_off_is_refused_if_it_is_on(name: str) -> None:
     said = refusal({f"kafka.{name}": "true"})
     assert is_sentence_about(said, f"kafka.{name} is 'true': expected false, since ")
+
+
+@pytest.mark.kafka
+def test_every_option_of_java_s_consumers_is_ignored_and_reaches_no_producer() -> None:
+    names = {
+        name
+        for version in (fetch_kafka.OLD, fetch_kafka.NEWEST)
+        for name in run_java("ConsumerOptions", version=version).splitlines()
+        if not name.startswith("internal.")
+    } - NOT_YET
+    assert len(names) > 20
+    given = {"kafka.bootstrap.servers": "h:1", "includeTimestamp": "true"}
+    found = sink.sink_options(given | {f"kafka.{name}": "MARKER" for name in names})
+    assert found == sink.sink_options({"kafka.bootstrap.servers": "h:1"})
 
 
 def misspelt(name: str) -> str:

@@ -19,6 +19,7 @@ from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.preflight import check_report_path
 from spark_kafka_sink.spark.report import BadRowsReport, TaskReport
 from spark_kafka_sink.spark.schema import check_schema, warn_of_unsent_columns
+from spark_kafka_sink.spark.warn_once import warn_once
 from spark_kafka_sink.spark.writer import KafkaStreamArrowWriter
 
 SCHEMA = StructType().add("value", StringType())
@@ -151,3 +152,16 @@ def test_a_stream_whose_tasks_were_given_no_rows_is_not_committed() -> None:
     with pytest.raises(ConfigException, match="the continuous trigger loses every row"):
         writer.commit([None, None], 0)
     writer.commit([], 0)
+
+
+@pytest.mark.parametrize(
+    "more", [{"subscribe": "t"}, {"unknownoptions": "warn", "nobodys": "x"}], ids=str
+)
+def test_what_is_ignored_is_said_once_however_often_a_stream_is_planned(
+    more: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_once.cache_clear()
+    for _ in range(3):
+        sink_options(NAMES | more)
+    (record,) = caplog.records
+    assert ("subscribe" in more) == record.getMessage().endswith("on a sink: subscribe")
