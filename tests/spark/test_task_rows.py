@@ -96,3 +96,18 @@ def test_a_dead_letter_topic_is_created_without_the_settings_of_the_others(
     assert write(kafka, columns, given).bad_rows.rows == 1
     records = read_with_confluent(kafka.bootstrap, letters)
     assert [(record.key, record.value) for record in records] == [(None, b"without key")]
+
+
+def test_no_topic_is_created_for_bad_rows_alone(kafka: KafkaCluster) -> None:
+    good, in_doubt, bad = new_name(), new_name(), new_name()
+    columns = {
+        "value": ["a", "b", "c"],
+        "topic": [good, in_doubt, bad],
+        "partition": pa.array([None, 1, None], pa.int32()),
+        "timestamp": [None, None, -5],
+    }
+    new = {"createTopics": "true", "topic.partitions": "2", "topic.replication": "1"}
+    message = write(kafka, columns, {**new, "onError": "skip"})
+    assert (message.report.rows, message.bad_rows.rows) == (2, 1)
+    assert (values(kafka, good), values(kafka, in_doubt)) == ([b"a"], [b"b"])
+    assert bad not in topics_of(kafka)
