@@ -69,7 +69,12 @@ class ColumnProducer:
                 self._thread.accumulator.limit(topic, limit_bytes)
 
     def append(
-        self, topic: str | None, record_batch: pa.RecordBatch, on_failure: OnFailure | None
+        self,
+        topic: str | None,
+        record_batch: pa.RecordBatch,
+        on_failure: OnFailure | None,
+        *,
+        built_in_partitioner: bool,
     ) -> None:
         """Append the rows of an Arrow batch; see `KafkaProducer.append`."""
         self._checks.before_append()
@@ -84,7 +89,7 @@ class ColumnProducer:
             check = self._checks.raise_if_unusable
             topics = self._waits.topics(rows.topics, deadline, check)
             topics = self._check_partitions(rows, topics, deadline)
-            if self._partitioner is not None:
+            if self._partitioner is not None and not built_in_partitioner:
                 rows = with_partitions(rows, record_batch, topics, self._partitioner)
             self._drain_rows()
             for end in slice_ends(sizes, self._config.buffer_memory):

@@ -146,17 +146,23 @@ class KafkaProducer:
         topic: str | None,
         record_batch: pa.RecordBatch,
         on_failure: OnFailure | None = None,
+        *,
+        built_in_partitioner: bool = False,
     ) -> None:
         """Append the rows of an Arrow batch with the columns that `serde.columns` describes.
 
         topic: for all rows; None to take a topic column. Returns when the rows are in the
         producer's memory; `flush` tells what became of them. on_failure: told by the I/O thread of
-        rows that could not be delivered; `flush` does not raise for them then. Raises DataException
-        and RecordTooLargeException for rows that cannot be sent (none of the batch is then sent),
-        TimeoutException and BufferExhaustedException after max.block.ms, and the error of an
-        earlier delivery that failed.
+        rows that could not be delivered; `flush` does not raise for them then.
+        built_in_partitioner: do not ask a partitioner of the user's own.
+
+        Raises DataException and RecordTooLargeException for rows that cannot be sent (none of the
+        batch is then sent), TimeoutException and BufferExhaustedException after max.block.ms, and
+        the error of an earlier delivery that failed.
         """
-        self._columns.append(topic, record_batch, on_failure)
+        self._columns.append(
+            topic, record_batch, on_failure, built_in_partitioner=built_in_partitioner
+        )
 
     def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
         """Know the max.message.bytes of topics, in place of what was said before.

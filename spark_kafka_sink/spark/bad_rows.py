@@ -28,6 +28,7 @@ from spark_kafka_sink.spark.dead_letters import (
     DeadLetterTopic,
     topic_names,
 )
+from spark_kafka_sink.spark.missing_topics import MissingTopics
 from spark_kafka_sink.spark.on_error import OnError
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.refusals import CarefulAppender
@@ -49,6 +50,7 @@ class TaskRows:
         is_plain = options.producer.compression_type == "none"
         self._max_message_bytes = options.max_message_bytes if is_plain else None
         self._producer = producer
+        self._missing_topics = MissingTopics(options)
         self._task = task
         self._rows = 0
         self._reasons: Counter[str] = Counter()
@@ -76,6 +78,7 @@ class TaskRows:
         """Append a batch of the task."""
         self._rows += batch.num_rows
         if self._policy.on_error is OnError.FAIL:
+            self._missing_topics.create_those_of(batch)
             self._producer.append(self._topic, batch)
             return
         numbers = np.arange(self._rows - batch.num_rows, self._rows)
@@ -83,7 +86,7 @@ class TaskRows:
             batch,
             self._topic,
             self._producer.record_limits,
-            self._producer.partitions_for,
+            self._partitions_for,
             time.time_ns() // 1_000_000,
             self._max_message_bytes,
         )
@@ -91,8 +94,14 @@ class TaskRows:
             self._take(BadBatch(found.bad(batch), found.codes, numbers[found.rows]))
             numbers = np.delete(numbers, found.rows)
             batch = found.good(batch)
+        self._missing_topics.create_those_of(batch)
         self._appender.append(batch, _Appended(batch, numbers))
         self._settle()
+
+    def _partitions_for(self, topic: str, expected: int) -> int:
+        """Ask for a topic of rows that are good but for the partition, once it is there."""
+        self._missing_topics.create([topic])
+        return self._producer.partitions_for(topic, expected)
 
     def flush(self) -> int:
         """Wait until every good row is acknowledged; give how many there are."""

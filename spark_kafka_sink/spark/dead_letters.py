@@ -118,7 +118,10 @@ class DeadLetterTopic:
         self._producer = producer
         self._topic = topic
         self._task = task
-        self._appender: CarefulAppender[tuple[BadBatch, int]] = CarefulAppender(producer, name)
+        # A partitioner of the user's own looks for columns that letters do not have.
+        self._appender: CarefulAppender[tuple[BadBatch, int]] = CarefulAppender(
+            producer, name, built_in_partitioner=True
+        )
 
     def take(self, bad: BadBatch) -> None:
         """Append the rows, each as whole as it can be."""

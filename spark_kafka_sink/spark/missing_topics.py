@@ -1,10 +1,12 @@
-"""Topics of a topic column that do not exist, created by the task that meets them first.
+"""Topics of a topic column that do not exist, created by the task that writes to them first.
 
 Which topics there are is known only from the rows, so the driver cannot create them. Tasks that
 meet the same one at once may all ask for it: one creates it, the others find it there.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,17 +24,21 @@ class MissingTopics:
         self._new = options.new_topic if options.topic is None else None
         self._there: set[str] = set()
 
-    def create(self, batch: pa.RecordBatch) -> None:
-        """Create the topics of an Arrow batch where createTopics asks for it.
+    def create_those_of(self, batch: pa.RecordBatch) -> None:
+        """Create the topics of an Arrow batch where createTopics asks for it; see `create`."""
+        if self._new is not None:
+            # Spark's strings may hold bytes that are no text.
+            met = pc.unique(batch.column("topic")).drop_null().cast(pa.large_binary()).to_pylist()
+            self.create([name.decode(errors="replace") for name in met])
+
+    def create(self, names: Iterable[str]) -> None:
+        """Create topics where createTopics asks for it and they are not known to be there.
 
         What no topic can be called is left to who appends the rows. Raises as
         `KafkaAdmin.topics` does.
         """
         if self._new is None:
             return
-        # Spark's strings may hold bytes that are no text.
-        met = pc.unique(batch.column("topic")).drop_null().cast(pa.large_binary()).to_pylist()
-        names = [name.decode(errors="replace") for name in met]
         missing = [name for name in names if name not in self._there and TOPIC_NAME.match(name)]
         if missing:
             with KafkaAdmin(self._producer) as admin:

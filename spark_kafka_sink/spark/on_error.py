@@ -39,12 +39,19 @@ class BadRowPolicy:
 FAIL_ON_BAD_ROWS: Final = BadRowPolicy()
 
 
-def bad_row_policy(given: Mapping[str, str], topic: str | None) -> BadRowPolicy:
+def bad_row_policy(given: Mapping[str, str], topic: str | None, acks: str) -> BadRowPolicy:
     """Check the three options. Raises ConfigException.
 
-    given: options by their names in lower case; topic: where good rows go, None for a column.
+    given: options by their names in lower case; topic: where good rows go, None for a column; acks:
+    the producer's, since with 0 brokers do not say which rows they refuse.
     """
     on_error = _on_error(given.get("onerror", OnError.FAIL.value))
+    if on_error is not OnError.FAIL and acks == "0":
+        message = (
+            f"onError={on_error.value} needs answers of the brokers, found kafka.acks=0, with "
+            "which rows that they refuse are lost in silence: set kafka.acks to all or 1"
+        )
+        raise ConfigException(message)
     targets = {name: given[name.lower()] for name in BAD_ROW_OPTIONS[1:] if name.lower() in given}
     if on_error is not OnError.DEAD_LETTER:
         for name in targets:

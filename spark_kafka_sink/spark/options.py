@@ -140,11 +140,12 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         )
         raise ConfigException(message)
     topic = given.get("topic", "").strip()
+    producer = producer_config(kafka, defaults=SINK_DEFAULTS, prefix=_KAFKA, lenient=lenient)
     return SinkOptions(
-        producer=producer_config(kafka, defaults=SINK_DEFAULTS, prefix=_KAFKA, lenient=lenient),
+        producer=producer,
         topic=topic or None,
         report_path=_report_path(given.get("reportpath")),
-        bad_rows=bad_row_policy(given, topic or None),
+        bad_rows=bad_row_policy(given, topic or None, producer.acks),
         new_topic=_new_topic(given),
     )
 

@@ -35,17 +35,26 @@ class Refusal(NamedTuple, Generic[T]):
 
 
 class CarefulAppender(Generic[T]):
-    """Appends batches and gives what is refused of them, instead of failing the next flush."""
+    """Appends batches and gives what is refused of them, instead of failing the next flush.
 
-    def __init__(self, producer: KafkaProducer, topic: str | None) -> None:
+    built_in_partitioner: as of `KafkaProducer.append`.
+    """
+
+    def __init__(
+        self, producer: KafkaProducer, topic: str | None, *, built_in_partitioner: bool = False
+    ) -> None:
         self._producer = producer
         self._topic = topic
+        self._built_in_partitioner = built_in_partitioner
         self._failures: deque[tuple[T, AppendFailure]] = deque()
 
     def append(self, batch: pa.RecordBatch, appended: T) -> None:
         """Append a batch; appended: what to remember of it for a refusal."""
         self._producer.append(
-            self._topic, batch, lambda failure: self._failures.append((appended, failure))
+            self._topic,
+            batch,
+            lambda failure: self._failures.append((appended, failure)),
+            built_in_partitioner=self._built_in_partitioner,
         )
 
     def refusals(self) -> Iterator[Refusal[T]]:

@@ -26,7 +26,6 @@ from spark_kafka_sink.spark.coalesce import coalesce
 from spark_kafka_sink.spark.commit import SinkCommitMessage, commit_report, publish
 from spark_kafka_sink.spark.continuous import REFUSAL as CONTINUOUS
 from spark_kafka_sink.spark.memory import keep_heap
-from spark_kafka_sink.spark.missing_topics import MissingTopics
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.producer_pool import POOL
 from spark_kafka_sink.spark.report import PartitionReport, TaskReport
@@ -87,10 +86,8 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
         TaskRows(options, producer, task, attempt) as task_rows,
     ):
         producer.limit_messages(options.topic_limits)
-        missing_topics = MissingTopics(options)
         throttle_ms = producer.throttle_time_ms
         for batch in coalesce(batches):
-            missing_topics.create(batch)
             task_rows.append(batch)
         rows = task_rows.flush()
         delivered = producer.take_deliveries()

@@ -58,6 +58,11 @@ def test_what_is_done_with_bad_rows(options: dict[str, str], policy: BadRowPolic
             "'s3a://b/c', which is not a mounted filesystem: expected a folder",
         ),
         ({"onError": "deadLetter", "deadLetterPath": __file__}, "a file: expected a folder"),
+        ({"onError": "skip", "kafka.acks": "0"}, "onError=skip needs answers .* set kafka.acks to"),
+        (
+            {"onError": "deadLetter", "deadLetterTopic": "d", "kafka.acks": " 0 "},
+            "onError=deadLetter needs answers of the brokers, found kafka.acks=0",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, str], message: str) -> None:

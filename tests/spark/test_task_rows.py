@@ -1,0 +1,113 @@
+"""What a task does about bad rows, on real brokers: `write_task` by itself, without a session."""
+
+from __future__ import annotations
+
+import uuid
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient
+from conftest import NewTopic
+from support.kafka_cluster import KafkaCluster
+from support.readers import read_with_confluent
+
+from spark_kafka_sink.spark.commit import SinkCommitMessage
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.preflight import check_dead_letter_topic
+from spark_kafka_sink.spark.writer import write_task
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def by_country(_topic: str, batch: pa.RecordBatch, partitions: int) -> list[int]:
+    """Choose partitions by a column that is not the sink's."""
+    return [len(country) % partitions for country in batch.column("country").to_pylist()]
+
+
+def options(kafka: KafkaCluster, given: dict[str, str]) -> SinkOptions:
+    """Make the options of a write."""
+    return sink_options({"kafka.bootstrap.servers": kafka.bootstrap, **given})
+
+
+def write(
+    kafka: KafkaCluster, columns: dict[str, list[object] | pa.Array], given: dict[str, str]
+) -> SinkCommitMessage:
+    """Write one Arrow batch as a task does."""
+    return write_task(options(kafka, given), iter([pa.record_batch(columns)]))
+
+
+def values(kafka: KafkaCluster, topic: str) -> list[bytes | None]:
+    """Read the values of a topic, sorted."""
+    return sorted(
+        (record.value for record in read_with_confluent(kafka.bootstrap, topic)),
+        key=lambda value: value or b"",
+    )
+
+
+def new_name() -> str:
+    """Give the name of a topic that does not exist."""
+    return f"topic-{uuid.uuid4().hex[:12]}"
+
+
+def topics_of(kafka: KafkaCluster) -> set[str]:
+    """Give the names of all topics."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    return set(admin.list_topics(timeout=30).topics)
+
+
+def test_dead_letters_do_not_ask_a_partitioner_of_the_users_own(
+    kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic, letters = new_topic(3), new_topic(1)
+    columns = {
+        "value": ["a", "b"],
+        "country": ["xx", "y"],
+        "partition": pa.array([None, -3], pa.int32()),
+    }
+    given = {
+        "topic": topic,
+        "onError": "deadLetter",
+        "deadLetterTopic": letters,
+        "kafka.partitioner.class": f"{__name__}.by_country",
+    }
+    message = write(kafka, columns, given)
+    assert (message.report.rows, message.bad_rows.rows) == (1, 1)
+    assert [(r.partition, r.value) for r in read_with_confluent(kafka.bootstrap, topic)] == [
+        (2, b"a")
+    ]
+    assert values(kafka, letters) == [b"b"]
+
+
+def test_a_dead_letter_topic_is_created_without_the_settings_of_the_others(
+    kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic, letters = new_topic(1), new_name()
+    given = {
+        "topic": topic,
+        "createTopics": "true",
+        "topic.partitions": "2",
+        "topic.replication": "1",
+        "topic.config.cleanup.policy": "compact",
+        "onError": "deadLetter",
+        "deadLetterTopic": letters,
+    }
+    check_dead_letter_topic(options(kafka, given))
+    columns = {"value": ["without key"], "partition": pa.array([-1], pa.int32())}
+    assert write(kafka, columns, given).bad_rows.rows == 1
+    records = read_with_confluent(kafka.bootstrap, letters)
+    assert [(record.key, record.value) for record in records] == [(None, b"without key")]
+
+
+def test_no_topic_is_created_for_bad_rows_alone(kafka: KafkaCluster) -> None:
+    good, in_doubt, bad = new_name(), new_name(), new_name()
+    columns = {
+        "value": ["a", "b", "c"],
+        "topic": [good, in_doubt, bad],
+        "partition": pa.array([None, 1, None], pa.int32()),
+        "timestamp": [None, None, -5],
+    }
+    new = {"createTopics": "true", "topic.partitions": "2", "topic.replication": "1"}
+    message = write(kafka, columns, {**new, "onError": "skip"})
+    assert (message.report.rows, message.bad_rows.rows) == (2, 1)
+    assert (values(kafka, good), values(kafka, in_doubt)) == ([b"a"], [b"b"])
+    assert bad not in topics_of(kafka)
