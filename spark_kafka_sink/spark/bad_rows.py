@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -88,7 +89,7 @@ class TaskRows:
             batch,
             self._topic,
             self._producer.record_limits,
-            self._partitions_for,
+            self._partition_counts,
             time.time_ns() // 1_000_000,
             self._max_message_bytes,
         )
@@ -116,10 +117,10 @@ class TaskRows:
             )
             raise DataException(message, topic=name)
 
-    def _partitions_for(self, topic: str, expected: int) -> int:
-        """Ask for a topic of rows that are good but for the partition, once it is there."""
-        self._missing_topics.create([topic])
-        return self._producer.partitions_for(topic, expected)
+    def _partition_counts(self, expected: Mapping[str, int]) -> Mapping[str, int]:
+        """Ask for topics of rows that are good but for the partition, once they are there."""
+        self._missing_topics.create(expected)
+        return self._producer.partition_counts(expected)
 
     def flush(self) -> int:
         """Wait until every good row is acknowledged; give how many there are."""

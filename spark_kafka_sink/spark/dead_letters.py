@@ -148,7 +148,7 @@ class DeadLetterTopic:
                 letters,
                 self._name,
                 self._producer.record_limits,
-                self._producer.partitions_for,
+                self._producer.partition_counts,
                 time.time_ns() // 1_000_000,
             )
             if too_large is not None:

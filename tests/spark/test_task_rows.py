@@ -11,9 +11,10 @@ from confluent_kafka.admin import AdminClient
 from conftest import NewTopic
 from pyarrow import parquet
 from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
+from support.readers import create_topics, read_with_confluent
 
 from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.preflight import check_dead_letter_topic
@@ -177,3 +178,13 @@ def test_what_a_partitioner_of_the_users_own_gives_wrong_fails_the_task(
     said = r"kafka\.partitioner\.class gave partition 99 for a row .* expected null or 0 to 2"
     with pytest.raises(DataException, match=said):
         write(kafka, {"value": ["a", "b"]}, given)
+
+
+def test_partitions_of_many_topics_are_asked_for_together(kafka: KafkaCluster) -> None:
+    names = [new_name() for _ in range(40)]
+    create_topics(kafka.bootstrap, names, 2)
+    config = {"bootstrap.servers": kafka.bootstrap, "enable.idempotence": "false"}
+    with KafkaProducer(config) as producer:
+        assert producer.partition_counts(dict.fromkeys(names, 5)) == dict.fromkeys(names, 2)
+        requests = [v for k, v in producer.metrics().items() if k.name == "request-total"]
+    assert 0 < sum(requests) < 20, "one for what is new, one for what seems to be too few"
