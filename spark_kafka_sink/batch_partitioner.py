@@ -20,7 +20,6 @@ from spark_kafka_sink.config import PARTITIONERS
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.plugins import instance
 from spark_kafka_sink.producer.metadata import TopicMetadata
-from spark_kafka_sink.producer.partitioner import check_partitions
 from spark_kafka_sink.producer.slices import Rows
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.varint import Int64s
@@ -61,17 +60,21 @@ def with_partitions(
     batch: pa.RecordBatch,
     topics: Sequence[TopicMetadata],
     partitioner: BatchPartitioner,
+    prefix: str = "",
 ) -> Rows:
     """Have the partitions of `rows`, which are those of `batch`, chosen where they are open.
 
-    topics: the metadata of each of ``rows.topics``. Raises DataException for an answer that is no
+    topics: the metadata of each of ``rows.topics``; prefix: what the user writes before the
+    option's name. Raises DataException for an answer that is no
     partition for every row, and whatever the partitioner raises.
     """
     chosen = np.empty(len(rows), np.int64)
     for number, of_topic in rows.by_topic():
         part = batch if rows.topic_numbers is None else batch.take(pa.array(of_topic))
         partitions = len(topics[number].leaders)
-        chosen[of_topic] = _choose(partitioner, rows.topics[number], part, partitions)
+        chosen[of_topic] = _choose(
+            partitioner, rows.topics[number], part, partitions, f"{prefix}{OPTION}"
+        )
     explicit = rows.partitions
     return replace(
         rows, partitions=chosen if explicit is None else np.where(explicit < 0, chosen, explicit)
@@ -95,22 +98,27 @@ def _arrow(column: BinaryColumn) -> pa.Array:
 
 
 def _choose(
-    partitioner: BatchPartitioner, topic: str, batch: pa.RecordBatch, partitions: int
+    partitioner: BatchPartitioner, topic: str, batch: pa.RecordBatch, partitions: int, option: str
 ) -> Int64s:
     given = partitioner(topic, batch, partitions)
     try:
         array = given if isinstance(given, pa.Array) else pa.array(given)
         chosen = array.cast(pa.int64()).fill_null(_LEFT_OPEN).to_numpy(zero_copy_only=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        message = f"{OPTION} gave {type(given).__name__}: expected an array of integers ({error})"
+        message = f"{option} gave {type(given).__name__}: expected an array of integers ({error})"
         raise DataException(message, topic=topic) from error
-    if len(chosen) != batch.num_rows or (chosen < _LEFT_OPEN).any():
+    if len(chosen) != batch.num_rows:
         message = (
-            f"{OPTION} gave {len(chosen)} partitions for {batch.num_rows} rows of topic {topic}, "
-            f"the lowest of them {int(chosen.min(initial=0))}: expected one for each row, "
-            f"null or 0 to {partitions - 1}"
+            f"{option} gave {len(chosen)} partitions for {batch.num_rows} rows of topic {topic}: "
+            "expected one for each row"
         )
         raise DataException(message, topic=topic)
-    check_partitions(topic, chosen, partitions)
+    wrong = chosen[(chosen < _LEFT_OPEN) | (chosen >= partitions)]
+    if len(wrong):
+        message = (
+            f"{option} gave partition {int(wrong[0])} for a row of topic {topic}: "
+            f"expected null or 0 to {partitions - 1}"
+        )
+        raise DataException(message, topic=topic)
     result: Int64s = chosen
     return result

@@ -136,9 +136,15 @@ class CallerWaits:
 
     def newer_topic(self, name: str, deadline: float, check: Callable[[], None]) -> TopicMetadata:
         """Give a topic's metadata from an answer to a question that is yet to be asked."""
+        return self.newer_topics([name], deadline, check)[0]
+
+    def newer_topics(
+        self, names: Sequence[str], deadline: float, check: Callable[[], None]
+    ) -> list[TopicMetadata]:
+        """Give the metadata of several topics as `newer_topic` does, asked for in one request."""
         with self._thread.lock:
             version = self._thread.metadata.request_update()
-        return self.topic(name, deadline, check, newer_than=version)
+        return [self.topic(name, deadline, check, newer_than=version) for name in names]
 
     def topic_with(
         self, partitions: int, name: str, deadline: float, check: Callable[[], None]

@@ -90,7 +90,8 @@ class ColumnProducer:
             topics = self._waits.topics(rows.topics, deadline, check)
             topics = self._check_partitions(rows, topics, deadline)
             if self._partitioner is not None and not built_in_partitioner:
-                rows = with_partitions(rows, record_batch, topics, self._partitioner)
+                prefix = self._config.option_prefix
+                rows = with_partitions(rows, record_batch, topics, self._partitioner, prefix)
             self._drain_rows()
             for end in slice_ends(sizes, self._config.buffer_memory):
                 owner = None if on_failure is None else SliceOwner(start, on_failure)

@@ -207,13 +207,26 @@ class KafkaProducer:
         max.block.ms, or at once the error that says why the topic
         cannot be written to (InvalidTopicException, TopicAuthorizationException).
         """
-        check_topic_name(topic)
+        return self.partition_counts({topic: expected})[topic]
+
+    def partition_counts(self, expected: Mapping[str, int]) -> dict[str, int]:
+        """Give how many partitions several topics have; see `partitions_for`.
+
+        All that are not known are asked for in one request, and those that seem to have fewer than
+        expected in another one, all within one max.block.ms.
+        """
+        for topic in expected:
+            check_topic_name(topic)
         self._checks.before_call()
         check, deadline = self._checks.raise_if_unusable, self._waits.deadline()
-        known = self._waits.topic(topic, deadline, check)
-        if len(known.leaders) < expected:
-            known = self._waits.newer_topic(topic, deadline, check)
-        return len(known.leaders)
+        known = self._waits.topics(list(expected), deadline, check)
+        if any(
+            len(topic.leaders) < count
+            for topic, count in zip(known, expected.values(), strict=True)
+        ):
+            known = self._waits.newer_topics(list(expected), deadline, check)
+        counts = [len(topic.leaders) for topic in known]
+        return dict(zip(expected, counts, strict=True))
 
     # -- transactions -----------------------------------------------------------------------------
 

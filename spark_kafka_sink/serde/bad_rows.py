@@ -34,8 +34,8 @@ TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 # Lengths, deltas and attributes of a record at their widest, its number of headers included.
 _FRAME_BYTES: Final = 40
 
-# Gives how many partitions a topic has, asking anew where it seems to have fewer than expected.
-PartitionsFor: TypeAlias = Callable[[str, int], int]
+# Gives how many partitions topics have, by name; of each, how many are expected, since topics grow.
+PartitionCounts: TypeAlias = Callable[[Mapping[str, int]], Mapping[str, int]]
 
 
 class Fault(Enum):
@@ -91,7 +91,7 @@ def find_bad_rows(
     batch: pa.RecordBatch,
     topic: str | None,
     limits: Mapping[str, int],
-    partitions_for: PartitionsFor,
+    partition_counts: PartitionCounts,
     now_ms: int,
     max_message_bytes: int | None = None,
 ) -> BadRows | None:
@@ -99,8 +99,8 @@ def find_bad_rows(
 
     topic: for all rows, in place of a topic column; limits: bytes that a record may have with what
     surrounds it, by option; now_ms: the timestamp of rows without one; max_message_bytes: of the
-    topic, where it is known. Raises what `partitions_for` raises, and DataException for columns of
-    a wrong type.
+    topic, where it is known. Raises what `partition_counts` raises, and DataException for columns
+    of a wrong type.
     """
     columns = named_columns(batch)
     found = _Found(batch.num_rows)
@@ -113,9 +113,9 @@ def find_bad_rows(
         partitions = _Partitions(columns["partition"])
         found.mark(partitions.are_negative(), Fault.INVALID_PARTITION)
         if topic is not None:
-            found.mark(partitions.are_beyond(topic, partitions_for), Fault.INVALID_PARTITION)
+            found.mark(partitions.are_beyond(topic, partition_counts), Fault.INVALID_PARTITION)
         elif topics is not None:
-            beyond = partitions.are_beyond_of_each(topics, found.good, partitions_for)
+            beyond = partitions.are_beyond_of_each(topics, found.good, partition_counts)
             found.mark(beyond, Fault.INVALID_PARTITION)
     if "timestamp" in columns:
         found.mark(_negative(milliseconds(columns["timestamp"])), Fault.INVALID_TIMESTAMP)
@@ -189,27 +189,30 @@ class _Partitions:
     def are_negative(self) -> Bools | None:
         return self._numbers() < 0 if self._lowest < 0 else None
 
-    def are_beyond(self, topic: str, partitions_for: PartitionsFor) -> Bools | None:
+    def are_beyond(self, topic: str, partition_counts: PartitionCounts) -> Bools | None:
         if self._highest <= 0:
             return None
-        count = partitions_for(topic, self._highest + 1)
+        count = partition_counts({topic: self._highest + 1})[topic]
         return None if self._highest < count else self._numbers() >= count
 
     def are_beyond_of_each(
-        self, topics: _Topics, good: Bools, partitions_for: PartitionsFor
+        self, topics: _Topics, good: Bools, partition_counts: PartitionCounts
     ) -> Bools | None:
         """Look at good rows only: the topics of others are not to be asked for."""
         if self._highest <= 0 or not good.any():
             return None
         if len(topics.names) == 1:
-            return self.are_beyond(topics.names[0], partitions_for)
+            return self.are_beyond(topics.names[0], partition_counts)
         of_topics, numbers = topics.numbers(), self._numbers()
         highest = np.zeros(len(topics.names), np.int64)
         np.maximum.at(highest, of_topics[good], numbers[good])
-        counts = [
-            partitions_for(name, expected + 1) if expected else 1
-            for name, expected in zip(topics.names, highest.tolist(), strict=True)
-        ]
+        expected = {
+            name: most + 1
+            for name, most in zip(topics.names, highest.tolist(), strict=True)
+            if most
+        }
+        known = partition_counts(expected) if expected else {}
+        counts = [known.get(name, 1) for name in topics.names]
         return good & (numbers >= np.array(counts)[of_topics])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
 from spark_kafka_sink.serde.columns import named_columns
@@ -77,6 +79,7 @@ class TaskRows:
     def append(self, batch: pa.RecordBatch) -> None:
         """Append a batch of the task."""
         self._rows += batch.num_rows
+        self._refuse_dead_letters_own(batch)
         if self._policy.on_error is OnError.FAIL:
             self._missing_topics.create_those_of(batch)
             self._producer.append(self._topic, batch)
@@ -86,7 +89,7 @@ class TaskRows:
             batch,
             self._topic,
             self._producer.record_limits,
-            self._partitions_for,
+            self._partition_counts,
             time.time_ns() // 1_000_000,
             self._max_message_bytes,
         )
@@ -98,10 +101,26 @@ class TaskRows:
         self._appender.append(batch, _Appended(batch, numbers))
         self._settle()
 
-    def _partitions_for(self, topic: str, expected: int) -> int:
-        """Ask for a topic of rows that are good but for the partition, once it is there."""
-        self._missing_topics.create([topic])
-        return self._producer.partitions_for(topic, expected)
+    def _refuse_dead_letters_own(self, batch: pa.RecordBatch) -> None:
+        """Raise DataException for a topic column that names the dead letter topic.
+
+        What is there would else be counted as dead letters, and readers could not tell them apart.
+        """
+        name = self._policy.topic
+        if name is None or self._topic is not None:
+            return
+        row = pc.index(named_columns(batch)["topic"].cast(pa.large_binary()), name.encode()).as_py()
+        if row >= 0:
+            message = (
+                f"the topic column has {name} in row {row} of an Arrow batch, which is "
+                "deadLetterTopic: expected another topic; name one that no row goes to by itself"
+            )
+            raise DataException(message, topic=name)
+
+    def _partition_counts(self, expected: Mapping[str, int]) -> Mapping[str, int]:
+        """Ask for topics of rows that are good but for the partition, once they are there."""
+        self._missing_topics.create(expected)
+        return self._producer.partition_counts(expected)
 
     def flush(self) -> int:
         """Wait until every good row is acknowledged; give how many there are."""

@@ -3,7 +3,7 @@
 In the topic a row is what it would have been in its own: key, value, headers, timestamp; what is
 wrong with it stands in headers behind its own ones (`ERROR_HEADERS`). What that topic does not take
 either goes without value and timestamp, and, where that is not enough, without key and headers.
-In a file a row has all columns that it came with, and those of `ERROR_COLUMNS`.
+In a file a row has all columns that it came with, key and value as bytes, and `ERROR_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.serde.bad_rows import FAULTS, Fault, find_bad_rows
 from spark_kafka_sink.serde.columns import header_lists, milliseconds, named_columns
@@ -147,7 +148,7 @@ class DeadLetterTopic:
                 letters,
                 self._name,
                 self._producer.record_limits,
-                self._producer.partitions_for,
+                self._producer.partition_counts,
                 time.time_ns() // 1_000_000,
             )
             if too_large is not None:
@@ -248,7 +249,18 @@ class DeadLetterFile:
         added = (faults.reasons, faults.details, topics, faults.tasks, faults.numbers)
         # Dead letters that are dead once more have the latest of both.
         columns |= dict(zip(ERROR_COLUMNS, added, strict=True))
-        letters = pa.record_batch(columns)
+        letters = pa.record_batch({name: _storable(name, each) for name, each in columns.items()})
+        try:
+            self._write(letters)
+        except pa.ArrowNotImplementedError as error:
+            message = (
+                f"the dead letters of this task cannot be written to {self._file.parent}: Parquet "
+                f"has no place for a column of the data ({error}); select the other columns, or "
+                "set deadLetterTopic in place of deadLetterPath"
+            )
+            raise DataException(message) from error
+
+    def _write(self, letters: pa.RecordBatch) -> None:
         if self._writer is None:
             from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - few tasks need it
 
@@ -273,4 +285,23 @@ class DeadLetterFile:
         """Remove a file that is not finished."""
         if self._writer is not None:
             self._writer.close()
-            self._partial.unlink(missing_ok=True)
+        self._partial.unlink(missing_ok=True)
+
+
+def _storable(name: str, column: pa.Array) -> pa.Array:
+    """Give a column as every reader of Parquet can read it.
+
+    Spark's strings may hold bytes that are no text. Key and value are kept as bytes, to the last
+    one; other columns of strings stay text, with U+FFFD in place of such bytes.
+    """
+    kind = column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return column
+    column = column.cast(pa.large_binary())
+    if name in ("key", "value"):
+        return column
+    try:
+        return column.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        texts = [None if b is None else b.decode(errors="replace") for b in column.to_pylist()]
+        return pa.array(texts, pa.large_string())

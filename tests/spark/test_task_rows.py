@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 from conftest import NewTopic
+from pyarrow import parquet
 from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
+from support.readers import create_topics, read_with_confluent
 
+from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.preflight import check_dead_letter_topic
@@ -22,6 +26,11 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 def by_country(_topic: str, batch: pa.RecordBatch, partitions: int) -> list[int]:
     """Choose partitions by a column that is not the sink's."""
     return [len(country) % partitions for country in batch.column("country").to_pylist()]
+
+
+def too_high(_topic: str, batch: pa.RecordBatch, _partitions: int) -> list[int]:
+    """Choose a partition that no topic has."""
+    return [99] * batch.num_rows
 
 
 def options(kafka: KafkaCluster, given: dict[str, str]) -> SinkOptions:
@@ -111,3 +120,71 @@ def test_no_topic_is_created_for_bad_rows_alone(kafka: KafkaCluster) -> None:
     assert (message.report.rows, message.bad_rows.rows) == (2, 1)
     assert (values(kafka, good), values(kafka, in_doubt)) == ([b"a"], [b"b"])
     assert bad not in topics_of(kafka)
+
+
+def strings_of(*values: bytes) -> pa.Array:
+    """Make a column of strings as Spark hands them over, text or not."""
+    return pa.array(values, pa.binary()).cast(pa.string(), safe=False)
+
+
+def test_a_dead_letter_file_can_be_read_whatever_bytes_are_in_its_strings(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    columns = {
+        "key": strings_of(b"k\xff"),
+        "value": strings_of(b"v\xfe"),
+        "topic": strings_of(b"t\xff"),
+        "note": strings_of(b"n\xff"),
+    }
+    message = write(kafka, columns, {"onError": "deadLetter", "deadLetterPath": str(tmp_path)})
+    (letter,) = parquet.read_table(message.bad_rows.files[0]).to_pylist()
+    assert (letter["key"], letter["value"]) == (b"k\xff", b"v\xfe")
+    assert (letter["note"], letter["pykafka_error_topic"]) == ("n\ufffd", "t\ufffd")
+
+
+def test_what_parquet_has_no_place_for_is_told_and_leaves_no_file(
+    kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    columns = {
+        "value": ["a"],
+        "partition": pa.array([-1], pa.int32()),
+        "nothing": pa.array([{}], pa.struct([])),
+    }
+    given = {"topic": new_topic(1), "onError": "deadLetter", "deadLetterPath": str(tmp_path)}
+    with pytest.raises(DataException, match="type 'nothing' with no child"):
+        write(kafka, columns, given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_may_not_go_to_the_dead_letter_topic_by_itself(
+    kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic, letters = new_topic(1), new_topic(1)
+    columns = {"value": ["a", "b", "c"], "topic": [topic, letters, None]}
+    given = {"onError": "deadLetter", "deadLetterTopic": letters}
+    with pytest.raises(DataException, match=f"{letters} in row 1 .* which is deadLetterTopic"):
+        write(kafka, columns, given)
+    assert values(kafka, letters) == []
+
+
+def test_what_a_partitioner_of_the_users_own_gives_wrong_fails_the_task(
+    kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    given = {
+        "topic": new_topic(3),
+        "onError": "skip",
+        "kafka.partitioner.class": f"{__name__}.too_high",
+    }
+    said = r"kafka\.partitioner\.class gave partition 99 for a row .* expected null or 0 to 2"
+    with pytest.raises(DataException, match=said):
+        write(kafka, {"value": ["a", "b"]}, given)
+
+
+def test_partitions_of_many_topics_are_asked_for_together(kafka: KafkaCluster) -> None:
+    names = [new_name() for _ in range(40)]
+    create_topics(kafka.bootstrap, names, 2)
+    config = {"bootstrap.servers": kafka.bootstrap, "enable.idempotence": "false"}
+    with KafkaProducer(config) as producer:
+        assert producer.partition_counts(dict.fromkeys(names, 5)) == dict.fromkeys(names, 2)
+        requests = [v for k, v in producer.metrics().items() if k.name == "request-total"]
+    assert 0 < sum(requests) < 20, "one for what is new, one for what seems to be too few"

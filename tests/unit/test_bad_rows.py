@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -32,14 +33,14 @@ SCHEMA = pa.schema(
 )
 
 
-def partitions_for(topic: str, _expected: int) -> int:
+def partition_counts(expected: Mapping[str, int]) -> dict[str, int]:
     """Give what the cluster has; only topics with a name that is allowed are asked for."""
-    return PARTITIONS[topic]
+    return {topic: PARTITIONS[topic] for topic in expected}
 
 
 def faults(batch: pa.RecordBatch, topic: str | None = None) -> dict[int, Fault]:
     """Give the faults by row."""
-    found = find_bad_rows(batch, topic, LIMITS, partitions_for, NOW_MS)
+    found = find_bad_rows(batch, topic, LIMITS, partition_counts, NOW_MS)
     if found is None:
         return {}
     return {
@@ -92,7 +93,7 @@ def test_a_row_is_bad_where_the_producer_would_refuse_it_alone(
 ) -> None:
     padding = [dict.fromkeys(SCHEMA.names)] * before
     batch = pa.RecordBatch.from_pylist(padding + rows, SCHEMA).slice(before)
-    found = find_bad_rows(batch, topic, LIMITS, partitions_for, NOW_MS)
+    found = find_bad_rows(batch, topic, LIMITS, partition_counts, NOW_MS)
     bad = set() if found is None else set(found.rows.tolist())
     assert bad == {i for i in range(len(rows)) if is_refused(batch.slice(i, 1), topic)}
     if found is not None:
@@ -101,7 +102,7 @@ def test_a_row_is_bad_where_the_producer_would_refuse_it_alone(
         ]
         good = found.good(batch)
         assert good.num_rows == len(rows) - len(bad)
-        assert find_bad_rows(good, topic, LIMITS, partitions_for, NOW_MS) is None
+        assert find_bad_rows(good, topic, LIMITS, partition_counts, NOW_MS) is None
 
 
 @pytest.mark.parametrize(
@@ -163,3 +164,23 @@ def test_large_types_and_integer_timestamps_are_the_same(*, large: bool) -> None
     )
     found = {1: Fault.TOO_LARGE, 2: Fault.INVALID_TIMESTAMP, 3: Fault.NULL_HEADER_KEY}
     assert faults(batch, "a") == found
+
+
+def test_all_topics_of_a_batch_are_asked_for_at_once() -> None:
+    asked = []
+
+    def counts(expected: Mapping[str, int]) -> dict[str, int]:
+        asked.append(dict(expected))
+        return partition_counts(expected)
+
+    batch = pa.record_batch(
+        {
+            "topic": ["a", "b.c-d_E", "a", "b.c-d_E"],
+            "value": ["1", "2", "3", "4"],
+            "partition": pa.array([1, 1, 5, None], pa.int32()),
+        }
+    )
+    found = find_bad_rows(batch, None, LIMITS, counts, NOW_MS)
+    assert found is not None
+    assert found.rows.tolist() == [1, 2]
+    assert asked == [{"a": 6, "b.c-d_E": 2}]
