@@ -8,7 +8,7 @@ topic that a broker has not heard of) is asked again until then; everything else
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from types import TracebackType
@@ -115,11 +115,6 @@ class KafkaAdmin:
         self._client.close()
 
     # -- questions --------------------------------------------------------------------------------
-
-    def finalized_features(self) -> Mapping[str, int]:
-        """Give the levels of features that the cluster has agreed on, as transaction.version."""
-        self._metadata([], may_create=False)
-        return self._client.finalized_features
 
     def topics(
         self, names: Sequence[str], new: NewTopic | None = None

@@ -88,8 +88,6 @@ class ConsumerNetworkClient:
         self._unsent: dict[int, deque[RequestFuture]] = {}
         self._ready: set[int] = set()
         self._throttled_until: dict[int, float] = {}
-        self._features: Mapping[str, int] = {}
-        self._features_epoch = -1
 
     @classmethod
     def of(cls, config: ProducerConfig, clock: Callable[[], float], random: Random) -> Self:
@@ -105,11 +103,6 @@ class ConsumerNetworkClient:
             random,
         )
         return cls(client, clock, config.request_timeout_ms / 1000)
-
-    @property
-    def finalized_features(self) -> Mapping[str, int]:
-        """The levels of features that the cluster has agreed on, as the latest broker told."""
-        return self._features
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Take the brokers that the cluster's metadata names."""
@@ -180,9 +173,6 @@ class ConsumerNetworkClient:
             _future(event.request).fail(event.code, event.reason, event.node_id)
         elif isinstance(event, NodeReady):
             self._ready.add(event.node_id)
-            if event.versions.finalized_features_epoch >= self._features_epoch:
-                self._features_epoch = event.versions.finalized_features_epoch
-                self._features = event.versions.finalized_features
         elif isinstance(event, NodeDown):
             self._ready.discard(event.node_id)
             self._fail_unsent(event.node_id, f"connection lost: {event.reason}")

@@ -40,7 +40,7 @@ class _Found(NamedTuple):
     max_message_bytes: int | None
 
 
-# By streams, which ask again and again.
+# By streams and write_batch, which ask again and again.
 _found: dict[_Asked, _Found] = {}
 
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 
 from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.micro_batch import BATCH_ID
 
 
-def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> None:  # noqa: ARG001 - foreachBatch's signature
+def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> None:
     """Append a micro-batch; returns when every row is acknowledged.
 
     >>> stream.writeStream.outputMode("update").foreachBatch(  # doctest: +SKIP
@@ -20,6 +21,8 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     ... )
 
     options: of the sink, as for ``df.write``. A batch that Spark runs again is written again
-    (at-least-once). Raises what ``df.write`` raises, and Spark then ends the query.
+    (at-least-once). As in a stream, the cluster is looked at once in kafka.metadata.max.age.ms, and
+    reportPath gets a line. Raises what ``df.write`` raises, and Spark then ends the query.
     """
-    df.write.format(KafkaDataSource.name()).mode("append").options(**options).save()
+    given = {**options, BATCH_ID: str(batch_id)}
+    df.write.format(KafkaDataSource.name()).mode("append").options(**given).save()

@@ -77,16 +77,6 @@ def test_a_topic_is_described_with_what_may_be_done_with_it(cluster: KafkaCluste
         }
 
 
-def test_the_features_that_a_cluster_has_agreed_on_are_told(
-    kafka: KafkaCluster, old_kafka: KafkaCluster
-) -> None:
-    for cluster, level in ((kafka, 2), (old_kafka, None)):
-        with KafkaAdmin(config(cluster.bootstrap)) as admin:
-            features = admin.finalized_features()
-        assert features.get("transaction.version") == level
-        assert features["metadata.version"] > 0
-
-
 def test_a_missing_topic_is_created_as_it_is_asked_for(cluster: KafkaCluster) -> None:
     name = new_name()
     new = NewTopic(partitions=5, replication=1, configs=(("max.message.bytes", "7000"),))

@@ -21,6 +21,7 @@ from support.readers import read_with_confluent, read_with_kafka_python
 from support.sink import save
 
 from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.micro_batch import BATCH_ID
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -194,6 +195,9 @@ def test_a_stream_asks_once_and_a_batch_job_every_time(
     always = {"kafka_metadata_max_age_ms": "0"}
     assert [asked(**always) for _ in range(2)] == [1, 1]
     before = proxy.requests[DESCRIBE_CONFIGS]
+    for batch_id in range(2):
+        KafkaDataSource(options | {BATCH_ID: str(batch_id)}).writer(schema, overwrite=False)
+    assert proxy.requests[DESCRIBE_CONFIGS] == before, "micro-batches of write_batch"
     for _ in range(2):
         KafkaDataSource(options).writer(schema, overwrite=False)
     assert proxy.requests[DESCRIBE_CONFIGS] == before + 2

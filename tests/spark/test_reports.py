@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from support.kafka_cluster import KafkaCluster
 from support.sink import save
 
-from spark_kafka_sink import last_reports
+from spark_kafka_sink import last_reports, write_batch
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.writer import write_task
 
@@ -57,6 +58,21 @@ def test_the_last_reports_are_those_of_jobs_and_micro_batches_in_order(
     (file,) = Path(SparkFiles.getRootDirectory()).glob(".pykafka*")
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.parent.stat().st_mode & 0o077 == 0, "others can reach the reports"
+
+
+def test_write_batch_adds_a_line_for_every_micro_batch(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    path = tmp_path / "reports.jsonl"
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap,
+        "topic": new_topic(1),
+        "reportPath": str(path),
+    }
+    for batch_id, rows in ((7, 3), (8, 5)):
+        write_batch(spark.range(rows).selectExpr("'x' AS value"), batch_id, options)
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(report["batch_id"], report["rows"]) for report in found] == [(7, 3), (8, 5)]
 
 
 def test_a_session_of_another_kind_is_told_about_report_path() -> None:

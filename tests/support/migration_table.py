@@ -25,6 +25,10 @@ DEFAULTS_OF_3_9: Final[Mapping[str, object]] = {
     "metadata.recovery.rebootstrap.trigger.ms": None,
     "metadata.recovery.strategy": "none",
 }
+# What means the same with a reservation.
+_NOTES: Final[Mapping[str, str]] = {
+    "partitioner.class": "; Java's own by name, other Java classes are refused",
+}
 
 
 def render() -> str:
@@ -76,7 +80,8 @@ def _same() -> Iterator[tuple[str, ...]]:
     for name, default, there in _settings():
         if there == SINK_DEFAULTS.get(name, default) and f"kafka.{name}" not in refused:
             required = default is msgspec.NODEFAULT
-            yield f"kafka.{name}", "required" if required else _written(default)
+            note = _NOTES.get(name, "")
+            yield f"kafka.{name}", ("required" if required else _written(default)) + note
 
 
 def _refused() -> Iterator[tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import socket
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from spark_kafka_sink.errors import ConfigException, DataException, TimeoutExcep
 from spark_kafka_sink.serde.columns import read_rows
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.micro_batch import MicroBatchWriter
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.preflight import check_report_path
 from spark_kafka_sink.spark.report import BadRowsReport, TaskReport
@@ -165,3 +167,11 @@ def test_what_is_ignored_is_said_once_however_often_a_stream_is_planned(
         sink_options(NAMES | more)
     (record,) = caplog.records
     assert ("subscribe" in more) == record.getMessage().endswith("on a sink: subscribe")
+
+
+def test_write_batch_s_reports_are_lines_as_a_stream_s(tmp_path: Path) -> None:
+    options = sink_options(NAMES | {"reportPath": str(tmp_path / "reports.jsonl")})
+    for batch_id in (7, 8):
+        MicroBatchWriter(options, batch_id).commit([])
+    lines = (tmp_path / "reports.jsonl").read_text().splitlines()
+    assert [json.loads(line)["batch_id"] for line in lines] == [7, 8]
