@@ -35,7 +35,7 @@ demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOO
 
 test: java check .venv-parity/.parity  ## lint and the whole suite, on real brokers, and Spark's own sink by the same tests
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
-	@$(JAVA_PATH) $(BIN)/pytest -n 2 --dist loadfile --durations 15 $(ARGS)
+	@$(JAVA_PATH) $(BIN)/pytest -n 3 --dist loadfile --durations 15 $(ARGS)
 	@$(JAVA_PATH) exec .venv-parity/bin/python -m pytest -n 2 --dist loadfile --durations 5 tests/parity
 
 test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
