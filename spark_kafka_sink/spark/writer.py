@@ -1,8 +1,9 @@
 """The writers Spark calls: planned on the driver, run in tasks, committed on the driver.
 
 A writer is pickled into every task, and commit and abort run on another copy of it in another
-process, so it holds nothing but options. `write_task` is the task's whole work: a producer to
-itself, every Arrow batch appended, and success only when every row is acknowledged.
+process, so it holds nothing but options. `write_task` is the task's whole work: a producer
+that the worker process keeps for its next task, every Arrow batch appended, and success only when
+every row is acknowledged.
 """
 
 from __future__ import annotations
