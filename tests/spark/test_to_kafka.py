@@ -103,6 +103,16 @@ from pyspark.sql import SparkSession, functions as F
 from spark_kafka_sink import register, to_kafka, write_batch
 from spark_kafka_sink.errors import ConfigException
 
+def start(writer):
+    # Spark gives the worker of foreachBatch ten seconds to come up, however busy the machine.
+    for _ in range(10):
+        try:
+            return writer.start()
+        except Exception as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+    raise TimeoutError("no worker came up")
+
 remote, bootstrap, topic, folder = sys.argv[1:]
 options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
 spark = SparkSession.builder.remote(remote).getOrCreate()
@@ -119,16 +129,16 @@ for name, function in (
     ("lambda", lambda df, batch_id: write_batch(df, batch_id, options)),
 ):
     stream = counts.selectExpr(f"'{name}' AS key", "value")
-    query = (
+    writer = (
         stream.writeStream.outputMode("update").foreachBatch(function)
-        .option("checkpointLocation", f"{folder}/{name}").trigger(availableNow=True).start()
+        .option("checkpointLocation", f"{folder}/{name}").trigger(availableNow=True)
     )
-    query.awaitTermination()
+    start(writer).awaitTermination()
 
 register(spark)
-writer = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+numbers = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
 try:
-    writer.writeStream.format("pykafka").options(**options).trigger(continuous="1 second").start()
+    numbers.writeStream.format("pykafka").options(**options).trigger(continuous="1 second").start()
 except ConfigException as refused:
     print(refused)
 spark.stop()
