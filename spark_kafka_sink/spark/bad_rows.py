@@ -23,9 +23,9 @@ from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
 from spark_kafka_sink.serde.columns import named_columns
+from spark_kafka_sink.spark.dead_letter_file import DeadLetterFile
 from spark_kafka_sink.spark.dead_letters import (
     BadBatch,
-    DeadLetterFile,
     DeadLetters,
     DeadLetterTopic,
     topic_names,

@@ -1,31 +1,25 @@
-"""Where dead letters go: a Kafka topic, or a Parquet file for every task.
+"""Bad rows that go to a Kafka topic, and what every place for bad rows has in common.
 
 In the topic a row is what it would have been in its own: key, value, headers, timestamp; what is
 wrong with it stands in headers behind its own ones (`ERROR_HEADERS`). What that topic does not take
 either goes without value and timestamp, and, where that is not enough, without key and headers.
-In a file a row has all columns that it came with, key and value as bytes, and `ERROR_COLUMNS`.
+The other place is a file: dead_letter_file.py.
 """
 
 from __future__ import annotations
 
 import time
-import uuid
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.serde.bad_rows import FAULTS, Fault, find_bad_rows
 from spark_kafka_sink.serde.columns import header_lists, milliseconds, named_columns
 from spark_kafka_sink.spark.refusals import CarefulAppender
-
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetWriter
 
 ERROR_HEADERS: Final = (
     "pykafka.error.reason",
@@ -37,13 +31,6 @@ ERROR_HEADERS: Final = (
     "pykafka.error.row",
     "pykafka.error.value.bytes",
     "pykafka.error.left.out",
-)
-ERROR_COLUMNS: Final = (
-    "pykafka_error_reason",
-    "pykafka_error_detail",
-    "pykafka_error_topic",
-    "pykafka_error_task",
-    "pykafka_error_row",
 )
 # The name of a header that has none.
 UNNAMED_HEADER: Final = "pykafka.error.unnamed"
@@ -88,7 +75,7 @@ class DeadLetters(Protocol):
         """Leave nothing behind, unless `finish` was called."""
 
 
-class _Faults:
+class Faults:
     """What is wrong with some rows, as columns of text."""
 
     def __init__(self, bad: BadBatch, topic: str | None, task: int) -> None:
@@ -142,7 +129,7 @@ class DeadLetterTopic:
     def _send(self, bad: BadBatch, attempt: int) -> None:
         if not len(bad.codes):
             return
-        letters = _letters(bad, _Faults(bad, self._topic, self._task), _LEFT_OUT[attempt])
+        letters = _letters(bad, Faults(bad, self._topic, self._task), _LEFT_OUT[attempt])
         if attempt + 1 < len(_LEFT_OUT):
             too_large = find_bad_rows(
                 letters,
@@ -166,7 +153,7 @@ class DeadLetterTopic:
         """Do nothing: what is in Kafka stays there."""
 
 
-def _letters(bad: BadBatch, faults: _Faults, left_out: tuple[str, ...]) -> pa.RecordBatch:
+def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.RecordBatch:
     """Make dead letters of rows."""
     columns = named_columns(bad.rows)
     rows = bad.rows.num_rows
@@ -225,83 +212,3 @@ def with_headers(headers: pa.Array | None, values: tuple[pa.Array, ...]) -> pa.A
     )
     offsets = np.concatenate([[0], np.cumsum(counts + extra)])
     return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), entries)
-
-
-class DeadLetterFile:
-    """Writes a task's dead letters to one file of a folder; topic: where good rows go.
-
-    The file has its name when the task has done all else, and is hidden until then. No other
-    attempt of any job has the same name.
-    """
-
-    def __init__(self, folder: Path, topic: str | None, task: int, attempt: int) -> None:
-        self._topic = topic
-        self._task = task
-        self._file = folder / f"part-{task:05d}-{attempt}-{uuid.uuid4()}.parquet"
-        self._partial = folder / f".{self._file.name}.partial"
-        self._writer: ParquetWriter | None = None
-
-    def take(self, bad: BadBatch) -> None:
-        """Write the rows."""
-        faults = _Faults(bad, self._topic, self._task)
-        columns = named_columns(bad.rows)
-        topics = faults.topics.cast(pa.string(), safe=False)
-        added = (faults.reasons, faults.details, topics, faults.tasks, faults.numbers)
-        # Dead letters that are dead once more have the latest of both.
-        columns |= dict(zip(ERROR_COLUMNS, added, strict=True))
-        letters = pa.record_batch({name: _storable(name, each) for name, each in columns.items()})
-        try:
-            self._write(letters)
-        except pa.ArrowNotImplementedError as error:
-            message = (
-                f"the dead letters of this task cannot be written to {self._file.parent}: Parquet "
-                f"has no place for a column of the data ({error}); select the other columns, or "
-                "set deadLetterTopic in place of deadLetterPath"
-            )
-            raise DataException(message) from error
-
-    def _write(self, letters: pa.RecordBatch) -> None:
-        if self._writer is None:
-            from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - few tasks need it
-
-            self._partial.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = ParquetWriter(self._partial, letters.schema)
-        self._writer.write_batch(letters)
-
-    def settle(self) -> bool:
-        """Do nothing: files take everything."""
-        return False
-
-    def finish(self) -> list[str]:
-        """Give the file its name; there is none where there were no bad rows."""
-        if self._writer is None:
-            return []
-        self._writer.close()
-        self._writer = None
-        self._partial.rename(self._file)
-        return [str(self._file)]
-
-    def discard(self) -> None:
-        """Remove a file that is not finished."""
-        if self._writer is not None:
-            self._writer.close()
-        self._partial.unlink(missing_ok=True)
-
-
-def _storable(name: str, column: pa.Array) -> pa.Array:
-    """Give a column as every reader of Parquet can read it.
-
-    Spark's strings may hold bytes that are no text. Key and value are kept as bytes, to the last
-    one; other columns of strings stay text, with U+FFFD in place of such bytes.
-    """
-    kind = column.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        return column
-    column = column.cast(pa.large_binary())
-    if name in ("key", "value"):
-        return column
-    try:
-        return column.cast(pa.large_string())
-    except pa.ArrowInvalid:
-        texts = [None if b is None else b.decode(errors="replace") for b in column.to_pylist()]
-        return pa.array(texts, pa.large_string())

@@ -5,6 +5,7 @@ to which every Python data source belongs, it refuses that mode in the JVM befor
 source runs, so ``df.write.format("pykafka").save()`` could never work. Appending is the only thing
 that can be done to a topic, so `register` makes ``save()`` append: for this format, and only where
 the user named no mode. Modes that are named keep their meaning, and other formats are untouched.
+Saves work in any thread, too: without the hook Spark finds no Python data source in a new one.
 A classic writer that was made before `register` was called may have been given a mode that nobody
 noted (its JVM half cannot tell "error" from nothing), so it is left to Spark.
 """
@@ -31,6 +32,8 @@ class _Hooks(Protocol):
 
     def set_mode(self, writer: Any, mode: str | None) -> None: ...
 
+    def enter_thread(self, writer: Any) -> None: ...
+
 
 class _Connect:
     """Spark Connect's writer collects everything in a plan; None is no mode."""
@@ -43,6 +46,9 @@ class _Connect:
 
     def set_mode(self, writer: Any, mode: str | None) -> None:
         writer._write.mode = mode  # noqa: SLF001 - there is no public way
+
+    def enter_thread(self, writer: Any) -> None:
+        """Do nothing: a plan knows its session."""
 
 
 class _Classic:
@@ -87,6 +93,14 @@ class _Classic:
         # ErrorIfExists is what the JVM's writer has when nothing was said.
         writer._jwrite = writer._jwrite.mode(mode or "errorifexists")  # noqa: SLF001 - no public way
 
+    def enter_thread(self, writer: Any) -> None:
+        """Make the writer's session the one of this thread, as Spark's createDataFrame does.
+
+        Spark looks for Python data sources in it, and a thread that is new has none.
+        """
+        session = writer._spark  # noqa: SLF001 - there is no public way
+        session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001 - as above
+
 
 def register(spark: SparkSession) -> None:
     """Make ``format("pykafka")`` known to a session, and let its bare ``save()`` append.
@@ -127,6 +141,8 @@ def _hook_save(writer_class: Any, hooks: _Hooks) -> None:
     ) -> None:
         source = format or hooks.format_of(writer)
         is_ours = source is not None and source.lower() == KafkaDataSource.name()
+        if is_ours:
+            hooks.enter_thread(writer)
         if not is_ours or mode is not None or hooks.may_have_mode(writer):
             save(writer, path, format, mode, partitionBy, **options)
             return

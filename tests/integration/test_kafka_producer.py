@@ -6,13 +6,14 @@ import multiprocessing
 import socket
 import threading
 import time
+import uuid
 from collections import Counter
 
 import pyarrow as pa
 import pytest
 from conftest import NewTopic
 from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
+from support.readers import create_topic, read_topics, read_with_confluent
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import (
@@ -60,6 +61,25 @@ def test_lingering_records_go_without_a_flush(kafka: KafkaCluster, new_topic: Ne
             with producer._thread.changed:
                 producer._thread.changed.wait(10)
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 1
+
+
+def test_topics_made_a_moment_ago_take_every_row_once_and_in_order(kafka: KafkaCluster) -> None:
+    """Brokers come to know a new topic one after another: some refuse a partition's first batch."""
+    config = {"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "batch.size": 1000}
+    topics = [f"a-moment-ago-{uuid.uuid4().hex[:8]}" for _ in range(4)]
+    numbers = list(range(5000))
+    for topic in topics:
+        create_topic(kafka.bootstrap, topic, 50)
+        with KafkaProducer(config) as producer:
+            for first in range(0, 5000, 250):
+                texts = [str(n) for n in numbers[first : first + 250]]
+                partitions = pa.array([int(t) % 50 for t in texts], pa.int32())
+                producer.append(topic, pa.record_batch({"value": texts, "partition": partitions}))
+    for topic, records in read_topics(kafka.bootstrap, topics).items():
+        found: dict[int, list[int]] = {}
+        for record in records:
+            found.setdefault(record.partition, []).append(int(record.value or b""))
+        assert found == {p: list(range(p, 5000, 50)) for p in range(50)}, topic
 
 
 def test_leaving_the_with_block_delivers_and_leaving_it_by_an_error_does_not_wait(

@@ -42,10 +42,10 @@ def test_big_rows_wait_for_a_small_buffer(
     spark: SparkSession, sink: Sink, new_topic: NewTopic
 ) -> None:
     topic = new_topic(1)
-    frame = spark.range(0, 300, 1, 1).selectExpr("repeat(CHAR(97 + id % 26), 15000) AS value")
+    frame = spark.range(0, 1000, 1, 1).selectExpr("repeat(CHAR(97 + id % 26), 15000) AS value")
     sink.append(frame, topic, {"kafka.buffer.memory": "16384"})
     values = [r.value for r in read_with_confluent(sink.bootstrap, topic)]
-    assert values == [bytes([97 + i % 26]) * 15000 for i in range(300)]
+    assert values == [bytes([97 + i % 26]) * 15000 for i in range(1000)]
 
 
 def test_batches_that_the_topic_finds_too_large_lose_no_row_here(

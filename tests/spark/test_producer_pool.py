@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -140,6 +141,21 @@ def test_two_tasks_at_a_time_never_share_a_producer(
         assert inner is not outer
     assert is_closed(outer), "two are kept for one configuration"
     assert found(kafka, topic) == Counter([1, 2])
+
+
+def test_tasks_of_many_threads_keep_one_producer_and_every_row(
+    kafka: KafkaCluster, new_topic: NewTopic, pool: ProducerPool
+) -> None:
+    topic, config = new_topic(3), config_of(kafka.bootstrap)
+
+    def tasks(first: int) -> list[int]:
+        return [run_task(pool, config, topic, values(first + i))[1] for i in range(25)]
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(tasks, range(0, 200, 25))) == [[1] * 25] * 8
+    (kept,) = pool._kept.values()
+    assert not is_closed(kept.producer)
+    assert found(kafka, topic) == Counter(range(200))
 
 
 @pytest.mark.parametrize("error", [DataException("row"), KeyboardInterrupt()])

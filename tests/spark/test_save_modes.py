@@ -58,6 +58,7 @@ def test_overwrite_says_what_to_do(spark: SparkSession, kafka: KafkaCluster) -> 
 _SCRIPT = '''
 """Tries every way of saving after register(spark); prints one line per row expected in Kafka."""
 import sys
+import threading
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -153,6 +154,13 @@ writer("append by save").format("pykafka").save(mode="append")
 again = writer("one writer twice").format("pykafka")
 again.save()
 again.save()
+for save in (
+    lambda: writer("bare in a thread").format("pykafka").save(),
+    lambda: writer("append in a thread").mode("append").format("pykafka").save(),
+):
+    thread = threading.Thread(target=save)
+    thread.start()
+    thread.join()
 
 # Other formats: the default is still to refuse what exists, also on a writer that was ours.
 frame("x").write.format("json").save(folder + "/json")
@@ -173,8 +181,10 @@ _SAVED = [
     "append after register",
     "append before register",
     "append by save",
+    "append in a thread",
     "append unregistered",
     "bare",
+    "bare in a thread",
     "bare in capitals",
     "format by save",
     "mode none",

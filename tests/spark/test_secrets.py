@@ -2,6 +2,7 @@
 
 A process of its own writes with a marker in every option that may hold a secret, in every way that
 is refused, by the sink or by Spark, and in one that is not; then everything it left is searched.
+Spark itself prints options with plans: spark.redaction.regex of conf/spark-defaults.conf is for it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,17 @@ _SECRETS = [
 # Nobody knows it: with unknownOptions=warn, a write goes through with it.
 _UNKNOWN_SECRET = "kafka.my.password"
 
+_DEFAULTS = Path(__file__).parents[2] / "conf" / "spark-defaults.conf"
+
+
+def _redaction_regex() -> str:
+    """What the settings that users copy have Spark mask."""
+    lines = _DEFAULTS.read_text().splitlines()
+    return dict(line.split(None, 1) for line in lines if line[:6] == "spark.")[
+        "spark.redaction.regex"
+    ]
+
+
 _SCRIPT = '''
 """Writes with secrets in options, and tells what is refused; the log is this process's output."""
 import sys
@@ -38,7 +50,7 @@ import urllib.request
 
 from pyspark.sql import SparkSession
 
-bootstrap, topic, folder, marker, unknown, *secrets = sys.argv[1:]
+bootstrap, topic, folder, redacted, marker, unknown, *secrets = sys.argv[1:]
 spark = (
     SparkSession.builder.master("local[1]")
     .config("spark.ui.port", "0")
@@ -48,14 +60,16 @@ spark = (
     .config("spark.eventLog.dir", "file://" + folder + "/events")
     .config("spark.sql.warehouse.dir", folder + "/warehouse")
     .config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.redaction.regex", redacted)
     .getOrCreate()
 )
 where = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
 every = {name: marker for name in secrets}
 frame = spark.sql("SELECT 'v' AS value")
+unsendable = spark.sql("SELECT 'v' AS value, make_interval(1) AS unsendable")
 
 
-def writer(options):
+def writer(options, frame=frame):
     return frame.write.format("pykafka").options(**where, **options)
 
 
@@ -74,14 +88,16 @@ def refused(call):
         call()
     except Exception as error:
         print(f"{type(error).__name__}: {error}")
-    else:
-        raise AssertionError("not refused")
+        return str(error)
+    raise AssertionError("not refused")
 
 
 refused(lambda: writer(every).mode("append").save())
 refused(lambda: writer(every).mode("overwrite").save())
 refused(lambda: writer(every).save())
 refused(lambda: writer(every).mode("append").partitionBy("value").save())
+printed = refused(lambda: writer(every, unsendable).mode("append").save())
+assert "AppendData" in printed and "kafka.sasl.jaas.config=" in printed
 refused(lambda: stream("append", every))
 refused(lambda: stream("update", every))
 lenient = {unknown: marker, "unknownOptions": "warn", "reportPath": folder + "/report.json"}
@@ -113,7 +129,8 @@ def test_a_secret_is_nowhere_to_be_seen(
     (tmp_path / "source" / "a.txt").write_text("v\n")
     script = tmp_path / "secrets.py"
     script.write_text(_SCRIPT)
-    arguments = [kafka.bootstrap, topic, str(tmp_path), _MARKER, _UNKNOWN_SECRET, *_SECRETS]
+    arguments = [kafka.bootstrap, topic, str(tmp_path), _redaction_regex()]
+    arguments += [_MARKER, _UNKNOWN_SECRET, *_SECRETS]
     done = subprocess.run(
         [sys.executable, str(script), *arguments],
         capture_output=True,

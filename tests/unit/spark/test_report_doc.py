@@ -7,7 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from spark_kafka_sink.serde.bad_rows import Fault
-from spark_kafka_sink.spark.dead_letters import ERROR_COLUMNS, ERROR_HEADERS, UNNAMED_HEADER
+from spark_kafka_sink.spark.dead_letter_file import ERROR_COLUMNS
+from spark_kafka_sink.spark.dead_letters import ERROR_HEADERS, UNNAMED_HEADER
 from spark_kafka_sink.spark.on_error import OnError
 from spark_kafka_sink.spark.report import (
     BadRowSample,
