@@ -15,6 +15,9 @@ ifneq ($(filter-out 0 1,$(STREAM)),)
 $(error STREAM is '$(STREAM)': expected 1, for streams too, or 0)
 endif
 
+# By files, in the order of tests/conftest.py.
+PARALLEL := --dist loadfile --no-loadscope-reorder
+
 # An environment without a pip that works was broken off in the making: it is made again.
 define make_environment
 @$(1)/bin/python -m pip show --quiet pip > /dev/null 2>&1 || { \
@@ -35,8 +38,9 @@ demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOO
 
 test: java check .venv-parity/.parity  ## lint and the whole suite, on real brokers, and Spark's own sink by the same tests
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
-	@$(JAVA_PATH) $(BIN)/pytest -n 3 --dist loadfile --durations 15 $(ARGS)
-	@$(JAVA_PATH) exec .venv-parity/bin/python -m pytest -n 2 --dist loadfile --durations 5 tests/parity
+	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.class_archives
+	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -n 3 --ignore tests/parity --durations 15 $(ARGS)
+	@$(JAVA_PATH) exec .venv-parity/bin/python -m pytest $(PARALLEL) -n 2 --durations 5 tests/parity
 
 test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka

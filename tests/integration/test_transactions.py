@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from conftest import NO_KAFKA, NewTopic, topic_maker
 from support import fetch_kafka
-from support.jvm import SHORT_LIVED
+from support.class_archives import kafka_options
 from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent, read_with_kafka_python
 
@@ -58,7 +58,7 @@ def cluster(request: pytest.FixtureRequest, scratch: Path) -> Iterator[KafkaClus
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
     folder = scratch / f"transactions-{request.param}"
     started = KafkaCluster(
-        fetch_kafka.libs(version), folder, 1, settings, java_options=[SHORT_LIVED]
+        fetch_kafka.libs(version), folder, 1, settings, java_options=kafka_options(version)
     )
     try:
         started.start()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from conftest import NewTopic
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from support.kafka_cluster import KafkaCluster
@@ -315,10 +315,25 @@ def rate_stream(
     )
 
 
+@pytest.fixture
+def registered(spark: SparkSession) -> Iterator[None]:
+    """`register` was called, which acts on Spark's classes: here, until the test ends."""
+    classes = [DataFrameWriter, DataStreamWriter]
+    before = [dict(vars(each)) for each in classes]
+    register(spark)
+    yield
+    for each, attributes in zip(classes, before, strict=True):
+        for name, attribute in dict(vars(each)).items():
+            if name not in attributes:
+                delattr(each, name)
+            elif attribute is not attributes[name]:
+                setattr(each, name, attributes[name])
+
+
+@pytest.mark.usefixtures("registered")
 def test_the_continuous_trigger_is_refused_at_the_start(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    register(spark)
     writer = rate_stream(spark, kafka, "any", tmp_path / "checkpoint")
     with pytest.raises(ConfigException, match="continuous trigger loses every row"):
         writer.trigger(continuous="1 second").start()
@@ -327,10 +342,10 @@ def test_the_continuous_trigger_is_refused_at_the_start(
     assert not (tmp_path / "checkpoint").exists(), "the query began"
 
 
+@pytest.mark.usefixtures("registered")
 def test_other_triggers_and_other_formats_start_as_ever(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, source: Path, tmp_path: Path
 ) -> None:
-    register(spark)
     topic = new_topic(1)
     add_file(source, "a.txt", range(10))
     lines = spark.readStream.format("text").load(str(source))

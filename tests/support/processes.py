@@ -45,7 +45,7 @@ def start(
         ).result()
 
 
-def stop(process: subprocess.Popen[bytes], *, timeout_s: float = 20.0) -> None:
+def stop(process: subprocess.Popen[bytes], *, timeout_s: float = 60.0) -> None:
     """End a process and everything in its session: politely, then not."""
     if process.poll() is None:
         process.terminate()

@@ -1,0 +1,134 @@
+"""Archives of the classes that JVMs of tests load: with one, Spark starts on half of the CPU.
+
+Run as a script it makes what is not there yet: of each Kafka, in the cache beside its jars; of this
+environment's Spark, in the environment. A JVM that an archive does not fit goes on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from support import fetch_kafka
+from support.jvm import SHORT_LIVED
+from support.kafka_cluster import KafkaCluster
+
+# What tests have Spark do, in a server of Spark Connect, which has all that a classic session has.
+_SPARK: Final = """
+import sys
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+folder = sys.argv[1]
+frame = spark.range(0, 10, 1, 2).selectExpr("CAST(id AS STRING) AS value", "id % 2 AS half")
+frame.mapInArrow(lambda batches: batches, "value STRING, half BIGINT").write.parquet(folder + "/p")
+spark.read.parquet(folder + "/p").groupBy("half").count().orderBy("half").collect()
+lines = spark.readStream.schema("value STRING, half BIGINT").parquet(folder + "/p")
+lines.writeStream.format("noop").option("checkpointLocation", folder + "/c").trigger(
+    availableNow=True
+).start().awaitTermination()
+try:
+    frame.select("value").write.format("pykafka").mode("append").save()
+except PySparkException:
+    pass
+"""
+
+
+def spark_options() -> list[str]:
+    """Give the options of a JVM of Spark that lives for a test."""
+    return _options(_spark_archive())
+
+
+def kafka_options(version: str) -> list[str]:
+    """Give the options of a JVM of Kafka that lives for a test."""
+    return _options(_kafka_archive(version))
+
+
+def make() -> None:
+    """Make the archives that are not there."""
+    for version in fetch_kafka.VERSIONS:
+        archive = _kafka_archive(version)
+        if fetch_kafka.libs(version).is_dir() and not archive.exists():
+            print(f"archiving the classes of Apache Kafka {version} …", flush=True)
+            with tempfile.TemporaryDirectory() as folder:
+                options = [SHORT_LIVED, f"-XX:ArchiveClassesAtExit={_partial(archive)}"]
+                libs = fetch_kafka.libs(version)
+                cluster = KafkaCluster(libs, Path(folder), java_options=options)
+                cluster.start()
+                cluster.terminate(1)
+            _keep(archive)
+    archive = _spark_archive()
+    if shutil.which("java") is not None and not archive.exists():
+        print("archiving the classes of Spark …", flush=True)
+        options = [*_options(archive), f"-XX:ArchiveClassesAtExit={_partial(archive)}"]
+        with tempfile.TemporaryDirectory() as folder:
+            _run_to_the_end(
+                [sys.executable, "-c", _SPARK, folder],
+                {**os.environ, "SPARK_SUBMIT_OPTS": " ".join(options)},
+                Path(folder),
+            )
+        _keep(archive)
+
+
+def _run_to_the_end(command: list[str], environment: dict[str, str], folder: Path) -> None:
+    """Run a program and wait for its JVM too, which outlives it; say what it says if it fails."""
+    with (folder / "log").open("w+") as log:
+        program = subprocess.Popen(
+            command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True
+        )
+        failed = program.wait() != 0
+        deadline = time.monotonic() + 60
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < deadline:
+                os.killpg(program.pid, 0)
+                time.sleep(0.1)
+            os.killpg(program.pid, signal.SIGKILL)
+        if failed:
+            log.seek(0)
+            print(log.read()[-3000:], file=sys.stderr)
+
+
+def _options(archive: Path) -> list[str]:
+    options = [SHORT_LIVED, "-XX:+UseSerialGC"]
+    if archive.exists():
+        # Nothing is said of an archive that does not fit.
+        options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
+    return options
+
+
+def _kafka_archive(version: str) -> Path:
+    return fetch_kafka.cache() / f"kafka-{version}-{_java()}.jsa"
+
+
+def _spark_archive() -> Path:
+    return Path(sys.prefix) / f"spark-{_java()}.jsa"
+
+
+def _java() -> str:
+    """Tell this machine's Java from one that it is replaced by."""
+    java = shutil.which("java")
+    return "none" if java is None else f"{int(Path(java).resolve().stat().st_mtime):x}"
+
+
+def _partial(archive: Path) -> Path:
+    return archive.with_suffix(".partial")
+
+
+def _keep(archive: Path) -> None:
+    """Give an archive its name, if its JVM has written one."""
+    if _partial(archive).exists():
+        _partial(archive).rename(archive)
+
+
+if __name__ == "__main__":
+    make()
