@@ -22,12 +22,8 @@ from support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 240
-# Less time for compiling and for checking Spark's classes, which short runs never earn back.
-QUICK = (
-    "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
-    "spark.sql.codegen.wholeStage=false",
-)
+# Code that is made for a query takes time that short runs never earn back.
+QUICK = ("spark.sql.codegen.wholeStage=false",)
 
 
 class Ended(NamedTuple):

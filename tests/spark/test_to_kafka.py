@@ -116,6 +116,7 @@ def start(writer):
 remote, bootstrap, topic, folder = sys.argv[1:]
 options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
 spark = SparkSession.builder.remote(remote).getOrCreate()
+spark.conf.set("spark.sql.shuffle.partitions", "2")
 rows = spark.range(10).select("id", (F.col("id") * 2).alias("Key"))
 to_kafka(rows, key="id").write.format("pykafka").mode("append").options(**options).save()
 extra = rows.selectExpr("'extra' AS key", "'v' AS value", "id AS offset", "Key AS Headers")
