@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from conftest import topic_maker
 from support.kafka_cluster import KafkaCluster
-from support.spark_processes import environment, home_with_own_work
+from support.spark_processes import environment, without_work_left
 from support.unlucky import Outcome, run_unlucky_job
 from support.unlucky_job import ROWS, TASKS
 
@@ -30,12 +30,9 @@ TASK_ROWS = ROWS // TASKS
 def outcomes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """What became of all cases, one after another in one application."""
     folder = tmp_path_factory.mktemp("retries")
-    home = tmp_path_factory.mktemp("spark-home")
-    env = environment() | {"SPARK_HOME": str(home_with_own_work(home))}
     topics = {case: topic_maker(kafka)(TASKS) for case in CASES}
-    found = run_unlucky_job(CONF, kafka.bootstrap, topics, folder, env)
-    assert list(home.glob("work/app-*")), "the executors' folders are somewhere else"
-    return found
+    with without_work_left():
+        return run_unlucky_job(CONF, kafka.bootstrap, topics, folder, environment())
 
 
 @pytest.mark.parametrize("case", ["exception", "workers", "executor"])

@@ -138,6 +138,7 @@ def run_recipe(
     )
 
 
+@pytest.mark.long
 def test_pip_on_the_workers(
     master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_the_sink_shipped_by_py_files(
     check_job(done, kafka, topic, tmp_path)
 
 
+@pytest.mark.long
 def test_a_worker_that_lacks_a_module_is_told_by_its_name(
     master: str, bare_python: Path, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
@@ -211,6 +213,7 @@ def test_a_packed_environment(
     assert driver == str(tmp_path / "run" / "environment" / "bin" / "python")
 
 
+@pytest.mark.long
 def test_a_speculative_copy_writes_its_rows_as_well(
     master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -40,12 +41,16 @@ def environment(python: Path | str = sys.executable, host: str = "127.0.0.1") ->
     }
 
 
-def home_with_own_work(folder: Path) -> Path:
-    """Make a SPARK_HOME for local-cluster, whose workers write into its `work`."""
-    for entry in SPARK_HOME.iterdir():
-        if entry.name != "work":
-            (folder / entry.name).symlink_to(entry)
-    return folder
+@contextlib.contextmanager
+def without_work_left() -> Iterator[None]:
+    """Remove what workers of local-cluster leave in SPARK_HOME, which is where they write."""
+    work = SPARK_HOME / "work"
+    before = set(work.glob("*"))
+    try:
+        yield
+    finally:
+        for folder in set(work.glob("*")) - before:
+            shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
