@@ -36,7 +36,7 @@ help:  ## list the targets
 demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too
 	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream)
 
-test: java check .venv-parity/.parity  ## lint and the whole suite, on real brokers, and Spark's own sink by the same tests
+test: java check .venv-parity/.parity  ## lint and the suite but for what is marked long, on real brokers, and Spark's own sink by the same tests
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.class_archives
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -n 2 -m "not long" --ignore tests/parity --durations 15 $(ARGS)

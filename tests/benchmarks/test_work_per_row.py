@@ -83,17 +83,19 @@ def work_of(call: Callable[[], None]) -> Work:
     return Work(lines, most - before)
 
 
-@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize(("codec", "fill"), [("none", False), ("none", True), ("zstd", True)])
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_ten_times_the_rows_run_no_more_lines_and_make_no_more_objects(
-    columns: str, codec: str
+    columns: str, codec: str, *, fill: bool
 ) -> None:
+    """fill: whether batches fill, and are compressed; as many of few rows as of many."""
     few, many = (pa.record_batch(COLUMNS[columns](rows)) for rows in (FEW, MANY))
     works = []
     for batch in (few, few, many):  # the first one, in which things are made once, does not count
         topic = None if "topic" in batch.schema.names else TOPIC
+        batch_size = batch.num_rows if fill else ONE_BATCH_EACH
         with idle_producer(
-            PARTITIONS, batch_size=ONE_BATCH_EACH, compression_type=codec, buffer_memory=2**28
+            PARTITIONS, batch_size=batch_size, compression_type=codec, buffer_memory=2**28
         ) as producer:
             works.append(work_of(partial(producer.append, topic, batch)))
     assert works[2].lines - works[1].lines < ALLOWED

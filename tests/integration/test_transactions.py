@@ -6,6 +6,7 @@ which does not have the feature.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 import time
@@ -53,6 +54,8 @@ NewProducer = Callable[..., KafkaProducer]
 def cluster(request: pytest.FixtureRequest, scratch: Path) -> Iterator[KafkaCluster]:
     """One node, which looks for transactions that timed out twice a second."""
     if NO_KAFKA is not None:
+        if os.environ.get("REQUIRE_KAFKA") == "1":
+            pytest.fail(NO_KAFKA)
         pytest.skip(NO_KAFKA)
     version, transaction_version = CLUSTERS[request.param]
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}

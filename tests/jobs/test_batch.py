@@ -138,7 +138,7 @@ def _other_jobs(folder: Path, sources: dict[str, Path], bootstrap: str) -> dict[
     there = ["--bootstrap", bootstrap, "--topic", "table"]
     table = ["--source", f"parquet.`{sources['parquet']}`", "--format", "table", *there]
     any_case = ["--option", "TOPIC=any-case", "--option", "Compression.TYPE=zstd"]
-    any_case += ["--option", "ACKS=1", "--option", f"reportpath={folder / 'any-case.json'}"]
+    any_case += ["--option", "ACKS=1", "--option", f"reportpath=file:{folder / 'any-case.json'}"]
     malformed = folder / "malformed.properties"
     malformed.write_text("client.id=\\u00zz\n")
     damaged = folder / "damaged.parquet"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support.processes import dying_with_parent
 
 from .conftest import ROOT, TIMEOUT_S, marked_processes
 
@@ -95,12 +96,22 @@ def test_a_broker_that_dies_at_once_is_one_sentence(java_21: Path, tmp_path: Pat
 
 
 @pytest.mark.spark
+def test_the_demo_writes_every_flight_to_the_embedded_broker_and_finds_it_there(
+    tmp_path: Path,
+) -> None:
+    ended = run_demo(os.environ["PATH"], TMPDIR=str(tmp_path))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "\nAll topics hold exactly the source; " in ended.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
 def test_ctrl_c_in_the_middle_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     mark = f"DEMO_TEST={uuid.uuid4().hex}"
     name, value = mark.split("=")
     with subprocess.Popen(
-        [sys.executable, "jobs/demo.py"],
+        dying_with_parent([sys.executable, "jobs/demo.py"]),
         cwd=ROOT,
         env=os.environ | {name: value, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,

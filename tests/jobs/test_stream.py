@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 from support.kafka_cluster import KafkaCluster
+from support.processes import dying_with_parent
 from support.readers import create_topic, read_with_confluent
 
 from .conftest import ROOT, TIMEOUT_S, Ended, RunMany, command
@@ -113,7 +114,7 @@ def test_ctrl_c_ends_a_stream_without_a_stack_trace(runs: dict[str, Runs]) -> No
 def started(line: list[str]) -> Iterator[subprocess.Popen[str]]:
     """Start a stream in a process group of its own."""
     with subprocess.Popen(
-        line,
+        dying_with_parent(line),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

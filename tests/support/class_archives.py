@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,10 +16,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-from support import fetch_kafka
+from support import fetch_kafka, processes
 from support.jvm import SHORT_LIVED
 from support.kafka_cluster import KafkaCluster
 
+_SPARK_TIMEOUT_S: Final = 180.0
 # What tests have Spark do, in a server of Spark Connect, which has all that a classic session has.
 _SPARK: Final = """
 import sys
@@ -82,20 +82,20 @@ def make() -> None:
 
 def _run_to_the_end(command: list[str], environment: dict[str, str], folder: Path) -> None:
     """Run a program and wait for its JVM too, which outlives it; say what it says if it fails."""
-    with (folder / "log").open("w+") as log:
-        program = subprocess.Popen(
-            command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True
-        )
-        failed = program.wait() != 0
-        deadline = time.monotonic() + 60
+    log = folder / "log"
+    program = processes.start(command, log=log, cwd=folder, env=environment)
+    try:
+        if program.wait(_SPARK_TIMEOUT_S) != 0:
+            print(log.read_text()[-3000:], file=sys.stderr)
+        deadline = time.monotonic() + _SPARK_TIMEOUT_S
         with contextlib.suppress(ProcessLookupError):
             while time.monotonic() < deadline:
                 os.killpg(program.pid, 0)
                 time.sleep(0.1)
-            os.killpg(program.pid, signal.SIGKILL)
-        if failed:
-            log.seek(0)
-            print(log.read()[-3000:], file=sys.stderr)
+    except subprocess.TimeoutExpired:
+        print(f"Spark's classes are not archived: {log.read_text()[-3000:]}", file=sys.stderr)
+    finally:
+        processes.kill(program)
 
 
 def _options(archive: Path) -> list[str]:

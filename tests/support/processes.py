@@ -24,6 +24,11 @@ os.execvp(sys.argv[1], sys.argv[1:])
 _starter = ThreadPoolExecutor(1)
 
 
+def dying_with_parent(command: Sequence[str | Path]) -> list[str]:
+    """Give a command that the kernel ends when the thread that started it is gone."""
+    return [sys.executable, "-IS", "-c", _DIE_WITH_PARENT, *(str(part) for part in command)]
+
+
 def start(
     command: Sequence[str | Path],
     *,
@@ -35,7 +40,7 @@ def start(
     with log.open("ab") as output:
         return _starter.submit(
             subprocess.Popen,
-            [sys.executable, "-IS", "-c", _DIE_WITH_PARENT, *(str(part) for part in command)],
+            dying_with_parent(command),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
