@@ -11,6 +11,7 @@ from support.kafka_cluster import KafkaCluster
 from .conftest import SubmitAll, command
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_cells_of_every_kind_are_measured_and_reported(

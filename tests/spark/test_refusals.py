@@ -13,7 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent
-from support.sink import save
+from support.sink import plan, save
+
+from spark_kafka_sink.errors import ConfigException, DataException
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -84,13 +86,11 @@ def test_a_host_that_does_not_resolve_is_named(spark: SparkSession) -> None:
     ],
 )
 def test_a_wrong_column_is_refused_on_the_driver(
-    spark: SparkSession, kafka: KafkaCluster, columns: str, message: str
+    spark: SparkSession, columns: str, message: str
 ) -> None:
-    frame = spark.sql(f"SELECT {columns}")
-    with pytest.raises(PySparkException) as refused:
-        save(frame, kafka.bootstrap, "any")
+    with pytest.raises(DataException) as refused:
+        plan(spark.sql(f"SELECT {columns}"), "h:1", "any")
     assert message in str(refused.value)
-    assert "Failed to initialize Python data source writer" in str(refused.value)
 
 
 def test_a_missing_topic_is_refused_on_the_driver(spark: SparkSession, kafka: KafkaCluster) -> None:
@@ -162,12 +162,19 @@ def test_a_missing_topic_is_refused_on_the_driver(spark: SparkSession, kafka: Ka
     ],
 )
 def test_a_wrong_option_is_refused_on_the_driver(
-    spark: SparkSession, kafka: KafkaCluster, options: dict[str, str], message: str
+    spark: SparkSession, options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(PySparkException) as refused:
-        save(spark.sql("SELECT 'x' AS value"), kafka.bootstrap, "any", **options)
+    with pytest.raises(ConfigException) as refused:
+        plan(spark.sql("SELECT 'x' AS value"), "h:1", "any", **options)
     assert message in str(refused.value)
-    assert "Failed to initialize Python data source writer" in str(refused.value)
+
+
+def test_what_is_refused_on_the_driver_is_an_error_of_planning(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException) as refused:
+        save(spark.sql("SELECT 'x' AS wert"), "h:1", "any")
+    text = str(refused.value)
+    assert "Failed to initialize Python data source writer" in text
+    assert "Required attribute 'value' not found" in text
 
 
 @pytest.mark.parametrize(

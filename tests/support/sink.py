@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spark_kafka_sink.spark.datasource import KafkaDataSource
 from support.readers import read_with_confluent
 
 if TYPE_CHECKING:
@@ -13,6 +14,13 @@ SCHEMA = (
     "topic STRING, partition INT, key BINARY, value BINARY, "
     "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, timestamp TIMESTAMP"
 )
+
+
+def plan(frame: DataFrame, bootstrap: str, topic: str, **options: str) -> None:
+    """Plan to append a frame as Spark does, but in this process; options as for `save`."""
+    given = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
+    given |= {name.replace("_", "."): value for name, value in options.items()}
+    KafkaDataSource(given).writer(frame.schema, overwrite=False)
 
 
 def save(frame: DataFrame, bootstrap: str, topic: str | None = None, **options: str) -> None:
