@@ -160,7 +160,7 @@ OPTIONS = [
          options={"kafka.partitioner.class":
                   "org.apache.kafka.clients.producer.RoundRobinPartitioner"}),
     Case("compression-and-acks", "'v' AS value", one(),
-         options={"kafka.compression.type": "zstd", "kafka.acks": "1"}),
+         options={"kafka.compression.type": "zstd", "kafka.acks": "-1"}),
     Case("serializer-of-keys", "'v' AS value",
          Refused("Kafka option 'key.serializer' is not supported as keys are serialized with "
                  "ByteArraySerializer"),

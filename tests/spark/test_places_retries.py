@@ -12,7 +12,7 @@ from support.spark_processes import environment, without_work_left
 from support.unlucky import Outcome, run_unlucky_job
 from support.unlucky_job import ROWS, TASKS
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 
 CASES = ("exception", "workers", "executor", "stage", "barrier")
 CONF = {
