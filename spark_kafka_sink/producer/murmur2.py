@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_kafka_sink.records.columns import BinaryColumn
-from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.records.varint import Int64s, UInt8s
 
 UInt32s: TypeAlias = npt.NDArray[np.uint32]
 
@@ -24,6 +24,11 @@ _M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
 _VECTOR_ROWS: Final = 16
 _POSITIVE: Final = 0x7FFFFFFF
+_WORD_BYTES: Final = 4
+_PADDING: Final = np.zeros(_WORD_BYTES, np.uint8)
+# By the number of bytes behind the last whole word.
+_TAIL_MASKS: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
+_TAIL_FACTORS: Final = np.array([1, _M, _M, _M], np.uint32)
 
 
 def murmur2(keys: BinaryColumn) -> UInt32s:
@@ -62,9 +67,8 @@ def _mix_words(hashes: UInt32s, keys: BinaryColumn, starts: Int64s, words: Int64
     """Mix in every whole word; `words` falls from row to row."""
     if not len(words) or not words[0]:
         return
-    # Every position of the data as a little-endian word: a view that overlaps itself.
     data = keys.data
-    overlapping = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
+    overlapping = _words_of(data)
     longest, shortest = int(words[0]), int(words[-1])
     counts = [len(words)] * shortest
     if longest > shortest:
@@ -94,10 +98,21 @@ def _mix_one(value: int, words: bytes) -> int:
 
 
 def _mix_tails(hashes: UInt32s, keys: BinaryColumn, starts: Int64s, tails: Int64s) -> None:
-    """Mix in the one to three bytes behind the last whole word."""
-    for byte in (2, 1, 0):
-        rows = np.flatnonzero(tails > byte)
-        if len(rows):
-            hashes[rows] ^= keys.data[starts[rows] + byte].astype(np.uint32) << np.uint32(8 * byte)
-    rows = np.flatnonzero(tails)
-    hashes[rows] *= np.uint32(_M)
+    """Mix in the none to three bytes behind the last whole word."""
+    data = keys.data if len(keys.data) >= _WORD_BYTES else np.append(keys.data, _PADDING)
+    # A word is read and cut off; at the very end of the data, the one before, and shifted.
+    last = len(data) - _WORD_BYTES
+    words = _words_of(data)
+    if int(starts.max()) <= last:
+        tail_words = words[starts]
+    else:
+        at = np.minimum(starts, last)
+        tail_words = words[at] >> (8 * (starts - at)).astype(np.uint32)
+    tail_words &= _TAIL_MASKS[tails]
+    hashes ^= tail_words
+    hashes *= _TAIL_FACTORS[tails]
+
+
+def _words_of(data: UInt8s) -> UInt32s:
+    """Give the little-endian word at every position of the data: a view that overlaps itself."""
+    return np.ndarray((len(data) - _WORD_BYTES + 1,), "<u4", data, strides=(1,))

@@ -14,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_kafka_sink.records.varint import Int64s, varint_widths, zigzag
+from spark_kafka_sink.records.varint import Int64s, UInt8s, varint_widths, zigzag
 
 ATTRIBUTES_BYTES: Final = 1
 NO_HEADERS_BYTES: Final = 1
 NULL_BYTES: Final = 1
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
-UInt8s: TypeAlias = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)

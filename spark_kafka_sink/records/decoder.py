@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from spark_kafka_sink.records.columns import Bools, UInt8s
+from spark_kafka_sink.records.columns import Bools
 from spark_kafka_sink.records.corruption import corrupt
-from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.records.varint import Int64s, UInt8s
 from spark_kafka_sink.records.varint_reader import (
     VARINT_BITS,
     VARLONG_BITS,

@@ -6,9 +6,9 @@ A record, all numbers zigzag varints (DefaultRecord)::
            | value length | value | header count | headers
 
 Everything but key, value and headers is a few bytes of varints. `encode` computes them for all rows
-at once as a byte matrix, and one gather (see `gather`) lays varints, keys and values out in the
-order asked for. The header count of a record without headers is a zero byte; it is written at the
-head of the *next* record's varints, which saves a piece per record, so the gathered bytes begin
+at once (see `varint_fields`), and one gather (see `gather`) lays varints, keys and values out in
+the order asked for. The header count of a record without headers is a zero byte; it is written at
+the head of the *next* record's varints, which saves a piece per record, so the gathered bytes begin
 with one byte that belongs to nobody.
 """
 
@@ -21,15 +21,8 @@ import numpy as np
 
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.gather import PiecePool
-from spark_kafka_sink.records.varint import (
-    Bytes2D,
-    Int64s,
-    UInt64s,
-    put_varints,
-    varint_size,
-    varint_widths,
-    zigzag,
-)
+from spark_kafka_sink.records.varint import Int64s, varint_size, varint_widths, zigzag
+from spark_kafka_sink.records.varint_fields import VarintFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +42,7 @@ def encode(
     int64 of the same length. Raises nothing: sizes were checked when the batches were laid out.
     """
     headers = columns.headers
-    prefix = _Varints(len(order))
+    prefix = VarintFields(len(order))
     if headers is None:
         prefix.constant(0)
     value_lengths = columns.value_lengths[order]
@@ -63,7 +56,7 @@ def encode(
     pool, pieces = PiecePool(), []
     if columns.key is not None and columns.key_lengths is not None:
         prefix.varint(zigzag(columns.key_lengths[order]))
-        middle = _Varints(len(order))
+        middle = VarintFields(len(order))
         middle.varint(zigzag(value_lengths))
         pieces.append(_pieces(pool, prefix.column()))
         pieces.append(pool.elements_of(columns.key, order))
@@ -112,44 +105,3 @@ def record_size_bounds(
     deltas = varint_size(timestamp_span_ms) + varint_size(max_offset_delta)
     body = columns.body_bytes + deltas
     return body + varint_widths(zigzag(body))
-
-
-class _Varints:
-    """The varints of each row, side by side: a byte matrix and a mask of the bytes in use."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._fields: list[tuple[Bytes2D, Int64s | None]] = []
-
-    def constant(self, byte: int) -> None:
-        self._fields.append((np.full((self._rows, 1), byte, np.uint8), None))
-
-    def varint(self, zigzagged: UInt64s, widths: Int64s | None = None) -> None:
-        if widths is None:
-            widths = varint_widths(zigzagged)
-        longest = int(widths.max(initial=1))
-        matrix = np.empty((self._rows, longest), np.uint8)
-        put_varints(matrix, zigzagged, widths)
-        same_width = bool((widths == longest).all())
-        self._fields.append((matrix, None if same_width else widths))
-
-    def column(self) -> BinaryColumn:
-        """Give each row's bytes without the gaps."""
-        matrix = np.concatenate([m for m, _ in self._fields], axis=1)
-        columns = matrix.shape[1]
-        if all(widths is None for _, widths in self._fields):
-            offsets = np.arange(0, (self._rows + 1) * columns, columns)
-            return BinaryColumn(matrix.reshape(-1), offsets, None)
-        used = np.ones(matrix.shape, np.bool_)
-        row_bytes = np.full(self._rows, columns)
-        start = 0
-        for field, widths in self._fields:
-            end = start + field.shape[1]
-            if widths is not None:
-                row_bytes += widths - field.shape[1]
-                for column in range(1, field.shape[1]):
-                    used[:, start + column] = widths > column
-            start = end
-        offsets = np.zeros(self._rows + 1, np.int64)
-        np.cumsum(row_bytes, out=offsets[1:])
-        return BinaryColumn(matrix[used], offsets, None)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_kafka_sink.records.columns import BinaryColumn, UInt8s
-from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.records.columns import BinaryColumn
+from spark_kafka_sink.records.varint import Int64s, UInt8s
 
 
 class PiecePool:
@@ -61,7 +62,8 @@ class PiecePool:
         pool = pa.Array.from_buffers(
             pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         )
-        _, positions, gathered = pool.take(pa.array(elements)).buffers()
+        taken = pc.take(pool, pa.array(elements), boundscheck=False)
+        _, positions, gathered = taken.buffers()
         view = memoryview(b"" if gathered is None else gathered).cast("B")
         return view, np.frombuffer(positions, np.int64, len(elements) + 1)
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.gather import PiecePool
-from spark_kafka_sink.records.varint import Int64s, put_varints, varint_widths, zigzag
+from spark_kafka_sink.records.varint import Int64s, zigzag
+from spark_kafka_sink.records.varint_fields import VarintFields
 
 
 def encode_headers(counts: Int64s, keys: BinaryColumn, values: BinaryColumn) -> BinaryColumn:
@@ -43,12 +44,7 @@ def encode_headers(counts: Int64s, keys: BinaryColumn, values: BinaryColumn) -> 
 
 def _varints(pool: PiecePool, values: Int64s) -> Int64s:
     """Add the varints of `values` to the pool and give their elements."""
-    zigzagged = zigzag(values)
-    widths = varint_widths(zigzagged)
-    longest = int(widths.max(initial=1))
-    matrix = np.empty((len(values), longest), np.uint8)
-    put_varints(matrix, zigzagged, widths)
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(widths, out=offsets[1:])
-    first = pool.add(BinaryColumn(matrix[np.arange(longest) < widths[:, None]], offsets, None))
+    fields = VarintFields(len(values))
+    fields.varint(zigzag(values))
+    first = pool.add(fields.column())
     return np.arange(first, first + len(values))

@@ -13,13 +13,15 @@ import numpy.typing as npt
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 UInt64s: TypeAlias = npt.NDArray[np.uint64]
-Bytes2D: TypeAlias = npt.NDArray[np.uint8]
+UInt8s: TypeAlias = npt.NDArray[np.uint8]
 
 MAX_VARLONG_BYTES: Final = 10
 
 
 def zigzag(values: Int64s) -> UInt64s:
     """Map signed to unsigned, small magnitudes to small numbers; shape and order are kept."""
+    if not len(values) or values.min() >= 0:
+        return (values << 1).view(np.uint64)
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
@@ -37,19 +39,22 @@ def varint_widths(zigzagged: UInt64s) -> Int64s:
     return widths
 
 
-def put_varints(target: Bytes2D, zigzagged: UInt64s, widths: Int64s) -> None:
-    """Write each value's bytes to the left of its row of `target`.
+def varint_bytes(zigzagged: UInt64s, widths: Int64s) -> list[UInt8s]:
+    """Give the first byte of each value, then the second, and so on up to the widest value's last.
 
-    `target` is (rows, columns) of uint8 with as many columns as the widest value has bytes; what is
-    right of a row's width is left undefined.
+    uint8 of rows each; what is right of a row's width is meaningless.
     """
-    columns = target.shape[1]
-    for column in range(columns):
+    longest = int(widths.max(initial=1))
+    if longest == 1:
+        return [zigzagged.astype(np.uint8)]
+    columns = []
+    for column in range(longest):
         low_bits = (zigzagged >> np.uint64(7 * column)).astype(np.uint8)
-        if column + 1 < columns:
-            target[:, column] = (low_bits & 0x7F) | ((widths > column + 1).view(np.uint8) << 7)
-        else:
-            target[:, column] = low_bits & 0x7F
+        low_bits &= 0x7F
+        if column + 1 < longest:
+            low_bits |= (widths > column + 1).view(np.uint8) << 7
+        columns.append(low_bits)
+    return columns
 
 
 def varint_size(value: int) -> int:

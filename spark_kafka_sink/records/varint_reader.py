@@ -10,9 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from spark_kafka_sink.records.columns import UInt8s
 from spark_kafka_sink.records.corruption import corrupt
-from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.records.varint import Int64s, UInt8s
 
 VARINT_BITS: Final = 32
 VARLONG_BITS: Final = 64

@@ -25,9 +25,9 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import ApiException, KafkaException
 from spark_kafka_sink.producer.slices import record_sizes
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
-from spark_kafka_sink.records.columns import Bools, RecordColumns, UInt8s
+from spark_kafka_sink.records.columns import Bools, RecordColumns
 from spark_kafka_sink.records.encoder import record_size_bounds
-from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.records.varint import Int64s, UInt8s
 from spark_kafka_sink.serde.columns import milliseconds, named_columns, read_rows
 
 TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")

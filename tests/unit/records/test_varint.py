@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint, size_of_varint
 
-from spark_kafka_sink.records.varint import put_varints, varint_size, varint_widths, zigzag
+from spark_kafka_sink.records.varint import varint_bytes, varint_size, varint_widths, zigzag
 
 LONG_MAX = 2**63 - 1
 LONG_MIN = -(2**63)
@@ -65,9 +64,8 @@ def _reference(value: int) -> bytes:
 def _column(values: list[int]) -> list[bytes]:
     zigzagged = zigzag(np.array(values, np.int64))
     widths = varint_widths(zigzagged)
-    target: npt.NDArray[np.uint8] = np.full((len(values), widths.max(initial=1)), 0xEE, np.uint8)
-    put_varints(target, zigzagged, widths)
-    return [row[:width].tobytes() for row, width in zip(target, widths.tolist(), strict=True)]
+    places = np.stack(varint_bytes(zigzagged, widths), axis=1)
+    return [row[:width].tobytes() for row, width in zip(places, widths.tolist(), strict=True)]
 
 
 @pytest.mark.parametrize(("value", "expected"), VECTORS.items())
