@@ -46,10 +46,14 @@ class CallerWaits:
         meter: _Meter | None = None,
     ) -> _T:
         """Wait until there is something to find; the caller holds the lock."""
+        came = True
         while True:
+            # Also when the time is over: between that and having the lock again it may have come.
             found = find()
             if found is not None:
                 return found
+            if not came:
+                raise late()
             started = time.monotonic()
             try:
                 came = self._thread.changed.wait(seconds_until(deadline))
@@ -57,8 +61,6 @@ class CallerWaits:
                 now = time.monotonic()
                 if meter is not None:
                     meter((now - started) * 1e9, now)
-            if not came:
-                raise late()
 
     # -- memory -----------------------------------------------------------------------------------
 

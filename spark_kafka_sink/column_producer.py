@@ -147,7 +147,5 @@ class ColumnProducer:
                     rows, sizes, topics, self._checks.raise_if_not_appendable, owner=owner
                 )
         finally:
-            with self._thread.lock:
-                self._thread.accumulator.give_back(reserved)
-                self._thread.wake()
+            self._thread.give_back(reserved)
         self._appender.pack(full)
