@@ -224,7 +224,7 @@ class KafkaProducer:
             len(topic.leaders) < count
             for topic, count in zip(known, expected.values(), strict=True)
         ):
-            known = self._waits.newer_topics(list(expected), deadline, check)
+            known = self._waits.grown_topics(expected, deadline, check)
         counts = [len(topic.leaders) for topic in known]
         return dict(zip(expected, counts, strict=True))
 

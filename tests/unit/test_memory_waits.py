@@ -63,7 +63,7 @@ def reserve(producer: KafkaProducer, size_bytes: int, deadline: float) -> None:
     producer._waits.reserve(size_bytes, deadline, producer._checks.raise_if_closed)
 
 
-def goes_on_when(producer: KafkaProducer, clock: Clock, free: Callable[[], object]) -> None:
+def goes_on_when(producer: KafkaProducer, clock: Clock, free: Callable[[], None]) -> None:
     """Want a byte more than there is, and see that the wait ends when `free` was called."""
     began_at = clock.now
     clock.after(FREED_AFTER_S, free)
