@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from spark_kafka_sink.config import ProducerConfig
@@ -46,10 +46,14 @@ class CallerWaits:
         meter: _Meter | None = None,
     ) -> _T:
         """Wait until there is something to find; the caller holds the lock."""
+        came = True
         while True:
+            # Also when the time is over: between that and having the lock again it may have come.
             found = find()
             if found is not None:
                 return found
+            if not came:
+                raise late()
             started = time.monotonic()
             try:
                 came = self._thread.changed.wait(seconds_until(deadline))
@@ -57,8 +61,6 @@ class CallerWaits:
                 now = time.monotonic()
                 if meter is not None:
                     meter((now - started) * 1e9, now)
-            if not came:
-                raise late()
 
     # -- memory -----------------------------------------------------------------------------------
 
@@ -95,10 +97,17 @@ class CallerWaits:
     # -- metadata ---------------------------------------------------------------------------------
 
     def topic(
-        self, name: str, deadline: float, check: Callable[[], None], newer_than: int = -1
+        self,
+        name: str,
+        deadline: float,
+        check: Callable[[], None],
+        *,
+        partitions: int = 0,
+        asked_after: int = 0,
     ) -> TopicMetadata:
-        """Give a topic's metadata, from an answer newer than the version given.
+        """Give a topic's metadata: with so many partitions, or told for a later request.
 
+        asked_after: the number of the last request that is not late enough.
         Raises TimeoutException, or what a broker says against the topic.
         """
         metadata = self._thread.metadata
@@ -109,7 +118,9 @@ class CallerWaits:
             self._thread.wake()
             check()
             topic = metadata.topic(name)
-            if topic is not None and metadata.version > newer_than:
+            if topic is not None and (
+                len(topic.leaders) >= partitions or metadata.told_for(name) > asked_after
+            ):
                 return topic
             error = metadata.take_error(name)
             if error is not None:
@@ -134,17 +145,26 @@ class CallerWaits:
                 self._thread.metadata.track(name, now)
         return [self.topic(name, deadline, check) for name in names]
 
-    def newer_topic(self, name: str, deadline: float, check: Callable[[], None]) -> TopicMetadata:
-        """Give a topic's metadata from an answer to a question that is yet to be asked."""
-        return self.newer_topics([name], deadline, check)[0]
+    def grown_topic(
+        self, name: str, partitions: int, deadline: float, check: Callable[[], None]
+    ) -> TopicMetadata:
+        """Give a topic's metadata once it has so many partitions, or brokers say it has fewer.
 
-    def newer_topics(
-        self, names: Sequence[str], deadline: float, check: Callable[[], None]
+        What they say to a question from before does not count, and neither does what they say of
+        other topics.
+        """
+        return self.grown_topics({name: partitions}, deadline, check)[0]
+
+    def grown_topics(
+        self, partitions: Mapping[str, int], deadline: float, check: Callable[[], None]
     ) -> list[TopicMetadata]:
-        """Give the metadata of several topics as `newer_topic` does, asked for in one request."""
+        """Give the metadata of several topics as `grown_topic` does, asked for in one request."""
         with self._thread.lock:
-            version = self._thread.metadata.request_update()
-        return [self.topic(name, deadline, check, newer_than=version) for name in names]
+            last = self._thread.metadata.request_update()
+        return [
+            self.topic(name, deadline, check, partitions=count, asked_after=last)
+            for name, count in partitions.items()
+        ]
 
     def topic_with(
         self, partitions: int, name: str, deadline: float, check: Callable[[], None]
@@ -153,7 +173,7 @@ class CallerWaits:
         topic = self.topic(name, deadline, check)
         while len(topic.leaders) < partitions:
             try:
-                topic = self.newer_topic(name, deadline, check)
+                topic = self.grown_topic(name, partitions, deadline, check)
             except TimeoutException as error:
                 message = (
                     f"Partition {partitions - 1} of topic {name} with partition count "

@@ -126,7 +126,8 @@ class ColumnProducer:
                 check_partitions(name, explicit, len(topics[number].leaders))
             except DataException:
                 # The topic may have been given more partitions since.
-                known = self._waits.newer_topic(name, deadline, self._checks.raise_if_unusable)
+                check, least = self._checks.raise_if_unusable, int(explicit.max()) + 1
+                known = self._waits.grown_topic(name, least, deadline, check)
                 check_partitions(name, explicit, len(known.leaders))
                 checked[number] = known
         return checked
@@ -147,7 +148,5 @@ class ColumnProducer:
                     rows, sizes, topics, self._checks.raise_if_not_appendable, owner=owner
                 )
         finally:
-            with self._thread.lock:
-                self._thread.accumulator.give_back(reserved)
-                self._thread.wake()
+            self._thread.give_back(reserved)
         self._appender.pack(full)

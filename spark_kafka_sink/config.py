@@ -77,7 +77,8 @@ class ProducerConfig(
     max_request_size: NonNegative = field(name="max.request.size", default=1_048_576)
     """The largest request, and the largest record."""
     max_block_ms: NonNegativeLong = field(name="max.block.ms", default=60_000)
-    """How long appending waits for memory or for metadata."""
+    """How long appending waits for memory or for metadata; `append` of an Arrow batch that is cut
+    into slices may wait as long again for each further slice's memory."""
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = field(
         name="compression.type", default="none"
     )

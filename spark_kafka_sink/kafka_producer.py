@@ -158,7 +158,9 @@ class KafkaProducer:
 
         Raises DataException and RecordTooLargeException for rows that cannot be sent (none of the
         batch is then sent), TimeoutException and BufferExhaustedException after max.block.ms, and
-        the error of an earlier delivery that failed.
+        the error of an earlier delivery that failed. An Arrow batch of more than 4 MiB, or of
+        a quarter of buffer.memory, goes in slices, and each but the first may wait for memory for
+        another max.block.ms.
         """
         self._columns.append(
             topic, record_batch, on_failure, built_in_partitioner=built_in_partitioner
@@ -224,7 +226,7 @@ class KafkaProducer:
             len(topic.leaders) < count
             for topic, count in zip(known, expected.values(), strict=True)
         ):
-            known = self._waits.newer_topics(list(expected), deadline, check)
+            known = self._waits.grown_topics(expected, deadline, check)
         counts = [len(topic.leaders) for topic in known]
         return dict(zip(expected, counts, strict=True))
 

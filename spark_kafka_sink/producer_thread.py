@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -187,6 +187,18 @@ class ProducerThread:
         self.calls_due += 1
         self.wake()
 
+    def packed(self, batches: Iterable[ProducerBatch]) -> None:
+        """Take account of batches that were compressed; the caller holds the lock.
+
+        Who waits for memory is told of what that freed, since the I/O thread, which `wake` wakes,
+        tells callers only of what it has done itself.
+        """
+        available = self.accumulator.available_bytes
+        for batch in batches:
+            self.accumulator.packed(batch)
+        if self.accumulator.available_bytes > available:
+            self.changed.notify_all()
+
     def forget_topics(self) -> None:
         """Know nothing of topics, as a new producer does; the caller holds the lock."""
         self.metadata.forget_topics()
@@ -207,6 +219,12 @@ class ProducerThread:
         exhausted = isinstance(error, BufferExhaustedException)
         with self.lock:
             self.metrics.refused(records, self._clock(), exhausted=exhausted)
+
+    def give_back(self, size_bytes: int) -> None:
+        """Return memory that was reserved, and tell who waits for some."""
+        with self.lock:
+            self.accumulator.give_back(size_bytes)
+            self.changed.notify_all()
 
     def spoil_transaction(self, error: KafkaException) -> None:
         """Note that a transaction, if there is one, lacks records that its caller gave to it."""
@@ -282,8 +300,7 @@ class ProducerThread:
     def _take_in(self, sent: SenderPoll, events: list[Event], now: float) -> bool:
         """Take account of what was sent and what came; tell whether anything came."""
         for drained in sent.drained:
-            for batch in drained.batches:
-                self.accumulator.packed(batch)
+            self.packed(drained.batches)
         for event in events:
             self._sender.handle(event, now)
         return bool(events)

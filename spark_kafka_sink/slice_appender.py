@@ -98,6 +98,5 @@ class SliceAppender:
 
     def _packed(self, batches: Sequence[ProducerBatch]) -> None:
         with self._thread.lock:
-            for batch in batches:
-                self._thread.accumulator.packed(batch)
+            self._thread.packed(batches)
             self._thread.wake()

@@ -60,8 +60,9 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The request under way: the topics it names, and whether these are the new ones alone."""
+    """The request under way: its number, its topics, and whether these are the new ones alone."""
 
+    number: int
     topics: frozenset[str]
     partial: bool
 
@@ -84,7 +85,6 @@ class ClusterMetadata:
         rebootstrap_after_s: float | None = None,
     ) -> None:
         self.nodes: Mapping[int, Node] = {}
-        self.version = 0
         self._max_age_s = max_age_s
         self._max_idle_s = max_idle_s
         self._rebootstrap_after_s = rebootstrap_after_s
@@ -95,6 +95,9 @@ class ClusterMetadata:
         self._new: dict[str, None] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._errors: dict[str, int] = {}
+        # How many requests there were, and the number of the one that a topic was last told for.
+        self._requests = 0
+        self._told_for: dict[str, int] = {}
         self._fatal_error: KafkaException | None = None
         self._update_wanted = False
         self._asked: _Asked | None = None
@@ -120,7 +123,7 @@ class ClusterMetadata:
 
     def forget_topics(self) -> None:
         """Know no topic any more, so that each is asked for when it is used next; keep brokers."""
-        for of_topics in (self._tracked, self._new, self._topics, self._errors):
+        for of_topics in (self._tracked, self._new, self._topics, self._errors, self._told_for):
             of_topics.clear()
 
     def _is_awaited(self, topic: str) -> bool:
@@ -130,15 +133,22 @@ class ClusterMetadata:
         return under_way or invalid or topic in self._new
 
     def request_update(self) -> int:
-        """Want an update of everything soon: something was stale. Gives the present version."""
+        """Want an update of everything soon: something was stale.
+
+        Gives the number of the last request so far, whose answer may be older than the question.
+        """
         self._update_wanted = True
-        return self.version
+        return self._requests
 
     # -- what is known ----------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicMetadata | None:
         """Give what is known of a topic, None if nothing."""
         return self._topics.get(name)
+
+    def told_for(self, name: str) -> int:
+        """Give the number of the request that a topic was last told for, 0 if it never was."""
+        return self._told_for.get(name, 0)
 
     def topic_id(self, name: str) -> UUID:
         """Give a topic's id; all zeros where brokers do not say (before Metadata version 10)."""
@@ -208,7 +218,8 @@ class ClusterMetadata:
             self._same_answers = 0
         partial = not expired and not self._update_wanted
         names = list(self._new if partial else self._tracked)
-        self._asked = _Asked(frozenset(names), partial)
+        self._requests += 1
+        self._asked = _Asked(self._requests, frozenset(names), partial)
         if not partial:
             self._update_wanted = False
         if self._trying_since is None:
@@ -272,8 +283,8 @@ class ClusterMetadata:
         }
         self._same_answers += 1
         for topic in response.topics:
-            self._take_topic(topic, reliable_epochs=reliable_epochs)
-        self.version += 1
+            number = 0 if asked is None else asked.number
+            self._take_topic(topic, number, reliable_epochs=reliable_epochs)
         if asked is None or not asked.partial:
             self._refreshed_at = now
             self._forget_idle(now)
@@ -290,14 +301,17 @@ class ClusterMetadata:
         idle = [n for n, until in self._tracked.items() if until <= now and n not in self._new]
         for name in idle:
             del self._tracked[name]
-            self._topics.pop(name, None)
-            self._errors.pop(name, None)
+            for of_topics in (self._topics, self._errors, self._told_for):
+                of_topics.pop(name, None)
 
-    def _take_topic(self, answer: MetadataResponseTopic, *, reliable_epochs: bool) -> None:
+    def _take_topic(
+        self, answer: MetadataResponseTopic, number: int, *, reliable_epochs: bool
+    ) -> None:
         name = answer.name
         if name is None or name not in self._tracked:
             return
         self._new.pop(name, None)
+        self._told_for[name] = number
         if answer.error_code != error_codes.NONE:
             self._errors[name] = answer.error_code
             self._topics.pop(name, None)

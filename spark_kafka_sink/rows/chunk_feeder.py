@@ -53,7 +53,7 @@ class ChunkFeeder:
                 self._has_begun = True
                 self._pending[chunk] = queue
         if not installed:
-            self._give_back(chunk.reserved)
+            self._thread.give_back(chunk.reserved)
         if closed:
             message = "Cannot perform operation after producer has been closed"
             raise IllegalStateException(message)
@@ -74,7 +74,7 @@ class ChunkFeeder:
     def _append(self, chunk: RowChunk) -> list[ProducerBatch]:
         """Append a chunk's rows; where that fails, their futures say why."""
         if not len(chunk):  # taken before its first row came
-            self._give_back(chunk.reserved)
+            self._thread.give_back(chunk.reserved)
             return []
         try:
             rows = chunk.rows()
@@ -101,7 +101,7 @@ class ChunkFeeder:
                 raise
             return []
         finally:
-            self._give_back(chunk.reserved)
+            self._thread.give_back(chunk.reserved)
 
     def _check_alive(self) -> None:
         """Raise why nothing can be delivered any more; the caller holds the thread's lock."""
@@ -113,11 +113,6 @@ class ChunkFeeder:
         self._thread.spoil_transaction(error)
         with self._thread.lock:
             self._thread.call_later(partial(chunk.sent.fail, len(chunk), error))
-
-    def _give_back(self, size_bytes: int) -> None:
-        with self._thread.lock:
-            self._thread.accumulator.give_back(size_bytes)
-            self._thread.changed.notify_all()
 
     def drain(self) -> None:
         """Turn everything that was sent before into batches."""
@@ -168,4 +163,4 @@ class ChunkFeeder:
                     self._pending.pop(chunk, None)
             if taken:
                 self._fail(chunk, error)
-                self._give_back(chunk.reserved)
+                self._thread.give_back(chunk.reserved)

@@ -201,8 +201,8 @@ def test_close_wakes_a_caller_that_waits(kafka: KafkaCluster) -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    while producer._thread.metadata.version == 0:
-        with producer._thread.changed:
+    with producer._thread.changed:
+        while not producer._thread.metadata.told_for("never-there"):
             producer._thread.changed.wait(10)
     producer.close(0)
     waiting.join(20)

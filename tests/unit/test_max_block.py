@@ -1,24 +1,20 @@
 """Waits of a call share its time limit, to the moment: max.block.ms, or what `close` was told.
 
-Time stands still but for waits: each lets it pass up to what happens next, or to its own end. There
-is no I/O thread.
+Time passes in waits alone, and there is no I/O thread; see `support.timed_waits`.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from support.pure_transactions import PARTITION, PureTransactions
+from support.timed_waits import Clock, made, stop_time, tell
 from support.transaction_answers import COORDINATOR, versions_of
-from support.unreachable import NOBODY, TOPIC, answer
+from support.unreachable import TOPIC, answer
 
-from spark_kafka_sink import KafkaProducer, producer_thread
+from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
@@ -34,72 +30,10 @@ MAX_BLOCK_S = 1.0
 LONGEST_MS = 2**63 - 1
 
 
-class Clock:
-    """The time, and what is to happen at which."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self._coming: list[tuple[float, Callable[[], None]]] = []
-
-    def after(self, delay_s: float | None, call: Callable[[], None]) -> None:
-        """Have `call` made in `delay_s` seconds, never with None."""
-        if delay_s is not None:
-            self._coming.append((self.now + delay_s, call))
-            self._coming.sort(key=lambda event: event[0])
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Let time pass, as Condition.wait does."""
-        assert timeout is not None
-        assert timeout <= threading.TIMEOUT_MAX, "a lock would raise OverflowError"
-        if not self._coming or self._coming[0][0] > self.now + timeout:
-            self.now += max(0.0, timeout)
-            return False
-        self.now, happen = self._coming.pop(0)
-        happen()
-        return True
-
-
-class NoThread:
-    """Stands for the I/O thread, which does nothing here."""
-
-    def __init__(self, **_: object) -> None: ...
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def join(self) -> None:
-        """Do nothing."""
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that the producer goes by."""
-    clock = Clock()
-
-    def condition(lock: threading.Lock) -> threading.Condition:
-        made = threading.Condition(lock)
-        monkeypatch.setattr(made, "wait", clock.wait)
-        return made
-
-    threads = SimpleNamespace(
-        Lock=threading.Lock,
-        Condition=condition,
-        Thread=NoThread,
-        current_thread=threading.current_thread,
-    )
-    monkeypatch.setattr(producer_thread, "threading", threads)
-    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
-    return clock
-
-
-@contextmanager
-def made(**config: object) -> Iterator[KafkaProducer]:
-    """Make a producer that knows nothing; options with _ for the dots."""
-    options = {name.replace("_", "."): value for name, value in config.items()}
-    producer = KafkaProducer({"bootstrap.servers": NOBODY, **options})
-    yield producer
-    producer.close(0)
-    producer._thread._client.close()  # which the I/O thread does
+    return stop_time(monkeypatch)
 
 
 @pytest.fixture
@@ -153,13 +87,11 @@ def test_metadata_more_partitions_and_memory_come_within_one_max_block_ms_or_not
     *,
     by_row: bool,
 ) -> None:
-    metadata, accumulator = producer._thread.metadata, producer._thread.accumulator
-
     def free() -> None:
-        accumulator.available_bytes = accumulator.buffer_memory_bytes
+        producer._thread.give_back(producer._thread.accumulator.buffer_memory_bytes)
 
     def know(*leaders: int) -> Callable[[], None]:
-        return lambda: metadata.update(answer([*leaders]), clock.now)
+        return lambda: tell(producer, answer([*leaders]))
 
     began_at = clock.now
     clock.after(known_after, know(1))
@@ -174,13 +106,15 @@ def test_max_block_ms_may_be_as_long_as_a_number_can_be(clock: Clock) -> None:
     with made(max_block_ms=LONGEST_MS, transactional_id="tid") as producer:
         transactions = in_transaction(producer)
         transactions.finish(transactions.manager.begin_abort())
-        clock.after(5.0, lambda: producer._thread.metadata.update(answer([1]), clock.now))
+        clock.after(5.0, lambda: tell(producer, answer([1])))
         assert producer.partitions_for(TOPIC) == 1
         transactions.manager.begin()
         transactions.manager.may_send(PARTITION)
 
         def finish() -> None:
-            transactions.run()
+            with producer._thread.changed:
+                transactions.run()
+                producer._thread.changed.notify_all()
 
         clock.after(5.0, finish)
         producer.commit_transaction()
@@ -194,7 +128,7 @@ def test_a_wait_for_metadata_that_was_too_long_has_what_brokers_said_as_its_caus
         error_code=codes.UNKNOWN_TOPIC_OR_PARTITION, name=TOPIC, partitions=[]
     )
     said = MetadataResponse(brokers=answer([1]).brokers, topics=[unknown])
-    clock.after(0.5, lambda: producer._thread.metadata.update(said, clock.now))
+    clock.after(0.5, lambda: tell(producer, said))
     for by_row in (True, False):
         error = give(producer, None, by_row=by_row)
         assert isinstance(error, TimeoutException)

@@ -158,7 +158,7 @@ def test_an_answer_without_brokers_counts_as_none() -> None:
     known.track("t", 0.0)
     known.request(0.0)
     known.update(answer(brokers=()), 0.0)
-    assert known.version == 0
+    assert known.told_for("t") == 0
     assert known.request(10.0) is not None
 
 
@@ -465,10 +465,21 @@ def test_an_update_that_was_wanted_while_another_was_under_way_is_not_lost() -> 
     known = metadata()
     known.track("t", 0.0)
     assert ask(known, 0.0)
-    assert known.request_update() == 0
+    last = known.request_update()
     known.update(answer(topic("t", 1)), 0.0)
-    assert ask(known, 1.0) == ["t"]
-    assert known.version == 1
+    assert known.told_for("t") == last
+    tell(known, 1.0, topic("t", 1))
+    assert known.told_for("t") > last
+
+
+def test_an_answer_about_another_topic_tells_nothing_of_this_one() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", 1))
+    known.track("new", 1.0)
+    assert ask(known, 1.0) == ["new"]
+    known.update(answer(topic("new", 1)), 1.0)
+    assert known.told_for("t") < known.told_for("new")
 
 
 def test_after_the_trigger_the_brokers_known_are_forgotten_and_the_topics_kept() -> None:

@@ -1,0 +1,102 @@
+"""An append that is under way when everything is given up: nothing of it is left over.
+
+The end comes between the two times that an append has the lock: it has held its partitions and
+encoded its rows, and is about to put them into batches. There is no I/O thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+from support.timed_waits import Clock, made, stop_time, tell
+from support.unreachable import TOPIC, answer
+
+from spark_kafka_sink import KafkaProducer, slice_appender
+from spark_kafka_sink.errors import IllegalStateException, KafkaException
+from spark_kafka_sink.producer.slices import GroupedRows, encode_rows
+from spark_kafka_sink.records.encoder import EncodedRecords
+from spark_kafka_sink.records.layout import Cut, OpenBatch
+from spark_kafka_sink.wire.exchange import NodeReady
+from spark_kafka_sink.wire.versions import NodeApiVersions
+
+NODE = 1
+ROWS = pa.record_batch({"value": ["v" * 100] * 10})
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that the producer goes by."""
+    return stop_time(monkeypatch)
+
+
+@pytest.fixture
+def producer(clock: Clock) -> Iterator[KafkaProducer]:
+    """A producer that knows its topic, whose leader is ready to be sent to."""
+    with made(linger_ms=0, enable_idempotence=False) as producer:
+        with producer._thread.lock:
+            producer._thread.metadata.track(TOPIC, clock.now)
+            producer._thread._sender.handle(NodeReady(NODE, NodeApiVersions({})), clock.now)
+        tell(producer, answer([NODE]))
+        yield producer
+
+
+def close(producer: KafkaProducer) -> None:
+    """Close at once, as another thread may."""
+    producer.close(0)
+
+
+def fail(producer: KafkaProducer) -> None:
+    """Have an error end the producer, as the I/O thread does."""
+    with producer._thread.lock:
+        producer._thread.give_up(KafkaException("over for good"))
+
+
+ENDS = [
+    (close, IllegalStateException, "after producer has been closed"),
+    (fail, KafkaException, "over for good"),
+]
+
+
+def sent(producer: KafkaProducer) -> int:
+    """Give how many batches go out now."""
+    with producer._thread.lock:
+        polled = producer._thread._sender.poll(time.monotonic())
+    return sum(len(drained.batches) for drained in polled.drained)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize(("end", "kind", "said"), ENDS)
+def test_an_append_that_everything_is_given_up_under_fails_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    producer: KafkaProducer,
+    end: Callable[[KafkaProducer], None],
+    kind: type[KafkaException],
+    said: str,
+    *,
+    goes_on: bool,
+) -> None:
+    accumulator = producer._thread.accumulator
+    if goes_on:  # it goes on with a batch that is given up under it
+        producer.append(TOPIC, ROWS)
+
+    def encode_until_the_end(
+        grouped: GroupedRows, opens: list[OpenBatch]
+    ) -> tuple[list[Cut], EncodedRecords]:
+        encoded = encode_rows(grouped, opens)
+        end(producer)
+        return encoded
+
+    monkeypatch.setattr(slice_appender, "encode_rows", encode_until_the_end)
+    with pytest.raises(kind, match=said):
+        producer.append(TOPIC, ROWS)
+    assert accumulator.available_bytes == accumulator.buffer_memory_bytes
+    assert not accumulator.has_incomplete
+    assert sent(producer) == 0
+
+
+def test_what_is_appended_before_the_end_is_sent(producer: KafkaProducer) -> None:
+    producer.append(TOPIC, ROWS)
+    assert sent(producer) == 1

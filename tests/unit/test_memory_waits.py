@@ -1,0 +1,154 @@
+"""Who waits for memory goes on as soon as there is some, whatever freed it, and in turn.
+
+Time passes in waits alone, and there is no I/O thread; see `support.timed_waits`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+from support.timed_waits import Clock, made, stop_time, tell
+from support.unreachable import TOPIC, answer
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import BufferExhaustedException
+from spark_kafka_sink.producer.produce_requests import DrainedBatches
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.sender import SenderPoll
+
+FREED_AFTER_S = 0.3
+MEMORY_BYTES = 100_000
+# Rows whose encoded size is far below its bound, and rows that compress well.
+EMPTY = pa.record_batch({"value": [""] * 2_000})
+EVEN = pa.record_batch({"value": ["x" * 1_000] * 60})
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that the producer goes by."""
+    return stop_time(monkeypatch)
+
+
+@contextmanager
+def with_memory(**config: object) -> Iterator[KafkaProducer]:
+    """Make a producer that knows its topic and has little memory."""
+    with made(buffer_memory=MEMORY_BYTES, max_block_ms=1000, **config) as producer:
+        with producer._thread.lock:
+            producer._thread.metadata.track(TOPIC, time.monotonic())
+        tell(producer, answer([1]))
+        yield producer
+
+
+class Gate:
+    """Stands for the turn to append: whoever takes it stops until the test goes on."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+
+    def __enter__(self) -> None:
+        self.reached.set()
+        assert self.opened.wait(20)
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def reserve(producer: KafkaProducer, size_bytes: int, deadline: float) -> None:
+    """Wait for memory as a call of the producer does."""
+    producer._waits.reserve(size_bytes, deadline, producer._checks.raise_if_closed)
+
+
+def goes_on_when(producer: KafkaProducer, clock: Clock, free: Callable[[], None]) -> None:
+    """Want a byte more than there is, and see that the wait ends when `free` was called."""
+    began_at = clock.now
+    clock.after(FREED_AFTER_S, free)
+    reserve(producer, producer._thread.accumulator.available_bytes + 1, producer._waits.deadline())
+    assert clock.now - began_at == pytest.approx(FREED_AFTER_S)
+
+
+def test_an_append_that_ends_frees_what_it_reserved_too_much(clock: Clock) -> None:
+    with with_memory() as producer:
+        gate = producer._columns._appender.turn = Gate()  # type: ignore[assignment] # a double
+        other = threading.Thread(target=producer.append, args=(TOPIC, EMPTY))
+        other.start()
+        assert gate.reached.wait(20)
+
+        def end() -> None:
+            gate.opened.set()
+            other.join()
+
+        goes_on_when(producer, clock, end)
+
+
+@contextmanager
+def packing_later(
+    producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[ProducerBatch]]:
+    """Keep appends from compressing what they filled, and give it."""
+    full: list[ProducerBatch] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(producer._columns._appender, "pack", full.extend)
+        yield full
+
+
+def test_what_compressing_a_batch_frees_is_free_at_once(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with with_memory(compression_type="zstd", batch_size=20_000) as producer:
+        with packing_later(producer, monkeypatch) as full:
+            producer.append(TOPIC, EVEN)
+        assert full
+        goes_on_when(producer, clock, lambda: producer._columns._appender.pack(full))
+
+
+def test_what_compressing_a_batch_to_be_sent_frees_is_free_at_once(clock: Clock) -> None:
+    with with_memory(compression_type="zstd", batch_size=90_000) as producer:
+        producer.append(TOPIC, EVEN)
+        thread = producer._thread
+        drained = DrainedBatches(1, thread.accumulator.incomplete)
+
+        def sent() -> None:
+            for batch in drained.batches:
+                batch.seal()
+                batch.pack()
+            with thread.lock:
+                thread._take_in(SenderPoll(drained=[drained]), [], clock.now)
+
+        goes_on_when(producer, clock, sent)
+
+
+def test_memory_that_came_when_the_time_was_over_is_found(clock: Clock) -> None:
+    with with_memory() as producer:
+        accumulator = producer._thread.accumulator
+        accumulator.available_bytes = 0
+
+        def too_late_to_be_woken() -> None:
+            accumulator.available_bytes = MEMORY_BYTES
+
+        clock.after(1.0, too_late_to_be_woken)
+        reserve(producer, 100, clock.now + 1.0)
+        assert accumulator.available_bytes == MEMORY_BYTES - 100
+        accumulator.available_bytes = MEMORY_BYTES
+
+
+def test_who_has_no_time_left_gets_nothing_before_who_came_first(clock: Clock) -> None:
+    with with_memory() as producer:
+        accumulator = producer._thread.accumulator
+        accumulator.available_bytes = 50
+        began_at = clock.now
+
+        def later() -> None:
+            with pytest.raises(BufferExhaustedException, match="no room for 10 bytes"):
+                reserve(producer, 10, began_at + 0.2)
+            assert accumulator.available_bytes == 50
+
+        clock.after(0.1, later)
+        clock.after(0.3, lambda: producer._thread.give_back(50))
+        reserve(producer, 100, began_at + 1.0)
+        assert clock.now - began_at == pytest.approx(0.3)
+        accumulator.available_bytes = MEMORY_BYTES
