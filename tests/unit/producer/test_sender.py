@@ -485,6 +485,17 @@ def test_an_error_that_means_stale_metadata_has_it_asked_for(code: int) -> None:
     assert [type(message) for message in asked] == [MetadataRequest] * (code in STALE)
 
 
+def test_stale_metadata_is_asked_for_also_where_the_batch_had_expired() -> None:
+    for code in (NOT_LEADER, POLICY):
+        producer, expired = _expired_in_flight()
+        producer.now = 60.0
+        assert producer.poll() == []
+        assert producer.sender.poll(producer.now).requests == []
+        producer.answer(expired, code)
+        asked = [r.message for r in producer.sender.poll(producer.now).requests]
+        assert [type(message) for message in asked] == [MetadataRequest] * (code == NOT_LEADER)
+
+
 def test_a_batch_that_is_split_has_used_no_attempt() -> None:
     producer = PureProducer([1], Settings(retries=1))
     producer.append(0, FULL)
