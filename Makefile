@@ -57,10 +57,10 @@ check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain and transactional, then damaged answers, on every core; SEEDS=n FIRST=0 INPUTS=100000
+soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain and transactional, then damaged and random answers, on every core; SEEDS=n FIRST=0 INPUTS=100000 damaged for each decoder, and a tenth as many random
 	@PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
 	@PYTHONPATH=tests $(BIN)/python -m simulation --transactions --seeds $(or $(SEEDS),50000) --first $(or $(FIRST),0)
-	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 -k damaged tests/unit/wire/test_decode_fuzz.py
+	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py
 
 bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, in one run; ARGS="--list" names cells
 	@$(JAVA_PATH) PYTHONPATH=tests PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)

@@ -19,8 +19,8 @@ import pyarrow as pa
 from spark_kafka_sink.config import PARTITIONERS
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.plugins import instance
-from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.slices import Rows
+from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.varint import Int64s
 

@@ -15,8 +15,8 @@ from typing import TypeVar
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.deadlines import seconds_until
 from spark_kafka_sink.errors import BufferExhaustedException, KafkaException, TimeoutException
-from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
+from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.producer_thread import ProducerThread
 
 _T = TypeVar("_T")

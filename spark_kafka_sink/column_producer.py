@@ -16,7 +16,6 @@ from spark_kafka_sink.caller_checks import CallerChecks
 from spark_kafka_sink.caller_waits import CallerWaits
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import DataException, KafkaException
-from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import check_partitions
 from spark_kafka_sink.producer.slices import (
     Rows,
@@ -25,6 +24,7 @@ from spark_kafka_sink.producer.slices import (
     record_sizes,
     slice_ends,
 )
+from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.columns import read_rows

@@ -14,12 +14,12 @@ from random import Random
 from typing import Protocol
 
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.record_spans import SpanOwner
 from spark_kafka_sink.producer.slices import GroupedRows, Rows, choose_partitions, encode_rows
 from spark_kafka_sink.producer.topic_load import topic_load
+from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.records.varint import Int64s
 

@@ -104,11 +104,12 @@ class BatchCompletion:
         answer: PartitionProduceResponse | None = None,
     ) -> None:
         """Send a batch again, or give it up, for an error code of a broker or of the network."""
+        # Also where the batch was given up meanwhile: others of its partition go the same way.
+        if error_code(code).refresh_metadata:
+            self._metadata.request_update()
         if batch.state is not BatchState.IN_FLIGHT:
             self._late(batch, succeeded=False)
             return
-        if error_code(code).refresh_metadata:
-            self._metadata.request_update()
         batch.node_id = None
         action = error_action(code, Call.PRODUCE, self._kind)
         if action is Action.SPLIT and batch.record_count > 1:

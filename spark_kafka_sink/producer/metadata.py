@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from spark_kafka_sink import error_codes
@@ -24,38 +24,25 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ApiException, KafkaException, advice, api_exception
 from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.producer.topic_metadata import (
+    NO_LEADER_EPOCH,
+    NO_NODE,
+    TopicMetadata,
+    newer,
+)
 from spark_kafka_sink.wire.messages import (
     LeaderIdAndEpoch,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
-    MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from spark_kafka_sink.wire.primitives import ZERO_UUID
 
 logger = logging.getLogger(__name__)
 
-_NO_NODE: Final = -1
-NO_LEADER_EPOCH: Final = -1
 # The first version of Metadata whose leader epochs can be relied on (KAFKA-9212).
 RELIABLE_EPOCHS_SINCE: Final = 9
-
-
-@dataclass(slots=True, kw_only=True)
-class TopicMetadata:
-    """One topic: its id, and leader and leader epoch by partition (leader -1: none known).
-
-    Callers keep it while newer answers come in, so that it is replaced and never changed.
-    """
-
-    topic_id: UUID
-    leaders: list[int]
-    leader_epochs: list[int]
-    available: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.available = [p for p, leader in enumerate(self.leaders) if leader != _NO_NODE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +85,12 @@ class ClusterMetadata:
         # How many requests there were, and the number of the one that a topic was last told for.
         self._requests = 0
         self._told_for: dict[str, int] = {}
+        # What was known of topics that the last answer gave an error for.
+        self._before_error: dict[str, TopicMetadata] = {}
+        self._by_topic: tuple[dict[str, Any], ...] = (
+            self._tracked, self._new, self._topics, self._errors, self._told_for,
+            self._before_error,
+        )  # fmt: skip
         self._fatal_error: KafkaException | None = None
         self._update_wanted = False
         self._asked: _Asked | None = None
@@ -123,7 +116,7 @@ class ClusterMetadata:
 
     def forget_topics(self) -> None:
         """Know no topic any more, so that each is asked for when it is used next; keep brokers."""
-        for of_topics in (self._tracked, self._new, self._topics, self._errors, self._told_for):
+        for of_topics in self._by_topic:
             of_topics.clear()
 
     def _is_awaited(self, topic: str) -> bool:
@@ -300,9 +293,17 @@ class ClusterMetadata:
     def _forget_idle(self, now: float) -> None:
         idle = [n for n, until in self._tracked.items() if until <= now and n not in self._new]
         for name in idle:
-            del self._tracked[name]
-            for of_topics in (self._topics, self._errors, self._told_for):
+            for of_topics in self._by_topic:
                 of_topics.pop(name, None)
+
+    def _lose(self, name: str) -> None:
+        """Know a topic no more, but for what tells an older answer from a newer one.
+
+        Without an id a topic that is made anew looks like an older answer: nothing is kept.
+        """
+        lost = self._topics.pop(name, None)
+        if lost is not None and lost.topic_id != ZERO_UUID:
+            self._before_error[name] = lost
 
     def _take_topic(
         self, answer: MetadataResponseTopic, number: int, *, reliable_epochs: bool
@@ -314,48 +315,18 @@ class ClusterMetadata:
         self._told_for[name] = number
         if answer.error_code != error_codes.NONE:
             self._errors[name] = answer.error_code
-            self._topics.pop(name, None)
+            self._lose(name)
             self._update_wanted |= error_code(answer.error_code).retriable
             return
         self._errors.pop(name, None)
-        before = self._topics.get(name)
-        if before is not None and answer.topic_id not in (ZERO_UUID, before.topic_id):
-            before = None  # deleted and made anew: its epochs begin again
-        size = len(answer.partitions)
-        leaders, epochs = [_NO_NODE] * size, [NO_LEADER_EPOCH] * size
-        for partition in answer.partitions:
-            index = partition.partition_index
-            if not 0 <= index < size:
-                continue
-            leaders[index], epochs[index] = self._newer(
-                before, partition, reliable_epochs=reliable_epochs
-            )
-            self._update_wanted |= error_code(partition.error_code).refresh_metadata
-        self._update_wanted |= _NO_NODE in leaders
-        self._topics[name] = TopicMetadata(
-            topic_id=answer.topic_id, leaders=leaders, leader_epochs=epochs
+        before = self._topics.get(name) or self._before_error.pop(name, None)
+        topic, has_news = newer(before, answer, reliable_epochs=reliable_epochs)
+        if has_news:
+            self._same_answers = 0
+        self._update_wanted |= NO_NODE in topic.leaders or any(
+            error_code(partition.error_code).refresh_metadata for partition in answer.partitions
         )
-
-    def _newer(
-        self,
-        before: TopicMetadata | None,
-        partition: MetadataResponsePartition,
-        *,
-        reliable_epochs: bool,
-    ) -> tuple[int, int]:
-        """Give leader and epoch: an answer from a broker that lags must not undo a newer one."""
-        index, epoch = partition.partition_index, partition.leader_epoch
-        if not reliable_epochs or epoch < 0:
-            self._same_answers = 0
-            return partition.leader_id, NO_LEADER_EPOCH
-        known = NO_LEADER_EPOCH
-        if before is not None and index < len(before.leader_epochs):
-            known = before.leader_epochs[index]
-            if epoch < known:
-                return before.leaders[index], known
-        if epoch > known:
-            self._same_answers = 0
-        return partition.leader_id, epoch
+        self._topics[name] = topic
 
     def update_leaders(
         self, leaders: Mapping[TopicPartition, LeaderIdAndEpoch], endpoints: Iterable[Node]

@@ -15,8 +15,8 @@ import numpy as np
 
 from spark_kafka_sink.errors import RecordTooLargeException
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, hash_keys
+from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import EncodedRecords, encode, record_size_bounds

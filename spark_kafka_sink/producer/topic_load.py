@@ -6,9 +6,9 @@ It only reads; the caller holds the producer's lock.
 from __future__ import annotations
 
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
-from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.node_latency import NodeLatencies
 from spark_kafka_sink.producer.partitioner import TopicLoad
+from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 
 
 def topic_load(

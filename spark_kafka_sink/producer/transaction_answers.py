@@ -6,6 +6,7 @@ reads. It changes nothing: `TransactionManager` acts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +40,22 @@ _GRAVITY: Final = (
     Action.RETRY,
     Action.SUCCEED,
 )
+# A coordinator adds all partitions or none: while asking again may help any, all are asked again.
+_GRAVITY_OF_ADDING: Final = (
+    Action.FATAL,
+    Action.FENCED,
+    Action.ABORTABLE_IF_BUMP,
+    Action.LOOK_UP,
+    Action.RETRY,
+    Action.ABORTABLE,
+    Action.SUCCEED,
+)
+# Of codes of one gravity the first counts, but for one that has advice, which goes before, and for
+# one that only says that another partition had an error, which goes after.
+_PRECEDENCE: Final[Mapping[int, int]] = {
+    codes.TOPIC_AUTHORIZATION_FAILED: -1,
+    codes.OPERATION_NOT_ATTEMPTED: 1,
+}
 _MEMBERSHIP_CHANGED: Final = (codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION)
 
 
@@ -70,7 +87,9 @@ def judge(request: TransactionalRequest, response: Response | None, node_id: int
     """Give what an answer comes to."""
     found = _codes_of(response) or {codes.NONE: []}
     actions = {c: error_action(c, request.call, ProducerKind.TRANSACTIONAL) for c in found}
-    code = min(actions, key=lambda c: _GRAVITY.index(actions[c]))
+    adds = request.call is Call.ADD_PARTITIONS_TO_TXN
+    gravity = _GRAVITY_OF_ADDING if adds else _GRAVITY
+    code = min(actions, key=lambda c: (gravity.index(actions[c]), _PRECEDENCE.get(c, 0)))
     return Answer(
         call=request.call,
         code=code,

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.slices import Rows
+from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.headers import encode_headers
 from spark_kafka_sink.records.varint import Int64s

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.rows.chunk import RowChunk
 from spark_kafka_sink.rows.future import OnDelivery, RowFuture
 

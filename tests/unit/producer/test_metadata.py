@@ -172,6 +172,49 @@ def test_an_older_leader_epoch_does_not_undo_a_newer_one_unless_the_topic_is_new
     assert leaders_of(known) == [1]
 
 
+@pytest.mark.parametrize("code", [3, 5, 29])
+def test_an_error_of_a_topic_in_between_makes_an_older_leader_epoch_no_newer(code: int) -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    known.update(answer(topic("t", 2, epoch=7)), 0.0)
+    known.update(answer(topic("t", code=code)), 1.0)
+    known.update(answer(topic("t", code=code)), 2.0)
+    assert known.topic("t") is None
+    known.update(answer(topic("t", 1, epoch=6)), 3.0)
+    assert leaders_of(known) == [2]
+    assert known.leader_epoch(TopicPartition("t", 0)) == 7
+    known.update(answer(topic("t", code=code)), 4.0)
+    known.update(answer(topic("t", 1, epoch=8)), 5.0)
+    assert leaders_of(known) == [1]
+
+
+def test_a_topic_that_was_deleted_and_made_anew_begins_its_epochs_anew() -> None:
+    for before, after in ((1, 2), (0, 0)):  # the ids; a broker that knows none says 0
+        known = metadata()
+        known.track("t", 0.0)
+        known.update(answer(topic("t", 2, epoch=7, number=before)), 0.0)
+        known.update(answer(topic("t", code=3, number=0)), 1.0)
+        known.update(answer(topic("t", 1, epoch=0, number=after)), 2.0)
+        assert leaders_of(known) == [1]
+        assert known.leader_epoch(TopicPartition("t", 0)) == 0
+
+
+@pytest.mark.parametrize("forget_all", [True, False])
+def test_epochs_are_forgotten_with_their_topic(*, forget_all: bool) -> None:
+    known = metadata(max_idle=5.0)
+    known.track("t", 0.0)
+    tell(known, 0.0, topic("t", 2, epoch=7))
+    known.request_update()
+    tell(known, 1.0, topic("t", code=5))
+    if forget_all:
+        known.forget_topics()
+    else:
+        tell(known, 10.0, topic("t", code=5))  # nobody has used it for more than 5 s
+    known.track("t", 11.0)
+    tell(known, 11.0, topic("t", 1, epoch=6))
+    assert leaders_of(known) == [1]
+
+
 def test_a_topic_that_may_yet_come_is_waited_for_and_one_that_cannot_is_an_error() -> None:
     known = metadata()
     known.track("t", 0.0)

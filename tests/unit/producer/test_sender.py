@@ -257,20 +257,23 @@ def test_after_a_leader_change_nothing_overtakes_what_the_old_leader_has() -> No
     producer.ready(1, 2)
     producer.answer(producer.poll()[0])
     requests = producer.poll()
+    producer.append(0, FULL)  # which has no sequence yet
     producer.leaders = [2]
     producer.now = 5.0
     producer.answer(requests[0], NOT_LEADER)
     assert producer.poll() == []
     producer.now += 10
-    (moved,) = producer.poll()
-    assert moved.node_id == 2
-    assert sequences(moved) == [2]
-    producer.answer(moved)
+    anew = producer.poll()
+    assert [(r.node_id, sequences(r)) for r in anew] == [(2, [2])], "the new batch went along"
+    producer.answer(anew[0])
     assert producer.poll() == [], "sent on while the old leader has later batches"
     producer.answer(requests[1], NOT_LEADER)
     producer.answer(requests[2], NOT_LEADER)
     producer.now += 10
-    assert [(r.node_id, sequences(r)) for r in producer.poll()] == [(2, [4])]
+    (moved,) = producer.poll()
+    assert (moved.node_id, sequences(moved)) == (2, [4])
+    producer.answer(moved)
+    assert [(r.node_id, sequences(r)) for r in producer.poll()] == [(2, [6]), (2, [8])]
 
 
 def test_a_partition_without_leader_waits_and_the_others_go() -> None:
@@ -483,6 +486,17 @@ def test_an_error_that_means_stale_metadata_has_it_asked_for(code: int) -> None:
     producer.answer(request, code)
     asked = [r.message for r in producer.sender.poll(producer.now).requests]
     assert [type(message) for message in asked] == [MetadataRequest] * (code in STALE)
+
+
+def test_stale_metadata_is_asked_for_also_where_the_batch_had_expired() -> None:
+    for code in (NOT_LEADER, POLICY):
+        producer, expired = _expired_in_flight()
+        producer.now = 60.0
+        assert producer.poll() == []
+        assert producer.sender.poll(producer.now).requests == []
+        producer.answer(expired, code)
+        asked = [r.message for r in producer.sender.poll(producer.now).requests]
+        assert [type(message) for message in asked] == [MetadataRequest] * (code == NOT_LEADER)
 
 
 def test_a_batch_that_is_split_has_used_no_attempt() -> None:

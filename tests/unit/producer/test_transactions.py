@@ -15,18 +15,25 @@ from spark_kafka_sink.errors import (
     CommitFailedException,
     IllegalStateException,
     KafkaException,
+    OperationNotAttemptedException,
     ProducerFencedException,
+    TopicAuthorizationException,
     TransactionalIdAuthorizationException,
     UnsupportedVersionException,
 )
 from spark_kafka_sink.model import ConsumerGroupMetadata, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.error_actions import Action, Call
-from spark_kafka_sink.producer.transaction_requests import Priority, TransactionalResult
+from spark_kafka_sink.producer.transaction_requests import (
+    Priority,
+    TransactionalRequest,
+    TransactionalResult,
+)
 from spark_kafka_sink.producer.transaction_state import TRANSITIONS, TransactionState
 from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.wire.messages import InitProducerIdRequest
 from spark_kafka_sink.wire.transaction_messages import (
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     EndTxnRequest,
     TxnOffsetCommitRequest,
 )
@@ -445,16 +452,70 @@ def test_an_abort_adds_no_partitions_any_more() -> None:
     assert transactions.finish(transactions.manager.begin_abort()) == []
 
 
-def test_the_gravest_code_of_an_answer_counts() -> None:
+def _adding_refused(*refusals: int) -> tuple[PureTransactions, TransactionalRequest]:
+    """Have two partitions refused, of topics "a" and "b"; give the request, too."""
     transactions = PureTransactions(1).begun()
-    for number in range(2):
-        transactions.manager.may_send(TopicPartition("t", number))
+    for name in ("a", "b"):
+        transactions.manager.may_send(TopicPartition(name, 0))
     request = transactions.take()
     response = transactions.coordinator.answer(request)
-    first, second = response.results_by_topic_v3_and_below[0].results_by_partition  # type: ignore[union-attr]
-    first.partition_error_code, second.partition_error_code = 55, 90
-    transactions.manager.answered(request, response, COORDINATOR, 0.0)
+    assert isinstance(response, AddPartitionsToTxnResponse)
+    for added, code in zip(response.results_by_topic_v3_and_below, refusals, strict=True):
+        added.results_by_partition[0].partition_error_code = code
+    transactions.manager.answered(request, response, COORDINATOR, transactions.now)
+    return transactions, request
+
+
+def _both_ways(*codes_of_two: tuple[int, int]) -> list[tuple[int, int]]:
+    return [order for one, other in codes_of_two for order in ((one, other), (other, one))]
+
+
+NOT_ATTEMPTED = codes.OPERATION_NOT_ATTEMPTED
+"""What a broker says of every partition beside the one that it has something against."""
+
+
+@pytest.mark.parametrize(
+    "refusals", _both_ways((NOT_ATTEMPTED, 3), (NOT_ATTEMPTED, 16), (NOT_ATTEMPTED, 51), (29, 3))
+)
+def test_all_partitions_are_asked_for_again_while_that_may_help_one(
+    refusals: tuple[int, int],
+) -> None:
+    transactions, request = _adding_refused(*refusals)
+    assert (transactions.state, transactions.manager.error) == (S.IN_TRANSACTION, None)
+    assert transactions.manager.due(transactions.now, has_incomplete=False) is not request
+    # The transaction before is nearly done where it is in the way: that wait is a short one.
+    transactions.now = 0.020 if 51 in refusals else 60.0
+    again = transactions.run()
+    looked_up = [Call.FIND_COORDINATOR] if 16 in refusals else []
+    assert [each.call for each in again] == [*looked_up, Call.ADD_PARTITIONS_TO_TXN]
+    assert again[-1] is request
+    assert all(transactions.manager.may_send(TopicPartition(name, 0)) for name in ("a", "b"))
+
+
+@pytest.mark.parametrize("refusals", _both_ways((NOT_ATTEMPTED, 29), (87, 29)))
+def test_a_topic_that_may_not_be_written_is_named_whatever_its_neighbours_got(
+    refusals: tuple[int, int],
+) -> None:
+    transactions, _ = _adding_refused(*refusals)
+    denied = "ab"[refusals.index(29)]
+    error = transactions.manager.error
+    assert transactions.state is S.ABORTABLE_ERROR
+    assert isinstance(error, TopicAuthorizationException)
+    assert error.topic == denied
+    assert f"for {denied}-0;" in str(error), "no partition, or no advice"
+
+
+@pytest.mark.parametrize("refusals", _both_ways((NOT_ATTEMPTED, 90), (3, 90), (29, 90)))
+def test_a_fenced_producer_is_so_whatever_else_the_answer_says(refusals: tuple[int, int]) -> None:
+    transactions, _ = _adding_refused(*refusals)
+    assert transactions.state is S.FATAL_ERROR
     assert isinstance(transactions.manager.error, ProducerFencedException)
+
+
+def test_partitions_that_were_not_attempted_for_no_reason_end_the_transaction() -> None:
+    transactions, _ = _adding_refused(NOT_ATTEMPTED, 0)
+    assert transactions.state is S.ABORTABLE_ERROR
+    assert isinstance(transactions.manager.error, OperationNotAttemptedException)
 
 
 def test_offsets_of_a_member_that_was_replaced_end_the_transaction_only() -> None:
