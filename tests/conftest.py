@@ -33,7 +33,7 @@ hypothesis.settings.register_profile(
     "default",
     deadline=None,
     print_blob=True,
-    max_examples=100,
+    max_examples=60,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.register_profile(

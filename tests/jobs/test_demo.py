@@ -95,6 +95,7 @@ def test_a_broker_that_dies_at_once_is_one_sentence(java_21: Path, tmp_path: Pat
     assert ended.stderr == "demo.py: Tansu did not start: no such engine\n"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_demo_writes_every_flight_to_the_embedded_broker_and_finds_it_there(
     tmp_path: Path,

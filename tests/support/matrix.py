@@ -22,7 +22,12 @@ from support import fetch_kafka
 ROOT: Final = Path(__file__).parents[2]
 SPARKS: Final = ("4.1", "4.2", "4.3")
 PYTHONS: Final = ("3.11", "3.12", "3.13")
-TESTS: Final = ("tests/spark", "tests/jobs/test_batch.py", "tests/jobs/test_bench.py")
+TESTS: Final = (
+    "tests/spark",
+    "tests/jobs/test_batch.py",
+    "tests/jobs/test_bench.py",
+    "tests/jobs/test_demo.py",
+)
 # Python 3.13 warns of sockets that py4j leaves to the collector. Ours are looked at by `make test`.
 WARNINGS: Final = ("-W", "ignore:unclosed <socket.socket:ResourceWarning")
 # What a Spark does otherwise by itself: 4.1 cannot read ORC's timestamps with a time zone, and it
