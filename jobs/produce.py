@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 
 from spark_kafka_sink import register
-from spark_kafka_sink.spark.local_path import local_path
+from spark_kafka_sink.spark.options import report_path
 
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
     from jobs import arguments, progress, rows, running
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with progress.shown(spark, "writing"):
             save(records, options)
         seconds = time.monotonic() - started
-        print_report(local_path("reportPath", options["reportpath"], "", ""), seconds)
+        print_report(report_path(options["reportpath"]), seconds)
     return 0
 
 

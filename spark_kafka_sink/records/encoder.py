@@ -58,13 +58,13 @@ def encode(
         prefix.varint(zigzag(columns.key_lengths[order]))
         middle = VarintFields(len(order))
         middle.varint(zigzag(value_lengths))
-        pieces.append(_pieces(pool, prefix.column()))
+        pieces.append(pool.all_of(prefix.column()))
         pieces.append(pool.elements_of(columns.key, order))
-        pieces.append(_pieces(pool, middle.column()))
+        pieces.append(pool.all_of(middle.column()))
     else:
         prefix.constant(1)
         prefix.varint(zigzag(value_lengths))
-        pieces.append(_pieces(pool, prefix.column()))
+        pieces.append(pool.all_of(prefix.column()))
     pieces.append(pool.elements_of(columns.value, order))
     if headers is not None:
         pieces.append(pool.elements_of(headers, order))
@@ -73,11 +73,6 @@ def encode(
 
 
 _ZERO_BYTE: Final = BinaryColumn(np.zeros(1, np.uint8), np.array([0, 1]), None)
-
-
-def _pieces(pool: PiecePool, column: BinaryColumn) -> Int64s:
-    first = pool.add(column)
-    return np.arange(first, first + len(column))
 
 
 def _records(pool: PiecePool, pieces: list[Int64s], tail: int | None) -> EncodedRecords:

@@ -40,6 +40,11 @@ class PiecePool:
         self._size_bytes += end - start
         return first
 
+    def all_of(self, column: BinaryColumn) -> Int64s:
+        """Add a column without nulls and give the elements of its rows in their order."""
+        first = self.add(column)
+        return np.arange(first, first + len(column))
+
     def elements_of(self, column: BinaryColumn, order: Int64s) -> Int64s:
         """Add a column and give the elements of its rows in `order`; null rows become EMPTY."""
         first = self.add(column)

@@ -46,5 +46,4 @@ def _varints(pool: PiecePool, values: Int64s) -> Int64s:
     """Add the varints of `values` to the pool and give their elements."""
     fields = VarintFields(len(values))
     fields.varint(zigzag(values))
-    first = pool.add(fields.column())
-    return np.arange(first, first + len(values))
+    return pool.all_of(fields.column())

@@ -34,35 +34,27 @@ class VarintFields:
 
     def column(self) -> BinaryColumn:
         """Give each row's bytes."""
-        differing = [widths for _, widths in self._fields if widths is not None]
-        if not differing:
-            return self._uniform()
-        row_bytes = sum(differing[1:], differing[0])
-        row_bytes = row_bytes + sum(len(places) for places, each in self._fields if each is None)
-        offsets = np.zeros(self._rows + 1, np.int64)
-        np.cumsum(row_bytes, out=offsets[1:])
-        return BinaryColumn(self._used(), offsets, None)
-
-    def _uniform(self) -> BinaryColumn:
-        places = [place for places, _ in self._fields for place in places]
-        offsets = np.arange(0, (self._rows + 1) * len(places), len(places))
-        return BinaryColumn(_interleaved(places), offsets, None)
-
-    def _used(self) -> UInt8s:
-        matrix = _interleaved([place for places, _ in self._fields for place in places])
-        used = np.ones(len(matrix), np.bool_).reshape(self._rows, -1)
+        matrix = _side_by_side([place for places, _ in self._fields for place in places])
+        if all(widths is None for _, widths in self._fields):
+            offsets = np.arange(0, matrix.size + 1, matrix.shape[1])
+            return BinaryColumn(matrix.reshape(-1), offsets, None)
+        used = np.ones(matrix.shape, np.bool_)
+        row_bytes = np.full(self._rows, matrix.shape[1])
         start = 0
         for places, widths in self._fields:
             if widths is not None:
+                row_bytes += widths - len(places)
                 for place in range(1, len(places)):
                     used[:, start + place] = widths > place
             start += len(places)
-        return matrix[used.reshape(-1)]
+        offsets = np.zeros(self._rows + 1, np.int64)
+        np.cumsum(row_bytes, out=offsets[1:])
+        return BinaryColumn(matrix[used], offsets, None)
 
 
-def _interleaved(places: list[UInt8s]) -> UInt8s:
-    """Give the first byte of each array, then the second of each, and so on."""
+def _side_by_side(places: list[UInt8s]) -> UInt8s:
+    """Give a row of bytes for each row, shape (rows, places)."""
     matrix = np.empty((len(places[0]), len(places)), np.uint8)
     for number, place in enumerate(places):
         matrix[:, number] = place
-    return matrix.reshape(-1)
+    return matrix

@@ -144,7 +144,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         producer=producer,
         topic=topic or None,
-        report_path=_report_path(given.get("reportpath")),
+        report_path=report_path(given["reportpath"]) if "reportpath" in given else None,
         bad_rows=bad_row_policy(given, topic or None, producer.acks),
         new_topic=_new_topic(given),
     )
@@ -164,10 +164,11 @@ def _lenient(value: str) -> bool:
     return value.lower() == "warn"
 
 
-def _report_path(value: str | None) -> Path | None:
-    """Give the file that reportPath names: a path of the driver, or the same behind ``file:``."""
-    if value is None:
-        return None
+def report_path(value: str) -> Path:
+    """Give the file that reportPath names: a path of the driver, or the same behind ``file:``.
+
+    Raises ConfigException.
+    """
     example = "a file on the driver, as /reports/job.json or file:///reports/job.json"
     return local_path("reportPath", value, "which is not on the driver", example)
 

@@ -1,4 +1,4 @@
-"""Archives of the classes that JVMs of tests load: with one, Spark starts on half of the CPU.
+"""Archives of the classes that JVMs of tests load: with one, Spark starts on far less CPU.
 
 Run as a script it makes what is not there yet: of each Kafka, in the cache beside its jars; of this
 environment's Spark, in the environment. A JVM that an archive does not fit goes on without it.
@@ -61,7 +61,7 @@ def make() -> None:
         if fetch_kafka.libs(version).is_dir() and not archive.exists():
             print(f"archiving the classes of Apache Kafka {version} …", flush=True)
             with tempfile.TemporaryDirectory() as folder:
-                options = [SHORT_LIVED, f"-XX:ArchiveClassesAtExit={_partial(archive)}"]
+                options = _archiving(archive)
                 libs = fetch_kafka.libs(version)
                 cluster = KafkaCluster(libs, Path(folder), java_options=options)
                 cluster.start()
@@ -70,11 +70,10 @@ def make() -> None:
     archive = _spark_archive()
     if shutil.which("java") is not None and not archive.exists():
         print("archiving the classes of Spark …", flush=True)
-        options = [*_options(archive), f"-XX:ArchiveClassesAtExit={_partial(archive)}"]
         with tempfile.TemporaryDirectory() as folder:
             _run_to_the_end(
                 [sys.executable, "-c", _SPARK, folder],
-                {**os.environ, "SPARK_SUBMIT_OPTS": " ".join(options)},
+                {**os.environ, "SPARK_SUBMIT_OPTS": " ".join(_archiving(archive))},
                 Path(folder),
             )
         _keep(archive)
@@ -104,6 +103,10 @@ def _options(archive: Path) -> list[str]:
         # Nothing is said of an archive that does not fit.
         options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
     return options
+
+
+def _archiving(archive: Path) -> list[str]:
+    return [*_options(archive), f"-XX:ArchiveClassesAtExit={_partial(archive)}"]
 
 
 def _kafka_archive(version: str) -> Path:
