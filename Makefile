@@ -28,7 +28,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-faults test-matrix check soak bench clean java python
+.PHONY: help demo test test-faults test-matrix check kafka soak bench clean java python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -36,12 +36,16 @@ help:  ## list the targets
 demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too
 	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream)
 
-test: java check .venv-parity/.parity  ## lint and the suite but for what is marked long, on real brokers, and Spark's own sink by the same tests
+test: java $(VENV)/.test  ## lint and the suite but for what is marked long, on real brokers, and Spark's own sink by the same tests
+	@$(MAKE) --no-print-directory --jobs 3 check kafka .venv-parity/.parity
+	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -n 2 -m "not long" --ignore tests/parity --durations 15 $(ARGS)
+	@$(JAVA_PATH) .venv-parity/bin/python -P -m pytest $(PARALLEL) -n 2 --durations 5 tests/parity
+	@echo "Not tested here: what is marked long, which make test-matrix runs, and what make soak and make test-faults do."
+
+# Each of the three that make test begins with waits for other things: disk, network, JVMs.
+kafka: $(VENV)/.test
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.class_archives
-	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -n 2 -m "not long" --ignore tests/parity --durations 15 $(ARGS)
-	@$(JAVA_PATH) .venv-parity/bin/python -m pytest $(PARALLEL) -n 2 --durations 5 tests/parity
-	@echo "Not tested here: what is marked long, which make test-matrix runs, and what make soak and make test-faults do."
 
 test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka

@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--scale", type=float, default=1.0, help="times the rows of every cell (%(default)s)"
     )
+    parser.add_argument("--before", type=Path, metavar="DIR", help="another checkout, for R1b")
     parser.add_argument("--kafka-libs", type=Path, metavar="DIR", help="jars of Kafka, for R6")
     parser.add_argument(
         "--broker-pid", type=int, nargs="*", default=[], help="brokers here, for their CPU time"
@@ -78,6 +79,9 @@ def _check(given: argparse.Namespace) -> None:
         if wrong:
             message = f"{option} {wrong[0]} is not one of {', '.join(known)}"
             raise running.JobError(message)
+    if given.before is not None and not (given.before / "spark_kafka_sink").is_dir():
+        message = f"--before {given.before} is no checkout: it has no folder spark_kafka_sink"
+        raise running.JobError(message)
     missing = [module for module in _EXTRAS if importlib.util.find_spec(module) is None]
     if missing:
         message = f"{missing[0]} is not installed: pip install spark-kafka-sink[bench]"

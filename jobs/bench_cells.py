@@ -62,6 +62,7 @@ class Contender:
 CONTENDERS: Final[Mapping[str, Contender]] = {
     "R0": Contender("raw sockets, batches encoded beforehand", in_spark=False),
     "R1": Contender("this sink, nothing set but brokers and topic"),
+    "R1b": Contender("this sink as it is in the checkout of --before"),
     "R1h": Contender("a Python writer that discards: the hop from the JVM alone"),
     "noop": Contender("Spark's noop sink: reading the cached rows alone"),
     "R2": Contender("Spark's JVM sink, nothing set but brokers and topic"),

@@ -23,8 +23,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import bench_cells, bench_topics, bench_writers, raw_socket
+    from jobs import bench_before, bench_cells, bench_topics, bench_writers, raw_socket
 else:
+    import bench_before
     import bench_cells
     import bench_topics
     import bench_writers
@@ -56,6 +57,7 @@ class Setting:
     topics: bench_topics.Topics
     registry: str
     kafka_libs: Path | None
+    before: Path | None
 
 
 def prepare(spark: SparkSession) -> None:
@@ -90,6 +92,13 @@ def _kafka_options(setting: Setting) -> dict[str, str]:
 
 def _ours(setting: Setting) -> Write:
     return _spark_writer("pykafka", _kafka_options(setting))
+
+
+def _before(setting: Setting) -> Write:
+    if setting.before is None:
+        raise NotRunError("--before names no checkout")
+    bench_before.ship(setting.spark, setting.before)
+    return _spark_writer(bench_before.FORMAT, _kafka_options(setting))
 
 
 def _jvm_sink(setting: Setting, *, tuned: bool) -> Write:
@@ -182,6 +191,7 @@ def _perf_test(setting: Setting) -> Write:
 _BUILDERS: Final[dict[str, Callable[[Setting], Write]]] = {
     "R0": _raw_socket,
     "R1": _ours,
+    "R1b": _before,
     "R1h": functools.partial(_python_writer, None, bench_writers.DiscardSource),
     "noop": _noop,
     "R2": functools.partial(_jvm_sink, tuned=False),

@@ -44,6 +44,7 @@ def measure(given: argparse.Namespace, cells: Mapping[str, bench_cells.Cell]) ->
             meter=bench_meter.Meter(given.broker_pid),
             registry=registry,
             kafka_libs=given.kafka_libs,
+            before=given.before,
             contenders=given.contenders,
             rounds=given.rounds,
         )

@@ -66,6 +66,7 @@ class Bench:
     meter: bench_meter.Meter
     registry: str
     kafka_libs: Path | None
+    before: Path | None
     contenders: Sequence[str]
     rounds: int
 
@@ -192,6 +193,7 @@ class CellRun:
             topics=bench.topics,
             registry=bench.registry,
             kafka_libs=bench.kafka_libs,
+            before=bench.before,
         )
         return bench_contenders.write_of(name, setting)
 

@@ -10,6 +10,7 @@ The string behind a field says what the option does; docs/configuration.md is ma
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections.abc import Mapping
@@ -195,6 +196,7 @@ class ProducerConfig(
         ]
 
 
+@functools.cache
 def option_fields() -> tuple[msgspec.structs.FieldInfo, ...]:
     """Give the fields of `ProducerConfig` that are options."""
     fields = msgspec.structs.fields(ProducerConfig)

@@ -65,12 +65,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was not tested, so that a green run without brokers is not mistaken for one with."""
+    lines = _not_tested(terminalreporter)
+    if lines:
+        terminalreporter.section("NOT TESTED", red=True, bold=True)
+    for line in lines:
+        terminalreporter.write_line(line)
+
+
+def _not_tested(terminalreporter: pytest.TerminalReporter) -> list[str]:
     if NO_KAFKA is not None:
-        terminalreporter.section("NOT TESTED", red=True, bold=True)
-        terminalreporter.write_line(f"No test ran on real brokers. {NO_KAFKA}")
-    elif fetch_kafka.takes_jvm_sink() and (problem := fetch_kafka.missing_jvm_sink()) is not None:
-        terminalreporter.section("NOT TESTED", red=True, bold=True)
-        terminalreporter.write_line(f"This sink was compared with no other. {problem}")
+        return [f"No test ran on real brokers. {NO_KAFKA}"]
+    lines = []
+    if fetch_kafka.takes_jvm_sink() and (problem := fetch_kafka.missing_jvm_sink()) is not None:
+        lines.append(f"This sink was compared with no other. {problem}")
+    reasons = {report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())}
+    return lines + sorted(reasons - {f"Skipped: {line}" for line in lines})
 
 
 @pytest.fixture(scope="session")

@@ -136,6 +136,9 @@ COLUMNS = [
     Case("topic-column-is-not-trimmed", "'v' AS value, ' {topic} ' AS topic",
          Refused("InvalidTopicException"), topic=None),
     # Differences.
+    Case("headers-as-a-map", "'v' AS value, map('h', X'31') AS headers",
+         one(headers=(("h", b"1"),)),
+         theirs=wrong("headers", "map<string,binary>", HEADERS)),
     Case("two-columns-of-one-name", "'v' AS value, 'w' AS value",
          Refused("the data has 2 columns named value"), theirs=one()),
     Case("timestamp-of-strings", "'v' AS value, '2024' AS timestamp",

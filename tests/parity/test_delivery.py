@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+import zipfile
+from pathlib import Path
 
 import pytest
 from conftest import NewTopic
 from pyspark.sql import DataFrame, SparkSession
+from support import fetch_kafka
 from support.peer import WRITE_FAILED, Sink
 from support.readers import read_with_confluent
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 _ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
+# A JRE has it as well, the command javac only a JDK.
+_JAVAC = ("java", "-m", "jdk.compiler/com.sun.tools.javac.Main")
+_FIRST_PARTITIONER = Path(__file__).parents[1] / "support" / "java" / "FirstPartitioner.java"
 
 
 def partitions_by_key(sink: Sink, topic: str) -> dict[bytes | None, int]:
@@ -36,6 +43,39 @@ def test_the_partition_column_beats_the_partitioner_and_both_beat_the_key(
     assert round_robin != by_key
     given = places(keyed.selectExpr("*", "2 AS partition"), by="roundrobin")
     assert set(given.values()) == {2}
+
+
+def ship_partitioner(spark: SparkSession, sink: Sink, folder: Path) -> str:
+    """Ship a partitioner that knows only partition 0, in the sink's own language; give its name."""
+    if sink.is_ours:
+        module = folder / "partitioner_of_this_test.py"
+        module.write_text(
+            "import pyarrow as pa\n\n"
+            "def first(topic, batch, partitions):\n"
+            "    return pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)\n"
+        )
+        spark.sparkContext.addPyFile(str(module))
+        return "partitioner_of_this_test.first"
+    jars = ":".join(map(str, fetch_kafka.jvm_sink_jars()))
+    subprocess.run([*_JAVAC, "-cp", jars, "-d", folder, _FIRST_PARTITIONER], check=True)
+    jar = folder / "first-partitioner.jar"
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.write(folder / "FirstPartitioner.class", "FirstPartitioner.class")
+    spark.sql(f"ADD JAR '{jar}'")
+    return "FirstPartitioner"
+
+
+def test_a_partitioner_of_ones_own_beats_the_key_and_the_partition_column_beats_it(
+    spark: SparkSession, sink: Sink, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(4)
+    options = {"kafka.partitioner.class": ship_partitioner(spark, sink, tmp_path)}
+    frame = spark.range(0, 40, 1, 1).selectExpr(
+        "CAST(id AS STRING) AS key", "'v' AS value", "IF(id < 20, 2, NULL) AS partition"
+    )
+    sink.append(frame, topic, options)
+    expected = {str(number).encode(): 2 if number < 20 else 0 for number in range(40)}
+    assert partitions_by_key(sink, topic) == expected
 
 
 def test_big_rows_wait_for_a_small_buffer(

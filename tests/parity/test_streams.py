@@ -12,6 +12,7 @@ from conftest import NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from support import fetch_kafka
 from support.peer import SOON, Sink
 from support.readers import read_with_confluent
 
@@ -132,6 +133,36 @@ def test_update_mode_is_spark_s_own_sink_s_alone(
         topic = new_topic(3)
         start("value", topic=topic, mode="update")
         assert is_whole(sink, topic)
+
+
+@pytest.mark.skipif(not fetch_kafka.takes_jvm_sink(), reason="no source for this trigger")
+def test_the_real_time_trigger_is_spark_s_own_sink_s_alone(
+    spark: SparkSession, sink: Sink, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source, topic = new_topic(1), new_topic(1)
+    sink.append(spark.sql("SELECT 'v' AS value"), source)
+    writer = (
+        spark.readStream.format("kafka")
+        .options(**sink.options(None, {"subscribe": source, "startingOffsets": "earliest"}))
+        .load()
+        .writeStream.format(sink.format)
+        .options(**sink.options(topic, {}))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .outputMode("update")
+        .trigger(realTime="5 minutes")  # type: ignore[call-overload]  # not in its overloads
+    )
+    if sink.is_ours:
+        with pytest.raises(Exception, match=r"OPERATOR_OR_SINK_NOT_IN_ALLOWLIST"):
+            writer.start().awaitTermination()
+        assert read_with_confluent(sink.bootstrap, topic) == []
+    else:
+        query = writer.start()
+        try:
+            while not (found := read_with_confluent(sink.bootstrap, topic)):
+                assert query.isActive, query.exception()
+        finally:
+            query.stop()
+        assert [r.value for r in found] == [b"v"]
 
 
 def test_complete_mode_appends_every_result_again(

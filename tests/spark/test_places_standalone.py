@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,7 +33,8 @@ import spark_kafka_sink
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-DEPLOYMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
+ROOT = Path(__file__).parents[2]
+DEPLOYMENT = ROOT / "docs" / "deployment.md"
 COUNT, TASKS, PARTITIONS = 40_000, 4, 6
 
 _JOB = f"""
@@ -40,19 +42,20 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from spark_kafka_sink import register
+from spark_kafka_sink import KafkaDataSource, register
 
 tests, bootstrap, topic, report, how = sys.argv[1:]
 sys.path.append(tests)
 from support.flights import rows
 
 spark = SparkSession.builder.getOrCreate()
-writer = rows(spark, {COUNT}, {TASKS}).write
-if how == "installed":
-    writer.mode("append")
-else:
+if how == "registered":
     register(spark)
-    writer = rows(spark, {COUNT}, {TASKS}).write
+elif how == "source":
+    spark.dataSource.register(KafkaDataSource)
+writer = rows(spark, {COUNT}, {TASKS}).write
+if how != "registered":
+    writer.mode("append")
 (
     writer.format("pykafka")
     .option("kafka.bootstrap.servers", bootstrap)
@@ -82,11 +85,11 @@ def master(tmp_path_factory: pytest.TempPathFactory, bare_python: Path) -> Itera
 
 
 def job_arguments(
-    master: str, kafka: KafkaCluster, topic: str, folder: Path, how: str = "shipped"
+    master: str, kafka: KafkaCluster, topic: str, folder: Path, how: str = "registered"
 ) -> tuple[list[str], list[str]]:
     """Write the job; give spark-submit's arguments for every job here, and the job with its own.
 
-    how: "shipped" for a sink that has to be registered, "installed" for one that Spark finds.
+    how: by our `register`, by Spark's own ("source"), or "installed", where Spark finds the sink.
     """
     script = folder / "job.py"
     script.write_text(_JOB)
@@ -138,29 +141,41 @@ def run_recipe(
     )
 
 
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What a clone has that the sink is built of."""
+    folder = tmp_path / "clone"
+    shutil.copytree(ROOT / "spark_kafka_sink", folder / "spark_kafka_sink")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "pyspark_pykafka.py"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_pip_on_the_workers(
-    master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+    master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path, clone: Path
 ) -> None:
     topic = new_topic(PARTITIONS)
     common, job = job_arguments(master, kafka, topic, tmp_path, "installed")
-    # This very Python has the wheel by pip.
-    building, _, running = recipe_of("pip on the workers").partition("export ")
-    assert building.strip().endswith("/pip install wheels/spark_kafka_sink-*.whl")
+    python = tmp_path / "spark-python"
+    subprocess.run([sys.executable, "-m", "venv", python], check=True)
     replaced = {
-        "/opt/spark-python/bin/python": sys.executable,
+        "/opt/spark-python/bin/pip": f"{python}/bin/pip",
+        "/opt/spark-python/bin/python": f"{python}/bin/python",
         "--master spark://host:7077": shlex.join(common),
         "job.py": shlex.join(job),
     }
-    done = run_recipe(f"export {running}", replaced, tmp_path)
+    done = run_recipe(recipe_of("pip on the workers"), replaced, clone)
     check_job(done, kafka, topic, tmp_path)
+    assert str(python) in done.stdout
 
 
 def test_the_sink_shipped_by_py_files(
     master: str, bare_python: Path, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     topic = new_topic(PARTITIONS)
-    common, job = job_arguments(master, kafka, topic, tmp_path)
+    common, job = job_arguments(master, kafka, topic, tmp_path, "source")
     common += ["--conf", f"spark.pyspark.python={bare_python}"]
     (tmp_path / "spark_kafka_sink").symlink_to(Path(spark_kafka_sink.__file__).parent)
     replaced = {
@@ -211,6 +226,22 @@ def test_a_packed_environment(
     check_job(done, kafka, topic, tmp_path)
     (driver,) = re.findall(r"^driver (.*)$", done.stdout, re.MULTILINE)
     assert driver == str(tmp_path / "run" / "environment" / "bin" / "python")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_an_environment_that_venv_pack_packed(
+    master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path, clone: Path
+) -> None:
+    topic = new_topic(PARTITIONS)
+    common, job = job_arguments(master, kafka, topic, tmp_path)
+    replaced = {
+        "python -m venv": f"{sys.executable} -m venv",
+        "--master spark://host:7077": shlex.join(common),
+        "job.py": shlex.join(job),
+    }
+    done = run_recipe(recipe_of("--archives"), replaced, clone)
+    check_job(done, kafka, topic, tmp_path)
 
 
 @pytest.mark.long

@@ -137,10 +137,10 @@ def main() -> int:
     for version in VERSIONS:
         fetch(version)
     jvm_sink()
-    problems = [problem for problem in (missing(), missing_jvm_sink()) if problem is not None]
-    for problem in problems:
+    problem = missing() or missing_jvm_sink()
+    if problem is not None:
         print(problem, file=sys.stderr)
-    return 1 if problems and os.environ.get("REQUIRE_KAFKA") == "1" else 0
+    return 1 if problem is not None and os.environ.get("REQUIRE_KAFKA") == "1" else 0
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def test_the_java_of_java_home_is_enough(
     ended = project.make("test", JAVA_HOME=str(tmp_path / "jdk"))
     assert ended.returncode == 0, ended.stderr
     said = ended.stdout.splitlines()
-    (ran,) = [at for at, line in enumerate(said) if line.startswith("python -m pytest ")]
+    (ran,) = [at for at, line in enumerate(said) if line.startswith("python -P -m pytest ")]
     assert said[ran + 1] == f"java: {java}"
 
 

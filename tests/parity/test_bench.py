@@ -1,0 +1,47 @@
+"""The benchmark with Spark's own sink beside this one: both are measured on the same cell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import fetch_kafka
+from support.peer import THEIRS, Sink
+from support.spark_processes import SPARK_SUBMIT, environment
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 240
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.skipif(not fetch_kafka.takes_jvm_sink(), reason="not the Spark of Spark's own sink")
+@pytest.mark.parametrize("sink", [THEIRS], indirect=True)
+def test_the_ratio_to_the_tuned_jvm_sink_is_measured_in_one_run(sink: Sink, tmp_path: Path) -> None:
+    jars = ",".join(map(str, fetch_kafka.jvm_sink_jars()))
+    command: list[str | Path] = [SPARK_SUBMIT, "--master", "local[2]", "--jars", jars]
+    command += ["--properties-file", ROOT / "conf" / "spark-defaults.conf", ROOT / "jobs/bench.py"]
+    command += ["--bootstrap", sink.bootstrap, "--output", tmp_path, "--cells", "100B"]
+    command += ["--contenders", "R1", "R2", "R2t", "--scale", "0.001", "--rounds", "1"]
+    done = subprocess.run(
+        command,
+        env=environment(sys.executable),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (cell,) = json.loads((tmp_path / "results.json").read_text())["cells"].values()
+    results = {result["name"]: result for result in cell["results"]}
+    assert results.keys() == {"R1", "R2", "R2t"}
+    for result in results.values():
+        assert result["rows"] == cell["cell"]["rows"]
+        (turn,) = result["turns"]
+        assert turn["seconds"] > 0
+    table = (tmp_path / "results.md").read_text()
+    assert "| R2t |" in table
