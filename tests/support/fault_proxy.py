@@ -69,6 +69,11 @@ class Fault:
     _taken: int = 0
     _done: int = 0
 
+    def __str__(self) -> str:
+        """Name it by what a seed draws."""
+        which = f"request {self.nth} of API {self.api_key}, {self.times} times"
+        return f"{self.kind.name} to {which}, after {self.delay_s:.3f} s"
+
     def takes(self, api_key: int) -> bool:
         """Count a request; tell whether the fault is for it."""
         if api_key != self.api_key:

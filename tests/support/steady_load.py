@@ -107,6 +107,15 @@ def leader_of(bootstrap: str, topic: str, partition: int = 0) -> int:
     return leader
 
 
+def wait_for_leader_but(before: int, bootstrap: str, topic: str) -> None:
+    """Wait until another node leads the first partition of a topic, as a broker tells it."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while leader_of(bootstrap, topic) == before:
+        if time.monotonic() > deadline:
+            message = f"{topic} is still led by node {before}"
+            raise TimeoutError(message)
+
+
 def wait_for_replicas(bootstrap: str, topic: str, count: int = 3) -> None:
     """Wait until every partition of a topic has so many replicas in sync."""
     deadline = time.monotonic() + _PATIENCE_S
