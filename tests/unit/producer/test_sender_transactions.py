@@ -346,3 +346,21 @@ def test_to_begin_anew_forgets_the_coordinators_too(version: int) -> None:
     assert end_call(producer) is None
     assert Call.FIND_COORDINATOR in calls(producer)
     assert producer.sender.nodes.keys() == {1}
+
+
+def test_a_batch_that_expires_while_the_bootstrap_servers_are_asked_anew_can_be_aborted() -> None:
+    producer = begun(1, delivery_timeout=2.0)
+    producer.append(0, FULL)
+    (request,) = producer.poll()
+    told = MetadataResponse(brokers=[], topics=[], error_code=REBOOTSTRAP_REQUIRED)
+    producer.metadata.update(told, producer.now)
+    producer.sender.poll(producer.now)
+    producer.now += 3.0
+    producer.sender.poll(producer.now)
+    producer.lose(request)
+    assert manager_of(producer).state is TransactionState.ABORTABLE_ERROR
+    manager_of(producer).begin_abort()
+    producer.poll()
+    assert end_call(producer) is None
+    assert producer.sequences is not None
+    assert producer.sequences.producer == ProducerIdAndEpoch(4000, 1)
