@@ -26,7 +26,9 @@ class Coordinators:
         self._by_key: dict[CoordinatorKey, int] = {}
         # Where each was found last, also while it has to be looked up again.
         self._last: dict[CoordinatorKey, Node] = {}
-        self._raising_epochs: set[int] = set()
+        # Whether each connected broker raises epochs, and each coordinator when it last was one.
+        self._connected: dict[int, bool] = {}
+        self._raises: dict[CoordinatorKey, bool] = {}
         self._features: Mapping[str, int] = {}
         self._features_epoch = -1
 
@@ -52,15 +54,18 @@ class Coordinators:
             version = versions.latest_usable_version(INIT_PRODUCER_ID)
         except UnsupportedVersionException:
             version = -1
-        if version >= _RAISES_EPOCHS:
-            self._raising_epochs.add(node_id)
-        else:
-            self._raising_epochs.discard(node_id)
+        self._connected[node_id] = version >= _RAISES_EPOCHS
+        for key, coordinator in self._by_key.items():
+            if coordinator == node_id:
+                self._raises[key] = self._connected[node_id]
 
     def raises_epoch(self, key: CoordinatorKey) -> bool:
-        """Whether the coordinator of `key`, as last known, raises epochs where it is asked to."""
-        last = self._last.get(key)
-        return last is not None and last.id in self._raising_epochs
+        """Whether the coordinator of `key` raises epochs where it is asked to.
+
+        What the last one said that was connected counts until the next one is, however long that
+        takes: an error meanwhile is no worse than any other.
+        """
+        return self._raises.get(key, False)
 
     def node_id(self, key: CoordinatorKey) -> int | None:
         """Give the coordinator of `key`, None if it has to be looked up."""
@@ -70,6 +75,8 @@ class Coordinators:
         """Take the answer to a look-up."""
         self._by_key[key] = node.id
         self._last[key] = node
+        if node.id in self._connected:
+            self._raises[key] = self._connected[node.id]
 
     def forget(self, key: CoordinatorKey) -> None:
         """Have `key` looked up again: the broker asked does not coordinate it."""
@@ -82,5 +89,6 @@ class Coordinators:
 
     def node_down(self, node_id: int) -> None:
         """Have all that a broker coordinated looked up again: it cannot be reached."""
+        self._connected.pop(node_id, None)
         for key in [key for key, node in self._by_key.items() if node == node_id]:
             del self._by_key[key]

@@ -22,6 +22,7 @@ from spark_kafka_sink.producer.sender_config import SenderConfig
 from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
 from spark_kafka_sink.wire.messages import (
+    LeaderIdAndEpoch,
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
@@ -141,13 +142,19 @@ class ProduceRequests:
         return self._take_leaders(event.response, sent.names)
 
     def _take_leaders(self, response: ProduceResponse, names: dict[UUID, str]) -> bool:
-        """Take the leaders that a broker names which leads no longer itself (KIP-951)."""
-        leaders = {
-            TopicPartition(topic.name or names.get(topic.topic_id, ""), answer.index): told
-            for topic in response.responses
-            for answer in topic.partition_responses
-            if answer.error_code in _LEADER_MOVED and (told := answer.current_leader) is not None
-        }
+        """Take the leaders that a broker names which leads no longer itself (KIP-951).
+
+        Not those of a topic that was made anew since the request: its epochs begin anew.
+        """
+        ids = {name: topic_id for topic_id, name in names.items()}
+        leaders: dict[TopicPartition, LeaderIdAndEpoch] = {}
+        for topic in response.responses:
+            name = topic.name or names.get(topic.topic_id, "")
+            if self._metadata.topic_id(name) != ids.get(name, ZERO_UUID):
+                continue
+            for answer in topic.partition_responses:
+                if answer.error_code in _LEADER_MOVED and answer.current_leader is not None:
+                    leaders[TopicPartition(name, answer.index)] = answer.current_leader
         if not leaders:
             return False
         endpoints = [Node(id=e.node_id, host=e.host, port=e.port, rack=e.rack)

@@ -464,7 +464,7 @@ class TransactionManager:
         if self._state is not _S.ABORTING and self._answer_to(_S.ABORTABLE_ERROR):
             self.error = self.error or error
             # What the brokers have of the transaction may not be known; a new epoch ends all of it.
-            self._must_raise_epoch = not self._is_v2 and self._raises_epoch
+            self._must_raise_epoch |= not self._is_v2 and self._raises_epoch
 
     def _fatal(self, error: KafkaException) -> None:
         if self._state is _S.FATAL_ERROR:

@@ -60,24 +60,40 @@ def check(found: list[Record], rows: int) -> None:
             assert record.timestamp_ms == 1_700_000_000_000 + 1000 * n
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-@pytest.mark.parametrize("idempotent", [True, False])
+KINDS = ["idempotent", "plain"]
+CASES = [
+    *itertools.product(["none", "gzip", "snappy", "lz4", "zstd"], KINDS),
+    ("lz4", "transactional"),
+]
+
+
+@pytest.mark.parametrize(("codec", "kind"), CASES)
 def test_every_row_is_written_by_smaller_batches(
-    kafka: KafkaCluster, narrow_topic: str, codec: str, *, idempotent: bool
+    kafka: KafkaCluster, narrow_topic: str, codec: str, kind: str
 ) -> None:
     """The JVM sink of today loses all of them and reports success (KAFKA-19479)."""
+    transactional = kind == "transactional"
     config = {
         "bootstrap.servers": kafka.bootstrap,
         "batch.size": 1_000_000,
         "compression.type": codec,
-        "enable.idempotence": idempotent,
+        "enable.idempotence": kind != "plain",
         # Without sequences, order needs one request at a time.
-        "max.in.flight.requests.per.connection": 5 if idempotent else 1,
+        "max.in.flight.requests.per.connection": 1 if kind == "plain" else 5,
     }
+    config |= {"transactional.id": narrow_topic} if transactional else {}
     with KafkaProducer(config) as producer:
+        if transactional:
+            producer.init_transactions()
+            producer.begin_transaction()
         for start in (0, 100):
             producer.append(narrow_topic, batch(200).slice(start, 100))
             producer.flush()
+        if transactional:
+            assert read_with_confluent(kafka.bootstrap, narrow_topic) == []
+            producer.commit_transaction()
+        splits = [v for name, v in producer.metrics().items() if name.name == "batch-split-total"]
+        assert splits[0] > 0
         deliveries = producer.deliveries()
         assert sum(delivery.records for delivery in deliveries.values()) == 200
         accumulator = producer._thread.accumulator

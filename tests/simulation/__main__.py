@@ -16,7 +16,8 @@ _CHUNK = 50
 
 def draw(seed: int, *, transactions: bool, topic_bytes: int | None = None) -> Scenario:
     """Draw the scenario of a seed."""
-    return transactional_scenario(seed) if transactions else scenario(seed, topic_bytes=topic_bytes)
+    make = transactional_scenario if transactions else scenario
+    return make(seed, topic_bytes=topic_bytes)
 
 
 def failure(

@@ -162,6 +162,9 @@ class Cluster(Controller):
         )
 
     def _metadata(self, broker: Broker, request: MetadataRequest, reply: Reply) -> None:
+        if broker.knows_nothing_until > self.scheduler.now:
+            reply(MetadataResponse(error_code=codes.REBOOTSTRAP_REQUIRED, brokers=[], topics=[]))
+            return
         asked = {topic.name for topic in request.topics or []}
         topics: dict[str, MetadataResponseTopic] = {}
         for tp in self.shape.partitions:

@@ -93,6 +93,7 @@ class Broker:
         self.throttle_ms = 0
         self.transient_error = codes.NONE
         self.fetches_slowly_s = 0.0
+        self.knows_nothing_until = 0.0
 
     def leads(self, tp: TopicPartition) -> bool:
         """Whether this broker believes to lead a partition."""
@@ -279,7 +280,7 @@ class Controller:
     def heal(self) -> None:
         """End every fault of brokers."""
         for broker in self.brokers.values():
-            broker.paused_until = broker.lags_until = 0.0
+            broker.paused_until = broker.lags_until = broker.knows_nothing_until = 0.0
             broker.slow_s = broker.fetches_slowly_s = 0.0
             broker.throttle_ms, broker.transient_error = 0, codes.NONE
             self.start(broker)

@@ -58,6 +58,7 @@ class Faults:
             "forget": self._forget,
             "move coordinator": self._move_coordinator,
             "rival": self._rival,
+            "rebootstrap": self._rebootstrap,
         }
 
     def plan(self) -> None:
@@ -160,6 +161,12 @@ class Faults:
     def _transient_error(self, fault: Fault, broker: Broker) -> None:
         broker.transient_error = TRANSIENT_ERRORS[fault.number % len(TRANSIENT_ERRORS)]
         self._later(fault, setattr, broker, "transient_error", codes.NONE)
+
+    def _rebootstrap(self, fault: Fault, broker: Broker) -> None:
+        """Have brokers know nothing but that the client has to begin anew (KIP-1102)."""
+        for each in self._cluster.brokers.values():
+            each.knows_nothing_until = self._until(fault)
+            self._break(fault, each)
 
     # -- partitions -------------------------------------------------------------------------------
 

@@ -33,6 +33,9 @@ FAULTS: Final = (
 # What else goes wrong where there are transactions.
 TRANSACTION_FAULTS: Final = ("move coordinator", "move coordinator", "rival")
 
+# What topics may allow where they limit their batches: all rows fit, alone.
+TOPIC_BYTES: Final = (180, 300, 700)
+
 # Errors that a broker may answer with for a while without having appended anything.
 TRANSIENT_ERRORS: Final = (2, 3, 5, 14, 19, 56)
 
@@ -102,11 +105,9 @@ class Scenario:
 
 
 def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
-    """Draw a scenario. topic_bytes: switch on a limit for the batches of every topic."""
+    """Draw a scenario. topic_bytes: the limit for the batches of every topic, else it is drawn."""
     random = Random(seed)
-    shape = _shape(random)
-    if topic_bytes is not None:
-        shape = replace(shape, topic_bytes=topic_bytes)
+    shape = replace(_shape(random), topic_bytes=topic_bytes or _topic_bytes(f"plain {seed}"))
     heal_at = random.choice([0.5, 2.0, 5.0, 12.0])
     configs = _configs(random, shape)
     storms = [random.uniform(0, heal_at) for _ in range(random.randint(1, 3))]
@@ -128,7 +129,7 @@ def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
     return _expiring(random, drawn) if random.random() < 0.25 else drawn
 
 
-def transactional_scenario(seed: int) -> Scenario:
+def transactional_scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
     """Draw a scenario of transactions: the faults and loads of `scenario`, and some more."""
     random = Random(f"transactions {seed}")
     drawn = scenario(random.randrange(2**32))
@@ -140,11 +141,17 @@ def transactional_scenario(seed: int) -> Scenario:
         "delivery.timeout.ms": max(2000, drawn.configs["delivery.timeout.ms"]),
     }
     version = random.choice([1, 2])
-    shape = replace(drawn.shape, rules=Rules(), topic_bytes=None, transaction_version=version)
+    shape = replace(
+        drawn.shape,
+        rules=Rules(),
+        topic_bytes=topic_bytes or _topic_bytes(f"transactions {seed}"),
+        transaction_version=version,
+    )
     also = [
         Fault(random.uniform(0, drawn.heal_at), kind, 0.0, random.randrange(60))
         for kind in random.choices(TRANSACTION_FAULTS, k=random.choice([0, 0, 2, 5]))
     ]
+    also += _rebootstraps(seed, drawn)
     faults = [fault for fault in drawn.faults if fault.kind != "forget"]
     crashes = [random.uniform(0, drawn.heal_at) for _ in range(random.choice([0, 0, 1, 2]))]
     return replace(
@@ -160,6 +167,27 @@ def transactional_scenario(seed: int) -> Scenario:
         transactions=_transactions(random, drawn),
         crashes=crashes,
     )
+
+
+def _topic_bytes(name: str) -> int | None:
+    """Draw the limit of every topic, which a tenth of the scenarios have.
+
+    It has a source of its own, as all that was added later has: the seeds that there were before
+    stay what they were.
+    """
+    random = Random(f"topic bytes of {name}")
+    return random.choice(TOPIC_BYTES) if random.random() < 0.1 else None
+
+
+def _rebootstraps(seed: int, drawn: Scenario) -> list[Fault]:
+    """Draw when brokers send the client back to its bootstrap servers, and stay away then."""
+    random = Random(f"rebootstraps of {seed}")
+    faults: list[Fault] = []
+    for _ in range(random.choice([0, 0, 0, 1, 2])):
+        at = random.choice(drawn.appends).at + random.uniform(0, 0.2)
+        lasts, number = random.uniform(0, 5), random.randrange(60)
+        faults.append(Fault(min(at, drawn.heal_at), "rebootstrap", lasts, number))
+    return faults
 
 
 def _transactions(random: Random, drawn: Scenario) -> list[PlannedTransaction]:

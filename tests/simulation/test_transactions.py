@@ -13,8 +13,15 @@ import pytest
 
 from simulation.__main__ import failure, replay_command
 from spark_kafka_sink.model import ProducerIdAndEpoch
-from spark_kafka_sink.producer import transaction_answers, transactions
+from spark_kafka_sink.producer import (
+    accumulator,
+    batch_splitter,
+    transaction_answers,
+    transactions,
+)
+from spark_kafka_sink.producer.coordinators import Coordinators
 from spark_kafka_sink.producer.error_actions import Action, Call
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
@@ -107,6 +114,30 @@ def _a_fenced_producer_that_tries_again() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _parts_of_a_batch_outside_its_transaction() -> Iterator[None]:
+    def forget(batch: ProducerBatch) -> list[ProducerBatch]:
+        parts = batch_splitter.split(batch)
+        for part in parts:
+            part.assign_sequence(part.producer, part.base_sequence)
+        return parts
+
+    with mock.patch.object(accumulator, "split", forget):
+        yield
+
+
+@contextmanager
+def _epochs_that_only_a_known_coordinator_raises() -> Iterator[None]:
+    forget: Any = Coordinators.forget_all
+
+    def forget_more(coordinators: Coordinators) -> None:
+        forget(coordinators)
+        coordinators._raises.clear()
+
+    with mock.patch.object(Coordinators, "forget_all", forget_more):
+        yield
+
+
 @pytest.mark.parametrize(
     ("broken", "found"),
     [
@@ -116,6 +147,8 @@ def _a_fenced_producer_that_tries_again() -> Iterator[None]:
         (_the_next_epoch_forgotten, "though all was well"),
         (_records_that_failed_forgotten, "lacks records"),
         (_a_fenced_producer_that_tries_again, "has not ended"),
+        (_parts_of_a_batch_outside_its_transaction, "came outside a transaction"),
+        (_epochs_that_only_a_known_coordinator_raises, "is over for TransactionAbortable"),
     ],
 )
 def test_what_is_broken_is_found(broken: Callable[[], Iterator[None]], found: str) -> None:

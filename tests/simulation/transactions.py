@@ -19,8 +19,9 @@ from simulation.cluster import Cluster
 from simulation.replica import Replica
 from simulation.scenario import Append, Scenario
 from simulation.scheduler import Scheduler, SimulationError
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import ApiException, KafkaException
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transaction_requests import TransactionalResult
 from spark_kafka_sink.producer.transactions import TransactionManager
@@ -195,6 +196,7 @@ class TransactionalApplication(Application):
         """Go on after an error: abort, or let a new producer go on."""
         self._scheduler.trace("producer", "fails: {}", error)
         self._check_reason(error)
+        self._check_fatal(self._manager.fatal_error)
         self._left = []
         if not self._plan:
             self._plan = self._scenario.transactions[-1:]
@@ -219,6 +221,12 @@ class TransactionalApplication(Application):
                 f"a transaction failed at {now:.1f} s though all was well since "
                 f"{well_at:.1f} s: {type(error).__name__}: {error}"
             )
+            raise SimulationError(message)
+
+    def _check_fatal(self, error: KafkaException | None) -> None:
+        """Check that a producer that is over was told something that no abort helps against."""
+        if error is not None and not _is_fatal(error):
+            message = f"a producer is over for {type(error).__name__}: {error}"
             raise SimulationError(message)
 
     # -- appends ----------------------------------------------------------------------------------
@@ -251,6 +259,14 @@ class TransactionalApplication(Application):
             self._failed(error)
             return False
         return True
+
+
+def _is_fatal(error: KafkaException) -> bool:
+    """Whether an error ends a producer whose brokers raise epochs, by the table of errors."""
+    if not isinstance(error, ApiException) or error.api is None:
+        return False
+    action = error_action(error.code, Call(error.api), ProducerKind.TRANSACTIONAL)
+    return action in (Action.FATAL, Action.FENCED)
 
 
 class TransactionChecker(Checker):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from uuid import UUID
 
 import pytest
 from support.pure_producer import TOPIC, PureProducer, Settings, batches
@@ -27,22 +28,32 @@ FULL = [b"x" * 400, b"y" * 400]
 
 @dataclass
 class Cluster(PureProducer):
-    """Brokers whose Metadata answers carry this leader epoch."""
+    """Brokers whose Metadata answers carry this leader epoch and topic id, 0 for none."""
 
     epoch: int = 5
+    topic_number: int = 0
 
     def metadata_response(self) -> MetadataResponse:
         """Describe the cluster with epochs, and with every broker that there is."""
         response = super().metadata_response()
         response.brokers += [MetadataResponseBroker(node_id=9, host="127.0.0.1", port=9)]
+        response.topics[0].topic_id = UUID(int=self.topic_number)
         for partition in response.topics[0].partitions:
             partition.leader_epoch = self.epoch
         return response
 
     def refuse(
-        self, request: ClientRequest, code: int, leader: tuple[int, int] | None, *nodes: int
+        self,
+        request: ClientRequest,
+        code: int,
+        leader: tuple[int, int] | None,
+        *nodes: int,
+        topic_number: int = 0,
     ) -> None:
-        """Refuse all partitions, naming a leader (id, epoch) and where nodes listen."""
+        """Refuse all partitions, naming a leader (id, epoch) and where nodes listen.
+
+        topic_number: the id that the topic goes by, 0 where it goes by name.
+        """
         assert request.node_id is not None
         told = None if leader is None else LeaderIdAndEpoch(
             leader_id=leader[0], leader_epoch=leader[1]
@@ -53,16 +64,27 @@ class Cluster(PureProducer):
             )
             for b in batches(request)
         ]
+        topic = TopicProduceResponse(
+            name="" if topic_number else TOPIC,
+            topic_id=UUID(int=topic_number),
+            partition_responses=answers,
+        )
         response = ProduceResponse(
-            responses=[TopicProduceResponse(name=TOPIC, partition_responses=answers)],
+            responses=[topic],
             node_endpoints=[NodeEndpoint(node_id=n, host="127.0.0.1", port=n) for n in nodes],
         )
         self.sender.handle(Answered(request, request.node_id, response, 10), self.now)
 
 
-def one_request(leaders: int = 1) -> tuple[Cluster, ClientRequest]:
+def leader_of(producer: Cluster) -> int | None:
+    """Give the node that is taken for the leader."""
+    found = producer.metadata.leader(TopicPartition(TOPIC, 0))
+    return None if found is None else found.id
+
+
+def one_request(*, topic_number: int = 0) -> tuple[Cluster, ClientRequest]:
     """Give a producer with one batch in flight to node 1, long after the last metadata."""
-    producer = Cluster([leaders], Settings(retry_backoff=0.5))
+    producer = Cluster([1], Settings(retry_backoff=0.5), topic_number=topic_number)
     producer.append(0, FULL)
     producer.ready(1)
     (request,) = producer.poll()
@@ -121,6 +143,28 @@ def test_without_a_newer_leader_the_pause_is_kept(
     assert again.node_id == 1
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_leader_of_a_topic_that_was_made_anew_meanwhile_is_left_out(*, by_name: bool) -> None:
+    producer, request = one_request(topic_number=7)
+    producer.topic_number, producer.epoch = 8, 0
+    producer.metadata.request_update()
+    assert producer.poll() == []
+    producer.refuse(request, NOT_LEADER, (9, 50), 9, topic_number=0 if by_name else 7)
+    assert leader_of(producer) == 1
+    producer.leaders, producer.epoch = [2], 1
+    producer.now += 10.0
+    producer.metadata.request_update()
+    producer.poll()
+    assert leader_of(producer) == 2, "an epoch of the topic that is gone made this one older"
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_leader_of_a_topic_with_an_id_is_taken(*, by_name: bool) -> None:
+    producer, request = one_request(topic_number=7)
+    producer.refuse(request, NOT_LEADER, (9, 6), 9, topic_number=0 if by_name else 7)
+    assert leader_of(producer) == 9
+
+
 def test_metadata_that_tells_of_a_new_leader_ends_the_pause_too() -> None:
     producer, request = one_request()
     producer.leaders, producer.epoch = [2], 6
@@ -173,9 +217,7 @@ def test_epochs_are_relied_on_from_the_version_on_that_makes_them_reliable(
     producer.now = 400.0
     (asked,) = producer.sender.poll(producer.now).requests
     producer.sender.handle(Answered(asked, 1, producer.metadata_response(), version), producer.now)
-    found = producer.metadata.leader(TopicPartition(TOPIC, 0))
-    assert found is not None
-    assert found.id == leader
+    assert leader_of(producer) == leader
 
 
 def test_brokers_that_speak_no_metadata_of_this_client_end_a_wait_with_that() -> None:

@@ -31,7 +31,7 @@ FULL = [b"x" * 400, b"y" * 400]
 """Two of these records fill a batch of 1000 bytes."""
 REBOOTSTRAP_REQUIRED = 129
 POLICY, OUT_OF_ORDER, INVALID_EPOCH, INVALID_TXN_STATE, UNKNOWN_PRODUCER = 44, 45, 47, 48, 59
-CLUSTER_AUTHORIZATION, FENCED = 31, 90
+TOO_LARGE, CLUSTER_AUTHORIZATION, FENCED = 10, 31, 90
 BOTH_VERSIONS = pytest.mark.parametrize("version", [1, 2], ids="transaction.version={}".format)
 
 
@@ -89,6 +89,22 @@ def test_records_carry_the_transaction_s_marks(version: int) -> None:
     assert header(request) == (True, 0, 0)
     # Version 13 would need the topic's id, which this cluster does not give.
     assert request.max_version == (11 if version == 1 else 12)
+
+
+@BOTH_VERSIONS
+def test_the_parts_of_a_batch_that_was_split_are_of_its_transaction(version: int) -> None:
+    producer = begun(version)
+    producer.append(0, FULL)
+    producer.answer(producer.poll()[0], TOO_LARGE)
+    manager_of(producer).begin_commit()
+    for sequence in (0, 1):
+        (part,) = producer.poll()
+        assert header(part) == (True, 0, sequence)
+        assert Call.COMMIT not in calls(producer), "a part is not acknowledged yet"
+        producer.answer(part)
+    assert producer.poll() == []
+    assert calls(producer)[-1] is Call.COMMIT
+    assert end_call(producer) is None
 
 
 def test_records_go_once_their_partition_is_in_the_transaction() -> None:
@@ -346,3 +362,21 @@ def test_to_begin_anew_forgets_the_coordinators_too(version: int) -> None:
     assert end_call(producer) is None
     assert Call.FIND_COORDINATOR in calls(producer)
     assert producer.sender.nodes.keys() == {1}
+
+
+def test_a_batch_that_expires_while_the_bootstrap_servers_are_asked_anew_can_be_aborted() -> None:
+    producer = begun(1, delivery_timeout=2.0)
+    producer.append(0, FULL)
+    (request,) = producer.poll()
+    told = MetadataResponse(brokers=[], topics=[], error_code=REBOOTSTRAP_REQUIRED)
+    producer.metadata.update(told, producer.now)
+    producer.sender.poll(producer.now)
+    producer.now += 3.0
+    producer.sender.poll(producer.now)
+    producer.lose(request)
+    assert manager_of(producer).state is TransactionState.ABORTABLE_ERROR
+    manager_of(producer).begin_abort()
+    producer.poll()
+    assert end_call(producer) is None
+    assert producer.sequences is not None
+    assert producer.sequences.producer == ProducerIdAndEpoch(4000, 1)

@@ -21,15 +21,23 @@ from spark_kafka_sink.errors import (
     TransactionalIdAuthorizationException,
     UnsupportedVersionException,
 )
-from spark_kafka_sink.model import ConsumerGroupMetadata, ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.model import (
+    ConsumerGroupMetadata,
+    Node,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
 from spark_kafka_sink.producer.error_actions import Action, Call
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transaction_requests import (
+    CoordinatorKey,
     Priority,
     TransactionalRequest,
     TransactionalResult,
 )
 from spark_kafka_sink.producer.transaction_state import TRANSITIONS, TransactionState
 from spark_kafka_sink.producer.transactions import TransactionManager
+from spark_kafka_sink.records.compression import NO_COMPRESSION
 from spark_kafka_sink.wire.messages import InitProducerIdRequest
 from spark_kafka_sink.wire.transaction_messages import (
     AddPartitionsToTxnRequest,
@@ -410,6 +418,35 @@ def test_brokers_that_cannot_raise_an_epoch_make_lost_records_and_lost_ids_fatal
     transactions, _ = _asked(Call.COMMIT, 0, init=2)
     transactions.answer(transactions.take_until(Call.COMMIT), codes.UNKNOWN_PRODUCER_ID)
     assert transactions.state is S.FATAL_ERROR
+
+
+@pytest.mark.parametrize("losing", ["rebootstrap", "death"])
+def test_an_error_is_abortable_also_while_the_coordinator_is_lost(losing: str) -> None:
+    transactions = PureTransactions(1).writing()
+    manager = transactions.manager
+    if losing == "rebootstrap":
+        manager.forget_coordinators()
+    else:
+        manager.node_down(COORDINATOR)
+        found = Node(id=3, host="h", port=9003)
+        manager._queue.coordinators.learn(CoordinatorKey(1, "tid"), found)
+    transactions.fail_a_batch()
+    assert transactions.state is S.ABORTABLE_ERROR
+    manager.forget_coordinators()
+    calls = transactions.finish(manager.begin_abort())
+    assert calls == [Call.FIND_COORDINATOR, Call.ABORT, Call.INIT_PRODUCER_ID]
+    assert transactions.sequences.producer == ProducerIdAndEpoch(4000, 1)
+
+
+def test_a_second_error_does_not_undo_that_the_epoch_is_to_be_raised() -> None:
+    transactions = PureTransactions(1).writing()
+    transactions.fail_a_batch()
+    transactions.manager.node_ready(COORDINATOR, versions_of(1, init_producer_id=2))
+    unsent = ProducerBatch(PARTITION, NO_COMPRESSION, 0, 0.0)
+    transactions.manager.batch_failed(unsent, KafkaException("it was never sent"), Action.FAIL)
+    calls = transactions.finish(transactions.manager.begin_abort())
+    assert calls == [Call.ABORT, Call.INIT_PRODUCER_ID]
+    assert transactions.sequences.producer == ProducerIdAndEpoch(4000, 1)
 
 
 def test_a_record_lost_during_an_abort_has_the_client_raise_the_epoch() -> None:
