@@ -221,7 +221,7 @@ def test_a_chunk_that_is_due_before_its_first_row_came_is_nothing(
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
         producer.send(topic, b"a").result(60)
         rows = producer._rows
-        rows._make_room(rows._queues[topic], 100, time.monotonic() + 60)
+        rows._make_room(rows._queues[topic], None, 100, time.monotonic() + 60)
         assert producer._feeder._pending
         producer.flush()
         assert not producer._feeder._pending
