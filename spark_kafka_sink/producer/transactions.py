@@ -108,6 +108,11 @@ class TransactionManager:
         return self._state in (_S.COMMITTING, _S.ABORTING)
 
     @property
+    def unseen_call(self) -> TransactionalResult | None:
+        """The call whose caller waits, or has stopped waiting before it learned what came of it."""
+        return None if self._call is None or self._call.is_acknowledged else self._call
+
+    @property
     def gives_up(self) -> bool:
         """Whether the transaction will be aborted: what was not sent yet need not be."""
         return self._state in (_S.ABORTING, _S.ABORTABLE_ERROR)
