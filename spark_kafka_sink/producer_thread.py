@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -242,6 +243,21 @@ class ProducerThread:
         with self.lock:
             if self.transactions is not None:
                 self.transactions.record_refused(error)
+
+    @contextmanager
+    def appending(self) -> Iterator[None]:
+        """Have a transaction that comes to its end meanwhile wait for what is appended here."""
+        if self.transactions is None:
+            yield
+            return
+        with self.lock:
+            self.transactions.open_appends += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.transactions.open_appends -= 1
+                self.wake()
 
     def stop(self) -> None:
         """End the thread and close the connections; what is in flight is abandoned."""
