@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 import pyarrow as pa
 
@@ -81,30 +82,40 @@ class ColumnProducer:
         if not record_batch.num_rows:
             return
         start = 0
-        try:
-            rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)
-            sizes = record_sizes(rows.columns)
-            self._check_sizes(rows, sizes)
-            deadline = self._waits.deadline()
-            check = self._checks.raise_if_unusable
-            topics = self._waits.topics(rows.topics, deadline, check)
-            topics = self._check_partitions(rows, topics, deadline)
-            if self._partitioner is not None and not built_in_partitioner:
-                prefix = self._config.option_prefix
-                rows = with_partitions(rows, record_batch, topics, self._partitioner, prefix)
-            self._drain_rows()
-            for end in slice_ends(sizes, self._config.buffer_memory):
-                owner = None if on_failure is None else SliceOwner(start, on_failure)
-                part = rows.slice(start, end)
-                self._append_slice(part, sizes[start:end], topics, deadline, owner)
-                start = end
-                # Every slice is a send of its own, which may wait for memory as long as any.
+        with ExitStack() as under_way:
+            try:
+                rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)
+                sizes = record_sizes(rows.columns)
+                self._check_sizes(rows, sizes)
                 deadline = self._waits.deadline()
-        except KafkaException as error:
-            self._thread.refused(record_batch.num_rows - start, error)
-            if start:
-                self._thread.spoil_transaction(error)
-            raise
+                check = self._checks.raise_if_unusable
+                topics = self._waits.topics(rows.topics, deadline, check)
+                topics = self._check_partitions(rows, topics, deadline)
+                if self._partitioner is not None and not built_in_partitioner:
+                    prefix = self._config.option_prefix
+                    rows = with_partitions(rows, record_batch, topics, self._partitioner, prefix)
+                self._drain_rows()
+                # A transaction that takes a part has to learn of it if the rest does not come.
+                under_way.enter_context(self._thread.appending())
+                for end in slice_ends(sizes, self._config.buffer_memory):
+                    owner = None if on_failure is None else SliceOwner(start, on_failure)
+                    part = rows.slice(start, end)
+                    self._append_slice(part, sizes[start:end], topics, deadline, owner)
+                    start = end
+                    # Every slice is a send of its own, which may wait for memory as long as any.
+                    deadline = self._waits.deadline()
+            except KafkaException as error:
+                self._thread.refused(record_batch.num_rows - start, error)
+                if start:
+                    self._spoil_transaction(start, record_batch.num_rows, error)
+                raise
+
+    def _spoil_transaction(self, appended: int, rows: int, error: KafkaException) -> None:
+        """Have the transaction aborted that has a part of an Arrow batch."""
+        message = f"only {appended} of {rows} rows of an Arrow batch were appended: {error}"
+        failure = KafkaException(message)
+        failure.__cause__ = error
+        self._thread.spoil_transaction(failure)
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
         """Refuse rows that are too large for a request, for memory, or for their topic."""

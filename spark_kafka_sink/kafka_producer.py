@@ -376,9 +376,10 @@ class KafkaProducer:
                 self._flush(timeout, started)
         finally:
             error = KafkaException("Producer is closed forcefully.")
-            self._feeder.give_up(error)
+            # What is in batches was sent before what is not, and is told so first.
             with self._thread.lock:
                 self._thread.give_up(error)
+            self._feeder.give_up(error)
             self._thread.stop()
             unclosed = self._user_code.close()
         undelivered = None if timeout == 0 else self._thread.deliveries.take_error()

@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -163,9 +164,13 @@ class ProducerThread:
         self._known_nodes: Mapping[int, Node] = {}
         self._asleep = False
         self._stopping = False
-        self._thread = threading.Thread(
-            target=self._run, name=f"kafka-producer-network-thread | {client_id}", daemon=True
-        )
+        self._has_ended = False
+        self._name = f"kafka-producer-network-thread | {client_id}"
+        self._start(self._run)
+
+    def _start(self, run: Callable[[], None]) -> None:
+        """Have `run` called in the thread that is the I/O thread from here on."""
+        self._thread = threading.Thread(target=run, name=self._name, daemon=True)
         self._thread.start()
 
     # -- for callers, under the lock ---------------------------------------------------------------
@@ -182,9 +187,16 @@ class ProducerThread:
             self._client.wakeup()
 
     def call_later(self, call: Callable[[], object]) -> None:
-        """Have the I/O thread make a call, without the lock; the caller holds the lock."""
+        """Have the I/O thread make a call, without the lock; the caller holds the lock.
+
+        After its end another one takes its place, since who causes the call may have locks that it
+        needs.
+        """
         self._calls.append(call)
         self.calls_due += 1
+        if self._has_ended:
+            self._start(self._make_last_calls)
+            self._has_ended = False
         self.wake()
 
     def packed(self, batches: Iterable[ProducerBatch]) -> None:
@@ -232,6 +244,21 @@ class ProducerThread:
             if self.transactions is not None:
                 self.transactions.record_refused(error)
 
+    @contextmanager
+    def appending(self) -> Iterator[None]:
+        """Have a transaction that comes to its end meanwhile wait for what is appended here."""
+        if self.transactions is None:
+            yield
+            return
+        with self.lock:
+            self.transactions.open_appends += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.transactions.open_appends -= 1
+                self.wake()
+
     def stop(self) -> None:
         """End the thread and close the connections; what is in flight is abandoned."""
         with self.lock:
@@ -264,12 +291,21 @@ class ProducerThread:
     def _end(self) -> None:
         """Fail what nobody will send any more, so that nobody waits for it."""
         error = self.fatal_error or KafkaException("the producer ended before this was sent")
+        with self.lock:
+            # Also where all is complete: what a caller is encoding now finds that it is too late.
+            self.give_up(error)
         if self.feeder is not None:
             self.feeder.give_up(error)
-        with self.lock:
-            if self.accumulator.has_incomplete:
-                self.give_up(error)
-        self._make_calls()
+        self._make_last_calls()
+
+    def _make_last_calls(self) -> None:
+        """Make the calls that are due, and be over as soon as there are none."""
+        while True:
+            self._make_calls()
+            with self.lock:
+                if not self._calls:
+                    self._has_ended = True
+                    return
 
     def _loop(self) -> None:
         events: list[Event] = []

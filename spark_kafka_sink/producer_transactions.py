@@ -85,10 +85,16 @@ class ProducerTransactions:
                 return
             unseen = self._thread.deliveries.take_error()
         wait = self._max_block_ms / 1000
-        try:
-            self._end(end, wait if timeout is None else min(wait, timeout))
-        except KafkaException as error:
-            unseen = unseen or error
+        deadline = deadline_of(wait if timeout is None else min(wait, timeout))
+        for _ in range(2):  # a commit that fails leaves a transaction to abort
+            try:
+                self._end(end, seconds_until(deadline))
+            except KafkaException as error:
+                unseen = unseen or error
+            with self._thread.lock:
+                end = self._open_end()
+            if end is None:
+                break
         with self._thread.lock:
             # That records were dropped is no news to one who closes without a commit.
             self._thread.deliveries.take_error()
@@ -96,7 +102,11 @@ class ProducerTransactions:
                 self._thread.deliveries.error = unseen
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
+        """Give what begins the end of what is open, or goes on with it; None for nothing."""
+        unseen = self._manager.unseen_call
         match self._manager.state:
+            case TransactionState.ABORTABLE_ERROR if unseen is not None:
+                return lambda: unseen
             case TransactionState.COMMITTING:
                 return self._manager.begin_commit
             case (

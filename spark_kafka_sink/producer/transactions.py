@@ -67,6 +67,7 @@ class TransactionManager:
     error: what made the state an error's, None in other states. has_news: whether a result may
     have come since the sender last told its callers. has_loose_rows: whether rows that were taken
     for the transaction may be in no batch yet; the caller who ends it says so, and EndTxn waits.
+    open_appends: how many Arrow batches may be in it in part only, for which EndTxn waits, too.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class TransactionManager:
         self.error: KafkaException | None = None
         self.has_news = False
         self.has_loose_rows = False
+        self.open_appends = 0
         self._sequences = sequences
         self._requests = TransactionalRequests(transactional_id, transaction_timeout_ms)
         self._queue = TransactionQueue(retry_backoff, random)
@@ -106,6 +108,11 @@ class TransactionManager:
     def is_completing(self) -> bool:
         """Whether a commit or an abort is under way: nothing lingers then."""
         return self._state in (_S.COMMITTING, _S.ABORTING)
+
+    @property
+    def unseen_call(self) -> TransactionalResult | None:
+        """The call whose caller waits, or has stopped waiting before it learned what came of it."""
+        return None if self._call is None or self._call.is_acknowledged else self._call
 
     @property
     def gives_up(self) -> bool:
@@ -268,7 +275,7 @@ class TransactionManager:
                 self._finish(request.result, self.error)
             elif request.priority is not Priority.END_TXN:
                 break
-            elif has_incomplete or self.has_loose_rows:
+            elif has_incomplete or self._collects:
                 return None
             elif self._started:
                 break
@@ -428,13 +435,20 @@ class TransactionManager:
 
     def record_refused(self, error: KafkaException) -> None:
         """Note that a record of the transaction was refused before it had a place in a batch."""
-        collects = self._state is _S.COMMITTING and self.has_loose_rows
-        if (self._state is _S.IN_TRANSACTION or collects) and self._answer_to(_S.ABORTABLE_ERROR):
+        is_open = self._state is _S.IN_TRANSACTION or (
+            self._state is _S.COMMITTING and self._collects
+        )
+        if is_open and self._answer_to(_S.ABORTABLE_ERROR):
             self.error = error
 
     def give_up(self, error: KafkaException) -> None:
         """End everything: the producer is closed, or cannot go on."""
         self._fatal(error)
+
+    @property
+    def _collects(self) -> bool:
+        """Whether rows that were given to the transaction may still find no place in a batch."""
+        return self.has_loose_rows or self.open_appends > 0
 
     @property
     def _raises_epoch(self) -> bool:

@@ -24,6 +24,7 @@ from spark_kafka_sink.errors import (
     SerializationException,
 )
 from spark_kafka_sink.model import RecordMetadata
+from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.varint import varint_size
@@ -135,7 +136,12 @@ class RowProducer:
             size += header_bytes(entries)
         with queue.lock:
             chunk, room = queue.chunk, queue.room - size
-            if room >= 0 and chunk is not None:
+            # The chunk may be one for which there are fewer partitions than there were above.
+            if (
+                room >= 0
+                and chunk is not None
+                and (partition is None or partition < queue.partitions)
+            ):
                 queue.room = room
                 cells = chunk.cells
                 number = len(cells) // CELLS
@@ -177,10 +183,8 @@ class RowProducer:
         deadline = self._waits.deadline()
         topic, partition = record.topic, record.partition
         queue = self._queues.get(topic) or self._queues.setdefault(topic, RowQueue(topic))
-        if not queue.partitions or (partition is not None and partition >= queue.partitions):
-            least = 0 if partition is None else partition + 1
-            closed = self._checks.raise_if_closed
-            queue.learn(self._waits.topic_with(least, topic, deadline, closed))
+        if not queue.partitions or not queue.has(partition):
+            queue.learn(self._topic_with(partition, topic, deadline))
         key, value = self._serialize(topic, record.key, record.value)
         headers = tuple(record.headers or ())
         row = Row(value, key, partition, record.timestamp_ms, headers, on_delivery)
@@ -225,7 +229,7 @@ class RowProducer:
             self._checks.before_send()
             deadline = self._waits.deadline() if deadline is None else deadline
             while future is None:
-                self._make_room(queue, size_bytes, deadline)
+                self._make_room(queue, row.partition, size_bytes, deadline)
                 future = queue.put(row, size_bytes, check)
         return future
 
@@ -250,19 +254,28 @@ class RowProducer:
                 )
                 raise RecordTooLargeException(message, topic=topic, partition=row.partition)
 
-    def _make_room(self, queue: RowQueue, size_bytes: int, deadline: float) -> None:
-        """Turn the full chunk into batches, or begin a chunk."""
+    def _make_room(
+        self, queue: RowQueue, partition: int | None, size_bytes: int, deadline: float
+    ) -> None:
+        """Learn of the partition, turn the full chunk into batches, or begin a chunk."""
         full = queue.chunk
-        if full is not None:
+        if full is not None and queue.has(partition):
             self._feeder.convert(full, queue)
             return
-        closed = self._checks.raise_if_closed
-        metadata = self._waits.topic(queue.topic, deadline, closed)
+        metadata = self._topic_with(partition, queue.topic, deadline)
+        if full is not None:
+            queue.learn(metadata)
+            return
         wanted = max(size_bytes, min(queue.chunk_bytes, self._largest_chunk_bytes))
-        self._waits.reserve(wanted, deadline, closed)
+        self._waits.reserve(wanted, deadline, self._checks.raise_if_closed)
         sent = SentRows(queue.topic, self._interceptors, self._check_may_wait)
         chunk = RowChunk(queue.topic, metadata, wanted, time.monotonic(), sent)
         self._feeder.begin(chunk, queue)
+
+    def _topic_with(self, partition: int | None, topic: str, deadline: float) -> TopicMetadata:
+        """Wait until a topic is known, and to have the partition that a row is for."""
+        least = 0 if partition is None else partition + 1
+        return self._waits.topic_with(least, topic, deadline, self._checks.raise_if_closed)
 
     def _check_may_wait(self) -> None:
         if self._thread.is_current:

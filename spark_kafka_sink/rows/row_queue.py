@@ -41,7 +41,11 @@ def next_chunk_bytes(used_bytes: int, age_s: float) -> int:
 
 
 class RowQueue:
-    """One topic's chunk. `room`: bytes that its chunk still takes, -1 without one."""
+    """One topic's chunk.
+
+    room: bytes that its chunk still takes, -1 without one. partitions: how many the topic has by
+    the chunk's metadata, or had by that of the last one; 0 before there was any.
+    """
 
     __slots__ = ("chunk", "chunk_bytes", "lock", "partitions", "room", "topic")
 
@@ -54,7 +58,7 @@ class RowQueue:
         self.partitions = 0
 
     def put(self, row: Row, size_bytes: int, check: Callable[[], None]) -> RowFuture | None:
-        """Append a row; None where there is no room for it.
+        """Append a row; None where there is no room for it, or not its partition.
 
         check: called under the lock, raises where the row cannot be taken. What passes it is in
         the chunk before anybody can take that, so that a transaction's end finds it.
@@ -62,7 +66,7 @@ class RowQueue:
         with self.lock:
             check()
             chunk = self.chunk
-            if chunk is None or size_bytes > self.room:
+            if chunk is None or size_bytes > self.room or not self.has(row.partition):
                 return None
             self.room -= size_bytes
             number = len(chunk)
@@ -77,9 +81,18 @@ class RowQueue:
             chunk.cells.extend((row.value, row.key, time.time()))
             return RowFuture(chunk.sent, number)
 
+    def has(self, partition: int | None) -> bool:
+        """Whether the chunk may take a row for a partition; for certain only with the lock."""
+        return partition is None or partition < self.partitions
+
     def learn(self, metadata: TopicMetadata) -> None:
-        """Take newer metadata, which may have more partitions; also for the rows that wait."""
+        """Take metadata with more partitions; also for the rows that wait.
+
+        With fewer it would be from before, or of a topic made anew: rows may be for the others.
+        """
         with self.lock:
+            if len(metadata.leaders) <= self.partitions:
+                return
             self.partitions = len(metadata.leaders)
             if self.chunk is not None:
                 self.chunk.metadata = metadata

@@ -30,6 +30,7 @@ from spark_kafka_sink.errors import (
     SerializationException,
     TimeoutException,
 )
+from spark_kafka_sink.rows.future import OnDelivery
 
 pytestmark = pytest.mark.kafka
 
@@ -220,7 +221,7 @@ def test_a_chunk_that_is_due_before_its_first_row_came_is_nothing(
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
         producer.send(topic, b"a").result(60)
         rows = producer._rows
-        rows._make_room(rows._queues[topic], 100, time.monotonic() + 60)
+        rows._make_room(rows._queues[topic], None, 100, time.monotonic() + 60)
         assert producer._feeder._pending
         producer.flush()
         assert not producer._feeder._pending
@@ -457,7 +458,7 @@ def test_memory_that_stays_full_fails_the_future_after_max_block_ms(
 def test_closing_with_0_gives_up_what_is_incomplete_and_tells_everybody(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
-    topic, told = new_topic(1), Told()
+    topic, told = new_topic(1), list[int]()
     config = {
         "bootstrap.servers": kafka.bootstrap,
         "linger.ms": A_LONG_TIME_MS,
@@ -465,14 +466,18 @@ def test_closing_with_0_gives_up_what_is_incomplete_and_tells_everybody(
         "batch.size": 1_000_000,
     }
     producer = KafkaProducer(config)
+
+    def note(number: int) -> OnDelivery:
+        return lambda *_: told.append(number)
+
     # Some are in an open batch, some still rows.
-    futures = [producer.send(topic, bytes(1000), on_delivery=note_in(told)) for _ in range(40)]
+    futures = [producer.send(topic, bytes(1000), on_delivery=note(n)) for n in range(40)]
     assert producer._thread.accumulator.has_incomplete
     assert producer._feeder._pending
     producer.close(0)
     for future in futures:
         assert str(future.exception(0)) == "Producer is closed forcefully."
-    assert len(told) == 40
+    assert told == [*range(40)]
     assert producer._thread.accumulator.available_bytes == 33_554_432
     with pytest.raises(IllegalStateException, match="after producer has been closed"):
         producer.send(topic, b"late")

@@ -21,6 +21,7 @@ from spark_kafka_sink.errors import (
     IllegalArgumentException,
     KafkaException,
     TimeoutException,
+    TransactionAbortableException,
     UnknownTopicOrPartitionException,
 )
 from spark_kafka_sink.producer.transaction_state import TransactionState
@@ -157,6 +158,54 @@ def test_closing_with_an_open_transaction_takes_as_long_as_it_is_told(clock: Clo
         assert clock.now - began_at == pytest.approx(3.0)
         producer._thread._make_calls()
         assert sent.done()
+
+
+def commit_in_vain(producer: KafkaProducer, clock: Clock) -> PureTransactions:
+    """Have a commit time out whose batch has no answer yet."""
+    producer._thread.metadata.track(TOPIC, clock.now)
+    producer._thread.metadata.update(answer([1]), clock.now)
+    transactions = in_transaction(producer)
+    producer.append(TOPIC, pa.record_batch({"value": ["v"]}))
+    with pytest.raises(TimeoutException, match="commit_transaction was not done"):
+        producer.commit_transaction()
+    return transactions
+
+
+def lose_the_batch(producer: KafkaProducer, transactions: PureTransactions) -> None:
+    """Give up the batch that the commit waits for, and answer what the sender asks from then on."""
+    thread = producer._thread
+    with thread.changed:
+        for batch in thread.accumulator.incomplete:
+            thread._completion.abandon(batch, TimeoutException("delivery.timeout.ms has passed"))
+        thread._collect()
+        transactions.run()
+        thread.changed.notify_all()
+
+
+@pytest.mark.parametrize("lost_after_s", [None, 0.5])
+def test_closing_aborts_the_transaction_of_a_commit_that_timed_out_and_failed(
+    clock: Clock, lost_after_s: float | None
+) -> None:
+    with made(transactional_id="tid", max_block_ms=3000) as producer:
+        transactions = commit_in_vain(producer, clock)
+
+        def lose() -> None:
+            lose_the_batch(producer, transactions)
+
+        def answer_all() -> None:
+            with producer._thread.changed:
+                transactions.run()
+                producer._thread.changed.notify_all()
+
+        began_at = clock.now
+        if lost_after_s is None:
+            lose()
+        clock.after(lost_after_s, lose)
+        clock.after(1.0, answer_all)
+        with pytest.raises(TransactionAbortableException, match=r"delivery\.timeout\.ms has pas"):
+            producer.close()
+        assert clock.now - began_at == pytest.approx(1.0)
+        assert transactions.coordinator.ended == [False]
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("-inf"), float("nan")])

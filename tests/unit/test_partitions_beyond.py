@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 import pyarrow as pa
 import pytest
+from support.row_broker import sent_rows
 from support.timed_waits import Clock, made, stop_time, tell
 from support.unreachable import TOPIC, answer
 
-from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.errors import DataException
+from spark_kafka_sink import KafkaProducer, RecordMetadata
+from spark_kafka_sink.errors import DataException, TimeoutException
+from spark_kafka_sink.producer.topic_metadata import TopicMetadata
+from spark_kafka_sink.rows.chunk import RowChunk
+from spark_kafka_sink.rows.row_queue import RowQueue
 from spark_kafka_sink.wire.messages import MetadataRequest
 
 OTHER = "other"
@@ -135,3 +140,108 @@ def test_that_there_are_too_few_is_told_with_the_first_answer_to_the_question(
     clock.after(0.3, exchange(producer, 1))
     assert look(producer) == 1
     assert clock.now - began_at == pytest.approx(0.3)
+
+
+# -- rows, whose chunk has metadata of its own ----------------------------------------------------
+
+MANY, FEW = [1] * 10, [1] * 5
+LAST = len(MANY) - 1
+
+
+@pytest.fixture
+def rows(producer: KafkaProducer) -> KafkaProducer:
+    """The producer, whose last chunk had a row for the last of ten partitions."""
+    tell(producer, answer(MANY))
+    producer.send(TOPIC, b"v", partition=LAST)
+    producer._feeder.drain()
+    return producer
+
+
+def known(producer: KafkaProducer) -> TopicMetadata:
+    """Give what is known of the topic."""
+    topic = producer._thread.metadata.topic(TOPIC)
+    assert topic is not None
+    return topic
+
+
+def chunk_of(producer: KafkaProducer, topic: TopicMetadata) -> RowChunk:
+    """Make a chunk that has its memory."""
+    with producer._thread.lock:
+        assert producer._thread.accumulator.reserve(1000)
+    return RowChunk(TOPIC, topic, 1000, 0.0, sent_rows())
+
+
+def check_in_batches(producer: KafkaProducer, *sent: Future[RecordMetadata]) -> None:
+    """See that rows find their places in batches."""
+    producer._feeder.drain()
+    producer._thread._make_calls()
+    assert [future.exception(0) for future in sent if future.done()] == []
+    accumulator = producer._thread.accumulator
+    assert sum(batch.record_count for batch in accumulator.incomplete) == len(sent) + 1
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_row_for_a_partition_that_is_gone_waits_and_fails_alone(
+    clock: Clock, rows: KafkaProducer, *, begun: bool
+) -> None:
+    tell(rows, answer(FEW))
+    others = [rows.send(TOPIC, b"v")] if begun else []
+    began_at = clock.now
+    error = rows.send(TOPIC, b"v", partition=LAST).exception(0)
+    assert isinstance(error, TimeoutException)
+    assert str(error).startswith("Partition 9 of topic t with partition count 5 is not present in")
+    assert clock.now - began_at == pytest.approx(3.0)
+    check_in_batches(rows, *others, rows.send(TOPIC, b"v", partition=4))
+
+
+def test_a_row_waits_for_a_broker_that_knows_its_partition(
+    clock: Clock, rows: KafkaProducer
+) -> None:
+    tell(rows, answer(FEW))
+    began_at = clock.now
+    clock.after(0.6, exchange(rows, *MANY))
+    sent = rows.send(TOPIC, b"v", partition=LAST)
+    assert clock.now - began_at == pytest.approx(0.6)
+    check_in_batches(rows, sent)
+
+
+class Before:
+    """A queue's lock, which another thread takes once before; after how many times that it does."""
+
+    def __init__(self, queue: RowQueue, after: int, happen: Callable[[], None]) -> None:
+        self._queue, self._lock, self._happen, self._after = queue, queue.lock, happen, after
+
+    def __enter__(self) -> None:
+        if self._after == 0:
+            self._queue.lock = self._lock
+            self._happen()
+        self._after -= 1
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_chunk_that_another_thread_begins_by_what_was_known_before_takes_no_row_beyond(
+    rows: KafkaProducer, after: int
+) -> None:
+    queue = rows._rows._queues[TOPIC]
+    tell(rows, answer(FEW))
+    chunk = chunk_of(rows, known(rows))
+    tell(rows, answer(MANY))
+    before = Before(queue, after, lambda: rows._feeder.begin(chunk, queue))
+    queue.lock = before  # type: ignore[assignment] # a double
+    check_in_batches(rows, rows.send(TOPIC, b"v", partition=LAST))
+
+
+def test_a_chunk_that_has_a_row_for_a_new_partition_does_not_forget_that_it_is_there(
+    rows: KafkaProducer,
+) -> None:
+    tell(rows, answer(FEW))
+    before = known(rows)
+    tell(rows, answer(MANY))
+    sent = rows.send(TOPIC, b"v", partition=LAST)
+    # Another thread, which has asked before, comes only now.
+    rows._rows._queues[TOPIC].learn(before)
+    check_in_batches(rows, sent)

@@ -231,26 +231,35 @@ def test_the_end_waits_for_records_and_comes_after_what_they_need(version: int) 
     assert calls == ([Call.COMMIT] if version == 2 else [Call.ADD_PARTITIONS_TO_TXN, Call.COMMIT])
 
 
+LOOSE = pytest.mark.parametrize(("loose", "some"), [("has_loose_rows", True), ("open_appends", 1)])
+
+
 @BOTH_VERSIONS
+@LOOSE
 @pytest.mark.parametrize("end", ["begin_commit", "begin_abort"])
-def test_the_end_waits_until_all_rows_are_in_batches(end: str, version: int) -> None:
+def test_the_end_waits_until_all_rows_are_in_batches(
+    end: str, loose: str, some: int, version: int
+) -> None:
     transactions = PureTransactions(version).writing()
     manager = transactions.manager
     result = getattr(manager, end)()
-    manager.has_loose_rows = True
+    setattr(manager, loose, some)
     assert manager.due(0.0, has_incomplete=False) is None
-    manager.has_loose_rows = False
+    setattr(manager, loose, type(some)())
     assert len(transactions.finish(result)) == 1
 
 
-def test_a_row_that_finds_no_place_in_a_batch_while_a_commit_begins_fails_it() -> None:
+@LOOSE
+def test_a_row_that_finds_no_place_in_a_batch_while_a_commit_begins_fails_it(
+    loose: str, some: int
+) -> None:
     transactions = PureTransactions().writing()
     manager = transactions.manager
     result = manager.begin_commit()
-    manager.has_loose_rows = True
+    setattr(manager, loose, some)
     error = KafkaException("the partitioner raised")
     manager.record_refused(error)
-    manager.has_loose_rows = False
+    setattr(manager, loose, type(some)())
     assert transactions.run() == []
     assert result.error is error
     result.is_acknowledged = True

@@ -1,0 +1,128 @@
+"""An Arrow batch whose transaction another thread ends while only a part of it has been appended.
+
+Time passes in waits alone, and there is no I/O thread; see `support.timed_waits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+from support.pure_transactions import PureTransactions
+from support.timed_waits import made, stop_time, tell
+from support.transaction_answers import COORDINATOR, versions_of
+from support.unreachable import TOPIC, answer
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
+from spark_kafka_sink.producer.error_actions import Call
+from spark_kafka_sink.producer.transaction_state import TransactionState
+
+MEMORY_BYTES = 100_000
+# Two slices: one has a quarter of the memory at most.
+ROWS = pa.record_batch({"value": ["x" * 1_000] * 30})
+
+
+class Bench:
+    """A producer in a transaction, whose coordinator is the test."""
+
+    def __init__(self, producer: KafkaProducer) -> None:
+        self.producer = producer
+        self.transactions = PureTransactions()
+        assert producer._thread.transactions is not None
+        self.transactions.manager = producer._thread.transactions
+        self.transactions.manager.node_ready(COORDINATOR, versions_of(2))
+        self.transactions.writing()
+
+    def run(self) -> list[Call]:
+        """Answer what goes out now that all that is in batches is acknowledged."""
+        return [request.call for request in self.transactions.run()]
+
+    def begin(self, end: Callable[[KafkaProducer], None]) -> None:
+        """Begin an end, as another thread, which goes on waiting for it."""
+        with pytest.raises(TimeoutException):
+            end(self.producer)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """The producer, whose calls do not wait for their ends."""
+    clock = stop_time(monkeypatch)
+    with made(transactional_id="tid", buffer_memory=MEMORY_BYTES, max_block_ms=0) as producer:
+        with producer._thread.lock:
+            producer._thread.metadata.track(TOPIC, clock.now)
+        tell(producer, answer([1]))
+        yield Bench(producer)
+
+
+@contextmanager
+def before_slice(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench, number: int, happen: Callable[[], None]
+) -> Iterator[None]:
+    """Have something happen before the slice of a number wants memory."""
+    waits = bench.producer._waits
+    reserve, slices = waits.reserve, [0]
+
+    def reserve_later(size_bytes: int, deadline: float, check: Callable[[], None]) -> None:
+        slices[0] += 1
+        if slices[0] == number:
+            happen()
+        reserve(size_bytes, deadline, check)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(waits, "reserve", reserve_later)
+        yield
+    assert slices == [number]
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_a_commit_that_comes_between_two_slices_fails(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench, *, acknowledged: bool
+) -> None:
+    def commit() -> None:
+        bench.begin(KafkaProducer.commit_transaction)
+        if acknowledged:
+            assert bench.run() == []
+
+    with (
+        before_slice(monkeypatch, bench, 2, commit),
+        pytest.raises(IllegalStateException, match="commit_transaction is under way"),
+    ):
+        bench.producer.append(TOPIC, ROWS)
+    assert bench.run() == []
+    with pytest.raises(KafkaException, match="only 24 of 30 rows of an Arrow batch") as failed:
+        bench.producer.commit_transaction()
+    assert not isinstance(failed.value, IllegalStateException)
+    bench.begin(KafkaProducer.abort_transaction)
+    assert bench.run() == [Call.ABORT]
+
+
+def test_an_abort_that_comes_between_two_slices_waits_so_that_no_other_transaction_gets_the_rest(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
+    def abort() -> None:
+        bench.begin(KafkaProducer.abort_transaction)
+        assert bench.run() == []
+
+    with (
+        before_slice(monkeypatch, bench, 2, abort),
+        pytest.raises(IllegalStateException, match="abort_transaction is under way"),
+    ):
+        bench.producer.append(TOPIC, ROWS)
+    assert bench.run() == [Call.ABORT]
+    bench.producer.abort_transaction()
+    assert bench.transactions.state is TransactionState.READY
+
+
+def test_a_commit_that_comes_before_the_first_slice_is_not_the_batch_s(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
+    with (
+        before_slice(monkeypatch, bench, 1, lambda: bench.begin(KafkaProducer.commit_transaction)),
+        pytest.raises(IllegalStateException, match="commit_transaction is under way"),
+    ):
+        bench.producer.append(TOPIC, ROWS)
+    assert bench.run() == [Call.COMMIT]
+    bench.producer.commit_transaction()

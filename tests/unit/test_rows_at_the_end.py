@@ -1,0 +1,146 @@
+"""Rows that are in no batch yet when their producer ends: each is told, in order, and nobody waits.
+
+The end comes from `close`, or from an I/O thread that ends by itself; no broker can be reached.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
+import pytest
+from support.idle_producer import idle_producer
+from support.pure_producer import TOPIC
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.rows.future import OnDelivery
+
+A_WHILE_S = 20
+
+
+def close(producer: KafkaProducer) -> None:
+    """Close at once."""
+    producer.close(0)
+
+
+def fail(producer: KafkaProducer) -> None:
+    """Have the I/O thread end of an error."""
+
+    def poll(_: float) -> None:
+        message = "what cannot be"
+        raise ZeroDivisionError(message)
+
+    thread = producer._thread
+    with thread.lock:
+        thread._sender.poll = poll  # type: ignore[assignment, method-assign] # a bug
+        thread.wake()
+    thread._thread.join(A_WHILE_S)
+    assert not thread._thread.is_alive()
+
+
+def leave(producer: KafkaProducer) -> None:
+    """Have the I/O thread end as that of a producer does which nobody closes."""
+    producer._thread.stop()
+
+
+ENDS = pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (close, "closed forcefully"),
+        (fail, "what cannot be"),
+        (leave, "the producer ended before this was sent"),
+    ],
+)
+
+
+class Gate:
+    """A partitioner that does not return before it is told to."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, _: str, batch: pa.RecordBatch, partitions: int) -> list[int]:
+        """Wait, and choose the first partition."""
+        self.reached.set()
+        assert self.opened.wait(A_WHILE_S)
+        return [0] * batch.num_rows
+
+
+@contextmanager
+def flushing(producer: KafkaProducer, gate: Gate) -> Iterator[None]:
+    """Have another thread flush, which is in the partitioner meanwhile; see that it comes back."""
+
+    def flush() -> None:
+        with suppress(KafkaException):  # it says that the producer is over
+            producer.flush()
+
+    other = threading.Thread(target=flush, daemon=True)
+    other.start()
+    try:
+        assert gate.reached.wait(A_WHILE_S)
+        yield
+    finally:
+        gate.opened.set()
+    other.join(A_WHILE_S)
+    assert not other.is_alive(), "flush hangs"
+
+
+def noting(told: list[int], number: int) -> OnDelivery:
+    """Give a callback that notes the number of its row."""
+    return lambda *_: told.append(number)
+
+
+@ENDS
+def test_rows_that_another_thread_turns_into_batches_when_all_ends_are_told_so(
+    end: Callable[[KafkaProducer], None], said: str
+) -> None:
+    gate, told = Gate(), list[int]()
+    with idle_producer(1, partitioner_class=gate) as producer:
+        futures = [producer.send(TOPIC, b"v", on_delivery=noting(told, n)) for n in range(3)]
+        with flushing(producer, gate):
+            end(producer)
+            assert told == []
+        for future in futures:
+            assert said in str(future.exception(A_WHILE_S))
+        assert told == [0, 1, 2]
+        accumulator = producer._thread.accumulator
+        assert accumulator.available_bytes == accumulator.buffer_memory_bytes
+
+
+def test_a_late_callback_may_close_its_producer_and_is_refused_to_wait() -> None:
+    gate, found = Gate(), list[str]()
+
+    def callback(*_: object) -> None:
+        for call in (producer.close, futures[0].result):
+            try:
+                call()
+            except KafkaException as error:
+                found.append(str(error))
+
+    with idle_producer(1, partitioner_class=gate) as producer:
+        futures = [producer.send(TOPIC, b"v", on_delivery=callback)]
+        with flushing(producer, gate):
+            fail(producer)
+        assert "what cannot be" in str(futures[0].exception(A_WHILE_S))
+        assert len(found) == 1
+        assert "inside a callback is not permitted" in found[0]
+
+
+@ENDS
+def test_rows_in_batches_are_told_of_the_end_before_those_that_were_sent_after_them(
+    end: Callable[[KafkaProducer], None], said: str
+) -> None:
+    told: list[int] = []
+    with idle_producer(1) as producer:
+        futures = []
+        for number in range(4):
+            if number == 2:
+                producer._feeder.drain()
+            futures.append(producer.send(TOPIC, b"v", on_delivery=noting(told, number)))
+        end(producer)
+        for future in futures:
+            assert said in str(future.exception(0))
+        assert told == [0, 1, 2, 3]
