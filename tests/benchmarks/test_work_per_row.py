@@ -3,20 +3,33 @@
 Counted, not timed, so that it is the same on every machine. A loop over rows, a comprehension or a
 function called by `map` runs a line or more for every row; `to_pylist` makes an object for every
 row, which is alive at least until the line after. Both fail here.
+
+Three stretches of the way: a task from Spark's iterator on, the producer's `append`, and the sender
+up to the buffers that are given to the socket.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pytest
 from support.idle_producer import idle_producer
-from support.pure_producer import TOPIC
+from support.pure_producer import TOPIC, PureProducer, Settings
+
+from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.spark import writer
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.wire.frames import encode_request
+from spark_kafka_sink.wire.messages import PRODUCE
+from spark_kafka_sink.wire.primitives import Buffer
 
 TraceFunction: TypeAlias = Callable[[FrameType, str, object], Any]
 FEW, MANY = 10_000, 100_000
@@ -24,6 +37,12 @@ FEW, MANY = 10_000, 100_000
 ALLOWED = (MANY - FEW) // 100
 PARTITIONS = 4
 ONE_BATCH_EACH = 8 * 1024 * 1024
+PLENTY = 2**28
+# What Spark hands over of either number of rows, one by one.
+ARROW_BATCHES = 10
+# What each partition is sent one after another; all together it is as many rows as above.
+SLICES = 5
+LEADERS = [1, 2]
 
 
 def values(rows: int) -> pa.Array:
@@ -74,13 +93,20 @@ def work_of(call: Callable[[], None]) -> Work:
         most = max(most, sys.getallocatedblocks())
         return count
 
+    gc.disable()  # what is collected runs lines of its own
     tracing, before = sys.gettrace(), sys.getallocatedblocks()
     sys.settrace(count)
     try:
         call()
     finally:
         sys.settrace(tracing)
+        gc.enable()
     return Work(lines, most - before)
+
+
+def assert_as_much(few: Work, many: Work) -> None:
+    assert many.lines - few.lines < ALLOWED
+    assert many.objects - few.objects < ALLOWED
 
 
 @pytest.mark.parametrize(("codec", "fill"), [("none", False), ("none", True), ("zstd", True)])
@@ -95,8 +121,116 @@ def test_ten_times_the_rows_run_no_more_lines_and_make_no_more_objects(
         topic = None if "topic" in batch.schema.names else TOPIC
         batch_size = batch.num_rows if fill else ONE_BATCH_EACH
         with idle_producer(
-            PARTITIONS, batch_size=batch_size, compression_type=codec, buffer_memory=2**28
+            PARTITIONS, batch_size=batch_size, compression_type=codec, buffer_memory=PLENTY
         ) as producer:
             works.append(work_of(partial(producer.append, topic, batch)))
-    assert works[2].lines - works[1].lines < ALLOWED
-    assert works[2].objects - works[1].objects < ALLOWED
+    assert_as_much(works[1], works[2])
+
+
+class AllAppendedError(Exception):
+    """A task has come to where it waits for brokers."""
+
+
+def all_appended(_producer: KafkaProducer) -> None:
+    raise AllAppendedError
+
+
+class Lender(NamedTuple):
+    """Lends a task a producer that there is already, where tasks in Spark have theirs from."""
+
+    lent: KafkaProducer
+
+    @contextmanager
+    def producer(self, _config: object) -> Iterator[KafkaProducer]:
+        """Give the producer, whatever the configuration."""
+        yield self.lent
+
+
+def write(options: SinkOptions, batches: list[pa.RecordBatch]) -> None:
+    """Run a task up to where it waits for brokers."""
+    with pytest.raises(AllAppendedError):
+        writer.write_task(options, iter(batches))
+
+
+def work_of_task(columns: dict[str, pa.Array], given: dict[str, str]) -> Work:
+    """Count what a task does about rows that come in Arrow batches; given: options of the sink."""
+    topic = {} if "topic" in columns else {"topic": TOPIC}
+    options = sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", **topic, **given})
+    batch = pa.record_batch(columns)
+    each = batch.num_rows // ARROW_BATCHES
+    batches = [batch.slice(number * each, each) for number in range(ARROW_BATCHES)]
+    sizes = {"batch_size": ONE_BATCH_EACH, "max_request_size": ONE_BATCH_EACH}
+    with (
+        idle_producer(PARTITIONS, **sizes, buffer_memory=PLENTY) as producer,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        patched.setattr(writer, "POOL", Lender(producer))
+        patched.setattr(KafkaProducer, "flush", all_appended)
+        return work_of(partial(write, options, batches))
+
+
+@pytest.mark.parametrize(
+    ("columns", "on_error"), [("keys", "fail"), *((columns, "skip") for columns in COLUMNS)]
+)
+def test_a_task_does_as_much_about_ten_times_the_rows(columns: str, on_error: str) -> None:
+    given = {"onError": on_error}
+    _, few, many = (work_of_task(COLUMNS[columns](rows), given) for rows in (FEW, FEW, MANY))
+    assert_as_much(few, many)
+
+
+def every_other_bad(rows: int) -> dict[str, pa.Array]:
+    return {"value": values(rows), "partition": pa.array([0, -1] * (rows // 2), pa.int32())}
+
+
+@pytest.mark.parametrize("on_error", ["skip", "deadLetter"])
+def test_a_task_does_as_much_about_ten_times_the_bad_rows(on_error: str, tmp_path: Path) -> None:
+    letters = {"deadLetterPath": str(tmp_path)} if on_error == "deadLetter" else {}
+    given = {"onError": on_error, **letters}
+    _, few, many = (work_of_task(every_other_bad(rows), given) for rows in (FEW, FEW, MANY))
+    assert_as_much(few, many)
+
+
+class Sending(NamedTuple):
+    """A producer without a network, and its Produce requests as the buffers of each."""
+
+    producer: PureProducer
+    requests: list[list[Buffer]]
+
+    def send(self, slices: list[list[bytes]]) -> None:
+        """Send a slice to every partition, have that acknowledged, and send the next one."""
+        for values_of_slice in slices:
+            for partition in range(len(LEADERS)):
+                self.producer.append(partition, values_of_slice)
+            for request in self.producer.poll():
+                version = request.max_version or PRODUCE.max_version
+                number = len(self.requests)
+                frame = encode_request(PRODUCE, version, number, "client", request.message)
+                self.requests.append(frame)
+                self.producer.answer(request)
+            self.producer.done()
+
+
+def sending(codec: str) -> Sending:
+    """Make a producer that knows its brokers; what is appended goes out at once."""
+    settings = Settings(
+        batch_size=ONE_BATCH_EACH,
+        buffer_memory=PLENTY,
+        max_request_size=ONE_BATCH_EACH,
+        compression=codec,
+    )
+    producer = PureProducer(LEADERS, settings)
+    producer.ready()
+    return Sending(producer, [])
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_the_sender_does_as_much_about_ten_times_the_rows(codec: str) -> None:
+    few, many = (
+        [[b"value%d" % n for n in range(rows)]] * SLICES for rows in (FEW // 10, MANY // 10)
+    )
+    sending(codec).send(few)  # the first time, writers of messages are made
+    by_few, by_many = sending(codec), sending(codec)
+    assert_as_much(work_of(partial(by_few.send, few)), work_of(partial(by_many.send, many)))
+    assert len(by_few.requests) == len(by_many.requests) == SLICES * len(set(LEADERS))
+    # Nor is the socket given more buffers.
+    assert list(map(len, by_few.requests)) == list(map(len, by_many.requests))

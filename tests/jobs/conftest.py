@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -102,17 +101,3 @@ def run_many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunMany]:
             return Ended(*json.loads(answer))
 
         yield lambda jobs: [run(job) for job in jobs]
-
-
-def marked_processes(mark: str) -> list[str]:
-    """Give the command lines of all processes that inherited a mark in their environment."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if int(folder.name) != os.getpid() and mark.encode() in (
-                folder / "environ"
-            ).read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
-    return found

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.processes import dying_with_parent
+from support.processes import dying_with_parent, marked_processes
 
-from .conftest import ROOT, TIMEOUT_S, marked_processes
+from .conftest import ROOT, TIMEOUT_S
 
 JAVA_8 = 'openjdk version "1.8.0_412"'
 

@@ -16,6 +16,7 @@ from pathlib import Path
 # py4j's then shut down the connections that they share with the parent.
 _DIE_WITH_PARENT = """
 import contextlib, ctypes, os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in what a shell runs in the background
 with contextlib.suppress(AttributeError):  # Linux only; elsewhere the finalizers have to do
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 os.execvp(sys.argv[1], sys.argv[1:])
@@ -64,3 +65,17 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def marked_processes(mark: str) -> list[str]:
+    """Give the command lines of all processes that inherited a mark in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(folder.name) != os.getpid() and mark.encode() in (
+                folder / "environ"
+            ).read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found

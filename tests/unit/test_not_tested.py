@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.inner_tests import TESTS, options
 
-TESTS = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 120
 NEEDS_KAFKA = """
 import pytest
@@ -64,12 +64,6 @@ def run_tests(folder: Path, *, has_java: bool = True, **environment: str) -> tup
     test = folder / "test_needs_kafka.py"
     test.write_text(NEEDS_KAFKA)
     return run(folder, "pytest", *options(folder), str(test), has_java=has_java, **environment)
-
-
-def options(folder: Path) -> list[str]:
-    """Give pytest's options for tests in a folder of their own."""
-    found = ["-p", "conftest", "-p", "no:randomly", "-p", "no:cacheprovider"]
-    return [*found, "-c", str(TESTS.parent / "pyproject.toml"), "--rootdir", str(folder)]
 
 
 @pytest.mark.parametrize(("has_java", "reason"), [(True, NO_MAVEN), (False, NO_JAVA)])
