@@ -1,9 +1,10 @@
-"""The demo's ends: nothing is left after Ctrl-C, and what is missing is said in one sentence."""
+"""The demo: it finds what it wrote, Ctrl-C leaves nothing, what is missing is one sentence."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
@@ -14,14 +15,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support.kafka_cluster import KafkaCluster
 from support.processes import dying_with_parent, marked_processes
 
 from .conftest import ROOT, TIMEOUT_S
 
+# The promise is under three minutes; streams are six times Spark in place of two.
+WHOLE_DEMO_S, STREAMS_TOO_S = 180, 480
 JAVA_8 = 'openjdk version "1.8.0_412"'
 
 
-def run_demo(path: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_demo(
+    path: str, *arguments: str, timeout_s: float = TIMEOUT_S, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run the demo with another PATH."""
     return subprocess.run(
         [sys.executable, "jobs/demo.py", *arguments],
@@ -30,7 +36,7 @@ def run_demo(path: str, *arguments: str, **environment: str) -> subprocess.Compl
         capture_output=True,
         text=True,
         check=False,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
     )
 
 
@@ -100,9 +106,33 @@ def test_a_broker_that_dies_at_once_is_one_sentence(java_21: Path, tmp_path: Pat
 def test_the_demo_writes_every_flight_to_the_embedded_broker_and_finds_it_there(
     tmp_path: Path,
 ) -> None:
-    ended = run_demo(os.environ["PATH"], TMPDIR=str(tmp_path))
+    ended = run_demo(os.environ["PATH"], timeout_s=WHOLE_DEMO_S, TMPDIR=str(tmp_path))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "\nAll topics hold exactly the source; " in ended.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_demo_streams_to_a_broker_of_the_users_and_says_how_to_delete_what_stays_there(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    given = ("--bootstrap", kafka.bootstrap, "--stream")
+    ended = run_demo(os.environ["PATH"], *given, timeout_s=STREAMS_TOO_S, TMPDIR=str(tmp_path))
+    said = ended.stdout
+    assert ended.returncode == 0, said + ended.stderr
+    topics = re.findall(
+        r"^topic (\S+) holds exactly the records of the source$", said, re.MULTILINE
+    )
+    ways = [topic.rpartition("-")[0] for topic in topics]
+    assert ways == ["flights-batch", "flights-writeStream", "flights-foreachBatch"]
+    assert said.splitlines()[-1].startswith("All topics hold exactly the source; ")
+    commands = re.findall(r"^  kafka-topics\.sh (.+)$", said, re.MULTILINE)
+    assert [command.split()[-1] for command in commands] == topics
+    for command in commands:  # it fails for a topic that is not there
+        kafka.run_topics_script(*command.split())
     assert list(tmp_path.iterdir()) == []
 
 

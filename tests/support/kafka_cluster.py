@@ -128,25 +128,22 @@ class KafkaCluster:
         config = self._config(node)
         config.parent.mkdir(parents=True, exist_ok=True)
         config.write_text(self._properties(node))
-        subprocess.run(
-            self._java(
-                "kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", config
-            ),
-            check=True,
-            capture_output=True,
-        )
+        self._run("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", config)
 
     def limit_bytes(self, client_id: str, bytes_per_second: int) -> None:
         """Give a client id a quota to write with; brokers know of it a little later."""
-        subprocess.run(
-            self._java(
-                "kafka.admin.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter",
-                "--add-config", f"producer_byte_rate={bytes_per_second}",
-                "--entity-type", "clients", "--entity-name", client_id,
-            ),
-            check=True,
-            capture_output=True,
+        self._run(
+            "kafka.admin.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter",
+            "--add-config", f"producer_byte_rate={bytes_per_second}",
+            "--entity-type", "clients", "--entity-name", client_id,
         )  # fmt: skip
+
+    def run_topics_script(self, *arguments: str) -> None:
+        """Do what Kafka's kafka-topics.sh does, which needs no more than the jars."""
+        self._run("org.apache.kafka.tools.TopicCommand", *arguments)
+
+    def _run(self, main: str, *arguments: str | Path) -> None:
+        subprocess.run(self._java(main, *arguments), check=True, capture_output=True)
 
     def _java(self, main: str, *arguments: str | Path) -> list[str | Path]:
         options = [_HEAP, "-XX:+UseSerialGC", *self._java_options]
