@@ -28,6 +28,8 @@ TESTS: Final = (
     "tests/jobs/test_bench.py",
     "tests/jobs/test_demo.py",
 )
+# As make test runs them.
+PARALLEL: Final = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 # Python 3.13 warns of sockets that py4j leaves to the collector. Ours are looked at by `make test`.
 WARNINGS: Final = ("-W", "ignore:unclosed <socket.socket:ResourceWarning")
 # What a Spark does otherwise by itself: 4.1 cannot read ORC's timestamps with a time zone, and it
@@ -91,9 +93,10 @@ def run_cell(spark: str, version: str, wheel: Path, log: Path, more: list[str]) 
         return f"not installed: {error}", False
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     left_out = [word for name in OTHERWISE.get(spark, ()) for word in ("--deselect", name)]
+    pytest = (folder / "bin" / "python", "-P", "-m", "pytest")
     with log.open("w") as output:
         ended = subprocess.run(
-            [folder / "bin" / "python", "-P", "-m", "pytest", *TESTS, *WARNINGS, *left_out, *more],
+            [*pytest, *TESTS, *PARALLEL, *WARNINGS, *left_out, *more],
             cwd=ROOT,
             env={**os.environ, "PATH": path},
             stdout=output,
