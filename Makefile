@@ -42,7 +42,7 @@ test: java $(VENV)/.test  ## lint and the suite but for what is marked long, on 
 	@$(JAVA_PATH) .venv-parity/bin/python -P -m pytest $(PARALLEL) -n 2 --durations 5 tests/parity
 	@echo "Not tested here: what is marked long, which make test-matrix runs, and what make soak and make test-faults do."
 
-# Each of the three that make test begins with waits for other things: disk, network, JVMs.
+# What make test begins with waits for different things: disk, network, JVMs.
 kafka: $(VENV)/.test
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.class_archives
@@ -79,11 +79,12 @@ python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { echo "Python 3.11 or newer is missing: install it, or name one with 'make PYTHON=/path/to/python3'." >&2; exit 1; }
 
 # The wheel is installed, not the checkout: Spark finds data sources among installed modules only.
+# What there is of it goes first, since pip keeps what has the same version.
 $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,$(VENV))
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
+	@$(BIN)/pip uninstall --quiet --yes spark-kafka-sink 2> /dev/null
 	@$(BIN)/pip install --quiet --disable-pip-version-check ".[$*]"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
 	@touch $@
 
 # Spark's own sink is not published for every Spark: the one that it is published for stands before
@@ -98,6 +99,6 @@ $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 .venv-bench/.bench: $(SOURCES) | python
 	$(call make_environment,.venv-bench)
 	@echo "installing spark-kafka-sink[bench] into .venv-bench …"
+	@.venv-bench/bin/pip uninstall --quiet --yes spark-kafka-sink 2> /dev/null
 	@.venv-bench/bin/pip install --quiet --disable-pip-version-check ".[bench]"
-	@.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
 	@touch $@

@@ -54,7 +54,7 @@ def archive_of_an_environment(path: Path) -> Path:
     """
     site = _site_packages()
     home = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
-    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+    with tarfile.open(path, "w:gz", compresslevel=0) as archive:
         config = path.with_name("pyvenv.cfg")
         config.write_text(f"home = {Path(sys.base_prefix) / 'bin'}\n")
         archive.add(config, "pyvenv.cfg")
