@@ -186,7 +186,9 @@ class KafkaCluster:
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": 0,
             "broker.session.timeout.ms": 3000,
-            "broker.heartbeat.interval.ms": 500,
+            # What is idle shall cost little: clusters of tests run beside other tests.
+            "broker.heartbeat.interval.ms": 1000,
+            "metadata.max.idle.interval.ms": 0,
             "log.retention.ms": -1,
         } | self._settings
         return "".join(f"{name}={value}\n" for name, value in settings.items())
