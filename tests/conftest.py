@@ -76,10 +76,11 @@ def _not_tested(terminalreporter: pytest.TerminalReporter) -> list[str]:
     if NO_KAFKA is not None:
         return [f"No test ran on real brokers. {NO_KAFKA}"]
     lines = []
+    reasons = {report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())}
     if fetch_kafka.takes_jvm_sink() and (problem := fetch_kafka.missing_jvm_sink()) is not None:
         lines.append(f"This sink was compared with no other. {problem}")
-    reasons = {report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())}
-    return lines + sorted(reasons - {f"Skipped: {line}" for line in lines})
+        reasons.discard(f"Skipped: {problem}")
+    return lines + sorted(reasons)
 
 
 @pytest.fixture(scope="session")
