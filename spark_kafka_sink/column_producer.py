@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 
 import pyarrow as pa
 
@@ -81,34 +80,47 @@ class ColumnProducer:
         self._checks.before_append()
         if not record_batch.num_rows:
             return
+        try:
+            rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)
+            sizes = record_sizes(rows.columns)
+            self._check_sizes(rows, sizes)
+            deadline = self._waits.deadline()
+            check = self._checks.raise_if_unusable
+            topics = self._waits.topics(rows.topics, deadline, check)
+            topics = self._check_partitions(rows, topics, deadline)
+            if self._partitioner is not None and not built_in_partitioner:
+                prefix = self._config.option_prefix
+                rows = with_partitions(rows, record_batch, topics, self._partitioner, prefix)
+            self._drain_rows()
+        except KafkaException as error:
+            self._thread.refused(record_batch.num_rows, error)
+            raise
+        # A transaction that takes a part has to learn of it if the rest does not come.
+        with self._thread.appending():
+            self._append_slices(rows, sizes, topics, deadline, on_failure)
+
+    def _append_slices(
+        self,
+        rows: Rows,
+        sizes: Int64s,
+        topics: list[TopicMetadata],
+        deadline: float,
+        on_failure: OnFailure | None,
+    ) -> None:
         start = 0
-        with ExitStack() as under_way:
-            try:
-                rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)
-                sizes = record_sizes(rows.columns)
-                self._check_sizes(rows, sizes)
+        try:
+            for end in slice_ends(sizes, self._config.buffer_memory):
+                owner = None if on_failure is None else SliceOwner(start, on_failure)
+                part = rows.slice(start, end)
+                self._append_slice(part, sizes[start:end], topics, deadline, owner)
+                start = end
+                # Every slice is a send of its own, which may wait for memory as long as any.
                 deadline = self._waits.deadline()
-                check = self._checks.raise_if_unusable
-                topics = self._waits.topics(rows.topics, deadline, check)
-                topics = self._check_partitions(rows, topics, deadline)
-                if self._partitioner is not None and not built_in_partitioner:
-                    prefix = self._config.option_prefix
-                    rows = with_partitions(rows, record_batch, topics, self._partitioner, prefix)
-                self._drain_rows()
-                # A transaction that takes a part has to learn of it if the rest does not come.
-                under_way.enter_context(self._thread.appending())
-                for end in slice_ends(sizes, self._config.buffer_memory):
-                    owner = None if on_failure is None else SliceOwner(start, on_failure)
-                    part = rows.slice(start, end)
-                    self._append_slice(part, sizes[start:end], topics, deadline, owner)
-                    start = end
-                    # Every slice is a send of its own, which may wait for memory as long as any.
-                    deadline = self._waits.deadline()
-            except KafkaException as error:
-                self._thread.refused(record_batch.num_rows - start, error)
-                if start:
-                    self._spoil_transaction(start, record_batch.num_rows, error)
-                raise
+        except KafkaException as error:
+            self._thread.refused(len(sizes) - start, error)
+            if start:
+                self._spoil_transaction(start, len(sizes), error)
+            raise
 
     def _spoil_transaction(self, appended: int, rows: int, error: KafkaException) -> None:
         """Have the transaction aborted that has a part of an Arrow batch."""
