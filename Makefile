@@ -80,11 +80,9 @@ python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { echo "Python 3.11 or newer is missing: install it, or name one with 'make PYTHON=/path/to/python3'." >&2; exit 1; }
 
 # The wheel is installed, not the checkout: Spark finds data sources among installed modules only.
-# What there is of it goes first, since pip keeps what has the same version.
 $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,$(VENV))
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
-	@$(BIN)/pip uninstall --quiet --yes spark-kafka-sink 2> /dev/null
 	@$(BIN)/pip install --quiet --disable-pip-version-check ".[$*]"
 	@touch $@
 
@@ -100,6 +98,5 @@ $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 .venv-bench/.bench: $(SOURCES) | python
 	$(call make_environment,.venv-bench)
 	@echo "installing spark-kafka-sink[bench] into .venv-bench …"
-	@.venv-bench/bin/pip uninstall --quiet --yes spark-kafka-sink 2> /dev/null
 	@.venv-bench/bin/pip install --quiet --disable-pip-version-check ".[bench]"
 	@touch $@
