@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 from support.kafka_cluster import KafkaCluster
-from support.processes import dying_with_parent, marked_processes
+from support.processes import hear, listened_to, marked_processes, press_ctrl_c
 
 from .conftest import ROOT, TIMEOUT_S
 
@@ -141,30 +141,11 @@ def test_the_demo_streams_to_a_broker_of_the_users_and_says_how_to_delete_what_s
 def test_ctrl_c_in_the_middle_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     mark = f"DEMO_TEST={uuid.uuid4().hex}"
     name, value = mark.split("=")
-    with subprocess.Popen(
-        dying_with_parent([sys.executable, "jobs/demo.py"]),
-        cwd=ROOT,
-        env=os.environ | {name: value, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as demo:
-        assert demo.stdout is not None
-        try:
-            before = []
-            for text in demo.stdout:
-                before.append(text)
-                if text.startswith("writing: "):
-                    break
-            else:
-                pytest.fail(f"the demo ended before it wrote:\n{''.join(before)}")
-            running = " ".join(marked_processes(mark))
-            os.killpg(demo.pid, signal.SIGINT)
-            said, _ = demo.communicate(timeout=TIMEOUT_S)
-        finally:
-            if demo.poll() is None:
-                os.killpg(demo.pid, signal.SIGKILL)
+    env = os.environ | {name: value, "TMPDIR": str(tmp_path)}
+    with listened_to([sys.executable, "jobs/demo.py"], cwd=ROOT, env=env) as demo:
+        hear(demo, "writing: ")
+        running = " ".join(marked_processes(mark))
+        said = press_ctrl_c(demo, TIMEOUT_S)
     left = marked_processes(mark)
     files = list(tmp_path.iterdir())
     for part in ("tansu", "SparkSubmit", "jobs/produce.py", "pyspark.daemon"):

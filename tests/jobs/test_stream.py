@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from support.kafka_cluster import KafkaCluster
-from support.processes import dying_with_parent
+from support.processes import hear, listened_to, press_ctrl_c
 from support.readers import create_topic, read_with_confluent
 
 from .conftest import ROOT, TIMEOUT_S, Ended, RunMany, command
@@ -62,7 +59,7 @@ def runs(
     for mode, folder in folders.items():
         stream[mode] += ["--checkpoint", str(folder / "checkpoint")]
     running = [*command("jobs/stream.py", *stream["foreachBatch"]), "--interval", "0 seconds"]
-    with started(running) as process:
+    with listened_to(running, cwd=ROOT) as process:
         ended = run_many([["stream.py", *stream["writeStream"]]])[0]
         assert ended.code == 0, ended.output
         first = {"writeStream": ended.output, "foreachBatch": interrupt(process, after=2)}
@@ -110,35 +107,8 @@ def test_ctrl_c_ends_a_stream_without_a_stack_trace(runs: dict[str, Runs]) -> No
     assert "py4j" not in runs["foreachBatch"].first
 
 
-@contextlib.contextmanager
-def started(line: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Start a stream in a process group of its own."""
-    with subprocess.Popen(
-        dying_with_parent(line),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-
-
 def interrupt(process: subprocess.Popen[str], after: int) -> str:
     """Wait for some micro-batches, press Ctrl-C, and give all that the stream said."""
-    assert process.stdout is not None
-    said = ""
-    for text in process.stdout:
-        said += text
-        if text.startswith(f"micro-batch {after - 1}:"):
-            break
-    else:
-        pytest.fail(f"the stream ended too early:\n{said}")
-    os.killpg(process.pid, signal.SIGINT)
-    rest, _ = process.communicate(timeout=TIMEOUT_S)
+    said = hear(process, f"micro-batch {after - 1}:") + press_ctrl_c(process, TIMEOUT_S)
     assert process.returncode == 128 + signal.SIGINT
-    return said + rest
+    return said

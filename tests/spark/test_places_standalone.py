@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -125,9 +125,21 @@ def recipe_of(heading: str) -> str:
 
 
 def run_recipe(
-    recipe: str, replaced: dict[str, str], folder: Path
+    recipe: str,
+    common: list[str],
+    job: list[str],
+    folder: Path,
+    more: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run commands of the docs with ours in place of what they have as examples."""
+    """Run commands of the docs with ours in place of what they have as examples.
+
+    common, job: as `job_arguments` gives them. more: what else is replaced, and by what.
+    """
+    replaced = {
+        **(more or {}),
+        "--master spark://host:7077": shlex.join(common),
+        " job.py": f" {shlex.join(job)}",
+    }
     for example, ours in replaced.items():
         assert recipe.count(example) == 1, f"{example!r} is not once in {recipe}"
         recipe = recipe.replace(example, ours)
@@ -160,13 +172,11 @@ def test_pip_on_the_workers(
     common, job = job_arguments(master, kafka, topic, tmp_path, "installed")
     python = tmp_path / "spark-python"
     subprocess.run([sys.executable, "-m", "venv", python], check=True)
-    replaced = {
+    pythons = {
         "/opt/spark-python/bin/pip": f"{python}/bin/pip",
         "/opt/spark-python/bin/python": f"{python}/bin/python",
-        "--master spark://host:7077": shlex.join(common),
-        "job.py": shlex.join(job),
     }
-    done = run_recipe(recipe_of("pip on the workers"), replaced, clone)
+    done = run_recipe(recipe_of("pip on the workers"), common, job, clone, pythons)
     check_job(done, kafka, topic, tmp_path)
     assert str(python) in done.stdout
 
@@ -178,11 +188,7 @@ def test_the_sink_shipped_by_py_files(
     common, job = job_arguments(master, kafka, topic, tmp_path, "source")
     common += ["--conf", f"spark.pyspark.python={bare_python}"]
     (tmp_path / "spark_kafka_sink").symlink_to(Path(spark_kafka_sink.__file__).parent)
-    replaced = {
-        "--master spark://host:7077": shlex.join(common),
-        " job.py": " " + shlex.join(job),
-    }
-    done = run_recipe(recipe_of("--py-files"), replaced, tmp_path)
+    done = run_recipe(recipe_of("--py-files"), common, job, tmp_path)
     check_job(done, kafka, topic, tmp_path)
 
 
@@ -221,8 +227,7 @@ def test_a_packed_environment(
     # The environment is made as venv-pack makes it; all that follows is done as it is written.
     assert packing.endswith("venv-pack -p environment -o environment.tar.gz\n")
     environments.archive_of_an_environment(tmp_path / "environment.tar.gz")
-    replaced = {"--master spark://host:7077": shlex.join(common), "job.py": shlex.join(job)}
-    done = run_recipe(f"mkdir {running}", replaced, tmp_path)
+    done = run_recipe(f"mkdir {running}", common, job, tmp_path)
     check_job(done, kafka, topic, tmp_path)
     (driver,) = re.findall(r"^driver (.*)$", done.stdout, re.MULTILINE)
     assert driver == str(tmp_path / "run" / "environment" / "bin" / "python")
@@ -235,12 +240,8 @@ def test_an_environment_that_venv_pack_packed(
 ) -> None:
     topic = new_topic(PARTITIONS)
     common, job = job_arguments(master, kafka, topic, tmp_path)
-    replaced = {
-        "python -m venv": f"{sys.executable} -m venv",
-        "--master spark://host:7077": shlex.join(common),
-        "job.py": shlex.join(job),
-    }
-    done = run_recipe(recipe_of("--archives"), replaced, clone)
+    python = {"python -m venv": f"{sys.executable} -m venv"}
+    done = run_recipe(recipe_of("--archives"), common, job, clone, python)
     check_job(done, kafka, topic, tmp_path)
 
 

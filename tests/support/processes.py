@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 # Has the kernel end the program when we die, and becomes the program. A preexec_fn would do so with
 # less, but runs Python in a fork of this process, where the other threads' objects are finalized:
@@ -65,6 +67,45 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+@contextlib.contextmanager
+def listened_to(
+    command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a command in a session of its own whose output is read here; both end with the block."""
+    with subprocess.Popen(
+        dying_with_parent(command),
+        cwd=cwd,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def hear(process: subprocess.Popen[str], beginning: str) -> str:
+    """Give what a process says up to the first line that begins so; it has to come."""
+    assert process.stdout is not None
+    said = ""
+    for text in process.stdout:
+        said += text
+        if text.startswith(beginning):
+            return said
+    pytest.fail(f"this was all that was said, and no line that begins with {beginning!r}:\n{said}")
+
+
+def press_ctrl_c(process: subprocess.Popen[str], timeout_s: float) -> str:
+    """Interrupt a process and its session as a terminal does; give what it says up to its end."""
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=timeout_s)
+    return said
 
 
 def marked_processes(mark: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
@@ -109,21 +109,24 @@ def leader_of(bootstrap: str, topic: str, partition: int = 0) -> int:
 
 def wait_for_leader_but(before: int, bootstrap: str, topic: str) -> None:
     """Wait until another node leads the first partition of a topic, as a broker tells it."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while leader_of(bootstrap, topic) == before:
-        if time.monotonic() > deadline:
-            message = f"{topic} is still led by node {before}"
-            raise TimeoutError(message)
+    _wait(lambda: leader_of(bootstrap, topic) != before, f"{topic} is still led by node {before}")
 
 
 def wait_for_replicas(bootstrap: str, topic: str, count: int = 3) -> None:
     """Wait until every partition of a topic has so many replicas in sync."""
+
+    def are_in_sync() -> bool:
+        found = partitions_of(bootstrap, topic)
+        return all(len(partition.isrs) >= count for partition in found.values())
+
+    _wait(are_in_sync, f"{topic} has not {count} replicas in sync everywhere")
+
+
+def _wait(is_so: Callable[[], bool], message: str) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
-        found = partitions_of(bootstrap, topic)
-        if all(len(partition.isrs) >= count for partition in found.values()):
+        if is_so():
             return
-    message = f"{topic} has not {count} replicas in sync everywhere"
     raise TimeoutError(message)
 
 
