@@ -46,6 +46,7 @@ test: java $(VENV)/.test  ## lint and the suite but for what is marked long, on 
 # What make test begins with waits for different things: disk, network, JVMs.
 kafka: $(VENV)/.test
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
+	@PYTHONPATH=tests $(BIN)/python -m support.compiled_spark
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.class_archives
 
 test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
@@ -92,6 +93,7 @@ $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,.venv-parity)
 	@echo "installing the Spark of Spark's own sink into .venv-parity …"
 	@PYTHONPATH=tests $(BIN)/python -m support.parity_environment .venv-parity
+	@PYTHONPATH=tests .venv-parity/bin/python -m support.compiled_spark
 	@touch $@
 
 # The benchmark has an environment of its own: Spark's own sink is not published for every Spark.

@@ -68,5 +68,5 @@ def archive_of_an_environment(path: Path) -> Path:
 
 
 def _without_tests(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    skipped = ("/tests", "/include/", "__pycache__")
+    skipped = ("/tests", "/include/")
     return None if any(part in info.name for part in skipped) else info

@@ -67,6 +67,7 @@ def environment(spark: str, version: str, python: Path) -> Path:
     if not made_of.exists() or made_of.read_text() != digest:
         _run(python, "-m", "venv", "--clear", folder)
         _pip(folder, f"{ROOT}[test]", f"pyspark[connect]=={spark}.*")
+        _run(folder / "bin" / "python", "-m", "support.compiled_spark")
         made_of.write_text(digest)
     return folder
 

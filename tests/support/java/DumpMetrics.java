@@ -24,7 +24,7 @@ public class DumpMetrics {
             // The last metric that a connection registers.
             while (producer.metrics().keySet().stream().noneMatch(
                     n -> n.name().equals("request-latency-max") && n.tags().containsKey("node-id")))
-                Thread.onSpinWait();
+                Thread.sleep(10);
             for (MetricName n : producer.metrics().keySet())
                 lines.add(String.join("|", n.group(), n.name(),
                     String.join(",", new TreeSet<>(n.tags().keySet())), n.description()));

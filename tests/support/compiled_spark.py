@@ -1,0 +1,49 @@
+"""Spark's Python in bytecode: Spark has its workers import it from a zip that holds source alone.
+
+Python keeps no bytecode of what it reads from a zip, so that each daemon and many a worker compiles
+what it imports of it, for most of the time that it takes to start. Run as a script it gives the
+bytecode of each module a place in the zips of this environment, beside the source.
+"""
+
+from __future__ import annotations
+
+import py_compile
+import sysconfig
+import tempfile
+import zipfile
+from pathlib import Path
+
+
+def compile_archives(folder: Path) -> None:
+    """Add the bytecode to the zips of a folder that have none yet."""
+    for archive in sorted(folder.glob("*.zip")):
+        with zipfile.ZipFile(archive) as source:
+            names = source.namelist()
+        if not any(name.endswith(".pyc") for name in names):
+            print(f"compiling {archive.name} …", flush=True)
+            _compile(archive)
+
+
+def _compile(archive: Path) -> None:
+    partial = archive.with_suffix(".partial")
+    with (
+        zipfile.ZipFile(archive) as source,
+        zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as target,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        module, code = Path(folder, "module.py"), Path(folder, "module.pyc")
+        for entry in source.infolist():
+            name, text = entry.filename, source.read(entry)
+            target.writestr(entry, text)
+            if name.endswith(".py"):
+                module.write_bytes(text)
+                # What is beside it in the zip is its source, whatever the zip says of its age.
+                mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+                place = f"{archive}/{name}"
+                py_compile.compile(str(module), str(code), place, invalidation_mode=mode)
+                target.write(code, f"{name}c")
+    partial.rename(archive)
+
+
+if __name__ == "__main__":
+    compile_archives(Path(sysconfig.get_path("purelib")) / "pyspark" / "python" / "lib")
