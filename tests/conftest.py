@@ -49,16 +49,28 @@ NO_KAFKA = fetch_kafka.missing()
 
 
 # Where several processes share the tests, what takes long and what waits comes first.
-_FIRST = ("jobs", "spark", "parity", "integration", "simulation", "benchmarks")
+_FIRST = (
+    "jobs",
+    "spark",
+    "parity",
+    "integration/test_main_path.py",
+    "integration/test_cluster_faults.py",
+    "integration/test_transactions.py",
+    "integration/test_topic_reader.py",
+    "integration",
+    "simulation",
+    "benchmarks",
+)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order tests by folder, so that none begins a minute's work when the others are through."""
-    folders = [Path(__file__).parent / name for name in _FIRST]
+    """Order tests by place, so that none begins a minute's work when the others are through."""
+    first = [Path(__file__).parent / name for name in _FIRST]
 
     def place(item: pytest.Item) -> int:
-        return next((i for i, each in enumerate(folders) if each in item.path.parents), len(_FIRST))
+        around = {item.path, *item.path.parents}
+        return next((number for number, each in enumerate(first) if each in around), len(first))
 
     items.sort(key=place)
 
@@ -91,13 +103,14 @@ def scratch() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cluster(
+def running_cluster(
     version: str,
     folder: Path,
     nodes: int,
     proxies: Mapping[int, FaultProxy] | None = None,
     settings: dict[str, str] | None = None,
 ) -> Iterator[KafkaCluster]:
+    """Run a cluster for a fixture; skip, or fail where it is required, if there is no Kafka."""
     if NO_KAFKA is not None:
         if os.environ.get("REQUIRE_KAFKA") == "1":
             pytest.fail(NO_KAFKA)
@@ -124,20 +137,20 @@ def proxies() -> Iterator[dict[int, FaultProxy]]:
 @pytest.fixture(scope="session")
 def kafka(scratch: Path, proxies: dict[int, FaultProxy]) -> Iterator[KafkaCluster]:
     """Three nodes of the newest Kafka."""
-    yield from _cluster(fetch_kafka.NEWEST, scratch / "kafka", nodes=3, proxies=proxies)
+    yield from running_cluster(fetch_kafka.NEWEST, scratch / "kafka", nodes=3, proxies=proxies)
 
 
 @pytest.fixture(scope="session")
 def old_kafka(scratch: Path) -> Iterator[KafkaCluster]:
     """One node of the last Kafka 3."""
-    yield from _cluster(fetch_kafka.OLD, scratch / "old-kafka", nodes=1)
+    yield from running_cluster(fetch_kafka.OLD, scratch / "old-kafka", nodes=1)
 
 
 @pytest.fixture(scope="session")
 def proxied_kafka(scratch: Path) -> Iterator[tuple[KafkaCluster, FaultProxy]]:
     """One node of the newest Kafka and its proxy."""
     with FaultProxy() as proxy:
-        for cluster in _cluster(fetch_kafka.NEWEST, scratch / "proxied", 1, {1: proxy}):
+        for cluster in running_cluster(fetch_kafka.NEWEST, scratch / "proxied", 1, {1: proxy}):
             yield cluster, proxy
 
 
@@ -153,7 +166,7 @@ def guarded_kafka(scratch: Path) -> Iterator[KafkaCluster]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
     }
-    yield from _cluster(fetch_kafka.NEWEST, scratch / "guarded", 1, settings=settings)
+    yield from running_cluster(fetch_kafka.NEWEST, scratch / "guarded", 1, settings=settings)
 
 
 NewTopic = Callable[..., str]

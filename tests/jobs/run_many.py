@@ -2,7 +2,7 @@
 
 It connects to a port of loopback; every line is a JSON list [job, argument, …], and is answered by
 a line [exit code, output]. The jobs share one Spark session, where by themselves each starts and
-stops its own.
+stops its own; ["sql", statement] has that session do a statement, for jobs to find what it made.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ def shared_session(name: str, **settings: str) -> Iterator[SparkSession]:
 
 def run(job: str, *arguments: str) -> tuple[int, str]:
     """Run a job as its script does; give its exit code and what it said."""
+    if job == "sql":
+        SparkSession.builder.getOrCreate().sql(*arguments)
+        return 0, ""
     main = importlib.import_module(job.removesuffix(".py")).main
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

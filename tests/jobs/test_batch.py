@@ -136,7 +136,8 @@ def _other_jobs(folder: Path, sources: dict[str, Path], bootstrap: str) -> dict[
     file_report = ["--option", f"reportPath={folder / 'config-file.json'}"]
     parquet = ["--source", str(sources["parquet"])]
     there = ["--bootstrap", bootstrap, "--topic", "table"]
-    table = ["--source", f"parquet.`{sources['parquet']}`", "--format", "table", *there]
+    create_table = f"CREATE TABLE people USING parquet LOCATION '{sources['parquet']}'"
+    table = ["--source", "people", "--format", "table", *there]
     any_case = ["--option", "TOPIC=any-case", "--option", "Compression.TYPE=zstd"]
     any_case += ["--option", "ACKS=1", "--option", f"reportpath=file:{folder / 'any-case.json'}"]
     malformed = folder / "malformed.properties"
@@ -147,6 +148,7 @@ def _other_jobs(folder: Path, sources: dict[str, Path], bootstrap: str) -> dict[
         "config line": ["produce.py", *text, "--config", str(config), *line_wins, *report],
         "config file": ["produce.py", *text, "--config", str(config), *file_report],
         "config verify": ["verify.py", *text, "--config", str(config)],
+        "create table": ["sql", create_table],
         "table": ["produce.py", *table, "--value", "nested"],
         "table verify": ["verify.py", *table, "--value", "nested"],
         "any case": ["produce.py", *text, "--config", str(config), *any_case],

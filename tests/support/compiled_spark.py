@@ -10,6 +10,7 @@ from __future__ import annotations
 import py_compile
 import sysconfig
 import tempfile
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def _compile(archive: Path) -> None:
         zipfile.ZipFile(archive) as source,
         zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as target,
         tempfile.TemporaryDirectory() as folder,
+        warnings.catch_warnings(action="ignore"),  # they are for who writes Spark
     ):
         module, code = Path(folder, "module.py"), Path(folder, "module.pyc")
         for entry in source.infolist():

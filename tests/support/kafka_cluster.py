@@ -189,6 +189,9 @@ class KafkaCluster:
             # What is idle shall cost little: clusters of tests run beside other tests.
             "broker.heartbeat.interval.ms": 1000,
             "metadata.max.idle.interval.ms": 0,
+            "replica.fetch.wait.max.ms": 2000,
+            "num.network.threads": 1,
+            "num.io.threads": 2,
             "log.retention.ms": -1,
         } | self._settings
         return "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -1,7 +1,8 @@
-"""Makes of a bare virtual environment the one of tests/parity: this one, with another Spark.
+"""Makes of the bare virtual environment that runs it the one of tests/parity.
 
 The Spark that Spark's own Kafka sink is published for is all that is installed; everything else is
-found where it is, behind it on the path.
+found in the tests' environment, whose folder is named, behind it on the path. It may be made at the
+same time.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ from support.fetch_kafka import JVM_SINK_SPARK
 
 
 def main() -> int:
-    """Fill the environment that is named; give pip's exit code."""
-    (environment,) = sys.argv[1:]
-    command = [sys.executable, "-m", "pip", "--python", environment, "install", "--quiet"]
-    command += ["--disable-pip-version-check", f"pyspark=={JVM_SINK_SPARK}"]
-    code = subprocess.run(command, check=False).returncode
+    """Fill the environment; give pip's exit code."""
+    (tests,) = sys.argv[1:]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    code = subprocess.run([*command, f"pyspark=={JVM_SINK_SPARK}"], check=False).returncode
     if code == 0:
-        (packages,) = Path(environment).glob("lib/python3.*/site-packages")
-        (packages / "tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+        behind = sysconfig.get_path("purelib", vars={"base": str(Path(tests).resolve())})
+        Path(sysconfig.get_path("purelib"), "tests.pth").write_text(f"{behind}\n")
     return code
 
 
