@@ -39,7 +39,7 @@ demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOO
 test: java  ## lint and the suite but for what is marked long, on real brokers, and Spark's own sink by the same tests
 	@$(MAKE) --no-print-directory --jobs 2 $(VENV)/.test .venv-parity/.parity
 	@$(MAKE) --no-print-directory --jobs 2 check kafka
-	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -n 2 -m "(kafka or spark) and not long" --ignore tests/parity --durations 15 $(ARGS)
+	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -n 2 -m "(kafka or spark) and not long" --durations 15 tests/jobs tests/spark tests/integration $(ARGS)
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -n 2 -m "not kafka and not spark and not long" --ignore tests/parity --durations 5 $(ARGS)
 	@$(JAVA_PATH) .venv-parity/bin/python -P -m pytest $(PARALLEL) -n 2 --durations 5 tests/parity
 	@echo "Not tested here: what is marked long, which make test-matrix runs, and what make soak and make test-faults do."

@@ -39,7 +39,8 @@ def shared_session(name: str, **settings: str) -> Iterator[SparkSession]:
 def run(job: str, *arguments: str) -> tuple[int, str]:
     """Run a job as its script does; give its exit code and what it said."""
     if job == "sql":
-        SparkSession.builder.getOrCreate().sql(*arguments)
+        for statement in arguments:
+            SparkSession.builder.getOrCreate().sql(statement)
         return 0, ""
     main = importlib.import_module(job.removesuffix(".py")).main
     said = io.StringIO()

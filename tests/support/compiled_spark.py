@@ -2,7 +2,8 @@
 
 Python keeps no bytecode of what it reads from a zip, so that each daemon and many a worker compiles
 what it imports of it, for most of the time that it takes to start. Run as a script it gives the
-bytecode of each module a place in the zips of this environment, beside the source.
+bytecode of each module but Spark's own tests a place in the zips of this environment, beside the
+source.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _compile(archive: Path) -> None:
         for entry in source.infolist():
             name, text = entry.filename, source.read(entry)
             target.writestr(entry, text)
-            if name.endswith(".py"):
+            if name.endswith(".py") and "/tests/" not in name:
                 module.write_bytes(text)
                 # What is beside it in the zip is its source, whatever the zip says of its age.
                 mode = py_compile.PycInvalidationMode.UNCHECKED_HASH

@@ -66,7 +66,6 @@ def test_the_guide_to_migrating_has_the_options_of_today() -> None:
     )
 
 
-@pytest.mark.kafka
 def test_the_defaults_that_the_guide_gives_for_the_older_client_are_its_own() -> None:
     old, new = (
         dict(line.split("\t") for line in run_java("ProducerConfigs", version=each).splitlines())

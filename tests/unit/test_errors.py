@@ -74,7 +74,6 @@ def java_errors() -> dict[int, _JavaError]:
     return found
 
 
-@pytest.mark.kafka
 def test_the_table_is_that_of_the_java_client(java_errors: dict[int, _JavaError]) -> None:
     theirs = {code: error.row for code, error in java_errors.items()}
     assert ERROR_CODES.keys() - theirs.keys() == set()
@@ -82,7 +81,6 @@ def test_the_table_is_that_of_the_java_client(java_errors: dict[int, _JavaError]
     assert theirs == ERROR_CODES
 
 
-@pytest.mark.kafka
 def test_exceptions_of_codes_have_the_java_client_s_names(
     java_errors: dict[int, _JavaError],
 ) -> None:
@@ -93,7 +91,6 @@ def test_exceptions_of_codes_have_the_java_client_s_names(
             assert (code, ours.__name__) == (code, error.classes[0])
 
 
-@pytest.mark.kafka
 def test_exceptions_can_be_caught_by_the_same_base_classes_as_in_java(
     java_errors: dict[int, _JavaError],
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from support import metrics_table
 from support.jvm import run_java
 from support.metrics_table import ABSENT, groups
@@ -13,7 +12,6 @@ def ours() -> set[tuple[str, str, str]]:
     return {(g.name, t.name, ",".join(g.tags)) for g in groups() for t in g.templates}
 
 
-@pytest.mark.kafka
 def test_every_metric_of_the_java_producer_is_there_or_is_said_to_be_absent() -> None:
     rows = [line.split("|", 3) for line in run_java("DumpMetrics").splitlines()]
     java = {(group, name, tags) for group, name, tags, _ in rows}

@@ -105,7 +105,6 @@ def _script(rng: random.Random) -> tuple[int, int, int, list[tuple[int, float]]]
     return num_samples, window_ms, now + rng.choice(steps), recorded
 
 
-@pytest.mark.kafka
 def test_java_s_statistics_say_the_same_of_the_same_values(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     rng = random.Random(seed)

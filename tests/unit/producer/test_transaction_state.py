@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from support.jvm import run_java
 from support.transaction_diagram import DOCUMENT, diagram, diagram_of_document
 
@@ -14,7 +13,6 @@ _JAVA_NAMES = {"COMMITTING_TRANSACTION": "COMMITTING", "ABORTING_TRANSACTION": "
 _NOT_OURS = {("READY", "UNINITIALIZED")}
 
 
-@pytest.mark.kafka
 def test_the_table_is_that_of_the_java_client() -> None:
     lines = run_java("DumpTransitions").splitlines()
     theirs = {tuple(_JAVA_NAMES.get(name, name) for name in line.split()) for line in lines}

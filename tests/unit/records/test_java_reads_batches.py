@@ -7,7 +7,6 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
 from support.jvm import run_java
 from support.record_batches import NO_PRODUCER, Producer, Row, columns_of, records_of
 
@@ -109,7 +108,6 @@ def _cases() -> list[Case]:
     return cases
 
 
-@pytest.mark.kafka
 def test_java_reads_every_batch_and_would_write_the_same_bytes(tmp_path: Path) -> None:
     cases = _cases()
     stored = tmp_path / "batches"

@@ -141,7 +141,6 @@ def _random_rows(rng: random.Random) -> list[Row]:
     return [Row(some(), some(), (), rng.randrange(2**62)) for _ in range(count)]
 
 
-@pytest.mark.kafka
 def test_java_reads_every_message_set(tmp_path: Path) -> None:
     rng = random.Random(3)
     cases = [

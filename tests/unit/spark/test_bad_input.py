@@ -114,7 +114,6 @@ def test_what_can_only_be_off_is_refused_if_it_is_on(name: str) -> None:
     assert is_sentence_about(said, f"kafka.{name} is 'true': expected false, since ")
 
 
-@pytest.mark.kafka
 def test_every_option_of_java_s_consumers_is_ignored_and_reaches_no_producer() -> None:
     names = {
         name
