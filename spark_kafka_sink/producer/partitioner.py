@@ -71,13 +71,14 @@ class StickyPartitioner:
         # A row belongs to the stretch in which it begins: the row that fills one still goes there.
         ends = np.cumsum(sizes) + self._bytes
         stretch = (ends - sizes) // max(1, load.batch_bytes)
-        last = int(stretch[-1])
+        self._bytes = int(ends[-1]) - int(stretch[-1]) * max(1, load.batch_bytes)
+        # Where batches are smaller than rows, none begins in most stretches: those are passed over.
+        change = np.cumsum(np.diff(stretch, prepend=0) > 0)
         chosen = [self._partition]
-        for _ in range(last):
+        for _ in range(int(change[-1])):
             self._partition = self._pick(load.available, limits)
             chosen.append(self._partition)
-        self._bytes = int(ends[-1]) - last * max(1, load.batch_bytes)
-        assigned: Int64s = np.array(chosen, np.int64)[stretch]
+        assigned: Int64s = np.array(chosen, np.int64)[change]
         return assigned
 
     def _pick(self, available: Sequence[int], limits: Callable[[], Int64s | None]) -> int:

@@ -3,8 +3,7 @@
 The records section of a batch is, for each record, a few bytes of varints, the key, more varints,
 the value, and so on. A `PiecePool` puts all those bytes side by side as the elements of ONE Arrow
 binary array; ``take`` with the right indices then interleaves them *and* sorts the rows by
-partition in the same pass, in C. For 100-byte values it takes 100 to 120 ns a record, where sorting
-by ``take`` and then interleaving with ``binary_join_element_wise`` took 140 to 175 ns.
+partition in the same pass, in C.
 """
 
 from __future__ import annotations
