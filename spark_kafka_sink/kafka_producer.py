@@ -390,5 +390,5 @@ class KafkaProducer:
 
 def _warn_unclosed(client_id: str, thread: ProducerThread, pid: int) -> None:
     if os.getpid() == pid:
+        thread.leave()
         warnings.warn(f"unclosed KafkaProducer {client_id}", ResourceWarning, stacklevel=2)
-        thread.stop()

@@ -267,6 +267,14 @@ class ProducerThread:
         if not self.is_current:
             self._thread.join()
 
+    def leave(self) -> None:
+        """Have the thread end some time, without the lock: for a finalizer.
+
+        Garbage is collected in any thread at any moment, in this one also while it has the lock.
+        """
+        self._stopping = True
+        self._client.wakeup()
+
     @property
     def is_current(self) -> bool:
         """Whether the caller runs in the I/O thread, as callbacks do."""

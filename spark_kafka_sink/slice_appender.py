@@ -36,7 +36,9 @@ class SliceAppender:
 
     def __init__(self, thread: ProducerThread, config: ProducerConfig) -> None:
         self._thread = thread
-        self._adaptive = config.partitioner_adaptive_partitioning_enable
+        # Of the built-in partitioner alone, as in the Java client.
+        is_built_in = config.partitioner_class is None
+        self._adaptive = is_built_in and config.partitioner_adaptive_partitioning_enable
         self._partitioner = Partitioner(
             Random(),  # noqa: S311 - no secrets
             config.partitioner_class,

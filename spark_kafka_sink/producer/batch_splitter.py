@@ -6,7 +6,7 @@ place of the whole.
 
 from __future__ import annotations
 
-from spark_kafka_sink.producer.producer_batch import ProducerBatch, RetainedBuffer
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, RetainedBuffer, SplitOrigin
 from spark_kafka_sink.producer.record_spans import split_spans
 from spark_kafka_sink.records.batch import increment_sequence
 from spark_kafka_sink.records.decompression import decompress
@@ -17,8 +17,11 @@ def split(batch: ProducerBatch) -> list[ProducerBatch]:
     """Give two batches or more with the records of a packed batch of two records or more.
 
     They are sealed, and have its age, its attempts and, one after the other, its sequences. Whoever
-    waits for its records waits for theirs.
+    waits for its records waits for theirs. Where it may have been written, so may they.
     """
+    origin = batch.origin
+    if batch.maybe_written and not batch.is_in_doubt:
+        origin = SplitOrigin()
     section = decompress(batch.codec.id, batch.records, batch.records_bytes)
     # Half as large each, so that a record more or less does not decide whether it gets smaller.
     target = max(1, batch.records_bytes // 2)
@@ -37,6 +40,8 @@ def split(batch: ProducerBatch) -> list[ProducerBatch]:
         if batch.has_sequence:
             sequence = increment_sequence(batch.base_sequence, part.start)
             smaller.assign_sequence(batch.producer, sequence, transactional=batch.is_transactional)
+            smaller.origin = origin
+            smaller.maybe_written = smaller.is_in_doubt
         smaller.seal()
         parts.append(smaller)
     return parts

@@ -34,6 +34,10 @@ from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
 _WRITTEN: Final = (codes.NONE, codes.DUPLICATE_SEQUENCE_NUMBER)
+# Under a new number, what is there already would be there twice.
+_IN_DOUBT: Final = (
+    "it is a part of a batch that may have been written before the broker found that too large"
+)
 
 
 class BatchCompletion:
@@ -80,6 +84,9 @@ class BatchCompletion:
     ) -> None:
         """Complete a batch by a broker's answer."""
         if error_action(answer.error_code, Call.PRODUCE, self._kind) is Action.SUCCEED:
+            if answer.error_code == codes.NONE and batch.origin is not None:
+                # A broker takes no part of what it has: what this is a part of is not written.
+                batch.origin.maybe_written = False
             self.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
         else:
             self.failed(batch, answer.error_code, _reason(batch, answer), node_id, now, answer)
@@ -115,7 +122,10 @@ class BatchCompletion:
         if action is Action.SPLIT and batch.record_count > 1:
             self._split(batch)
             return
-        batch.maybe_written = not _is_not_written(code, answer)
+        is_refused = _is_not_written(code, answer)
+        if is_refused and batch.is_in_doubt:
+            reason = "; ".join(part for part in (reason, _IN_DOUBT) if part)
+        batch.maybe_written = batch.is_in_doubt or not is_refused
         if self._can_retry(batch, code, action, answer, now):
             # A newer leader than the one that was asked need not be waited for (KIP-951).
             moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
@@ -188,6 +198,8 @@ class BatchCompletion:
         now: float,
     ) -> bool:
         if batch.attempts >= self._retries or now >= batch.created_at + self._delivery_timeout_s:
+            return False
+        if batch.is_in_doubt and _is_not_written(code, answer):
             return False
         if action is Action.CHECK_SEQUENCE and self._sequences is not None:
             log_start = -1 if answer is None else answer.log_start_offset

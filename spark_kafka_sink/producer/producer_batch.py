@@ -62,6 +62,15 @@ class RetainedBuffer:
         self.holders = 0
 
 
+class SplitOrigin:
+    """What batches were split from: whether that may have been written. They share it."""
+
+    __slots__ = ("maybe_written",)
+
+    def __init__(self) -> None:
+        self.maybe_written = True
+
+
 class ProducerBatch:
     """Records for one partition. Times are seconds of the producer's clock."""
 
@@ -83,6 +92,7 @@ class ProducerBatch:
         "max_timestamp_ms",
         "maybe_written",
         "node_id",
+        "origin",
         "packed",
         "parts",
         "producer",
@@ -125,6 +135,8 @@ class ProducerBatch:
         self.base_sequence = NO_SEQUENCE
         # Whether an attempt under this sequence ended without a word on whether it was written.
         self.maybe_written = False
+        # What it is a part of, where that may have been written when it was split.
+        self.origin: SplitOrigin | None = None
         self.is_transactional = False
         self.base_offset = -1
         self.log_append_time_ms = -1
@@ -145,6 +157,11 @@ class ProducerBatch:
     def state(self) -> BatchState:
         """Where the batch is."""
         return self._state
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether what it is a part of may have been written, which no part of it has disproved."""
+        return self.origin is not None and self.origin.maybe_written
 
     @property
     def is_done(self) -> bool:
@@ -218,6 +235,7 @@ class ProducerBatch:
         self.producer = producer
         self.base_sequence = base_sequence
         self.maybe_written = False
+        self.origin = None
         self.is_transactional = transactional
         self._header = None
 

@@ -19,7 +19,8 @@ partitions follow as soon as they have nothing in flight.
 
 A batch that may have been written (its answer was lost) must not get another number: a broker would
 take it a second time. It is first sent again under the number it has. Either the broker knows it,
-or refuses it for the gap before it; then it is not written, nor is any batch after it.
+or refuses it for the gap before it; then it is not written, nor is any batch after it. If it was
+split since, a broker that has it refuses each part as it would for a gap: such a part is given up.
 
 The epochs of a transactional producer are its coordinator's: they come by `adopt` between two
 transactions, a gap ends the transaction, and only a broker that has forgotten the producer is given

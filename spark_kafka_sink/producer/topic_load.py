@@ -21,14 +21,14 @@ def topic_load(
 ) -> TopicLoad:
     """Give the partitions to spread rows over, and what each has waiting.
 
-    They are the ones with a leader that takes data; where no leader does, the ones with a leader;
-    where none has one, all. adaptive: whether queues weigh (KIP-794).
+    They are the ones with a leader; where none has one, all. adaptive: whether queues weigh, and
+    partitions whose leader takes no data are left out while others do (KIP-794).
     """
     with_leader = topic.available or list(range(len(topic.leaders)))
+    batch_bytes = accumulator.full_bytes(name)
+    if not adaptive:
+        return TopicLoad(available=with_leader, queue_lengths=None, batch_bytes=batch_bytes)
     quick = [p for p in with_leader if not latencies.is_slow(topic.leaders[p])]
     available = quick or with_leader
-    return TopicLoad(
-        available=available,
-        queue_lengths=accumulator.queue_lengths(name, available) if adaptive else None,
-        batch_bytes=accumulator.full_bytes(name),
-    )
+    queue_lengths = accumulator.queue_lengths(name, available)
+    return TopicLoad(available=available, queue_lengths=queue_lengths, batch_bytes=batch_bytes)

@@ -234,6 +234,7 @@ def test_a_producer_that_nobody_closes_warns_and_ends_its_thread(kafka: KafkaClu
     thread = producers[0]._thread._thread
     with pytest.warns(ResourceWarning, match="unclosed KafkaProducer forgotten"):
         producers.clear()
+    thread.join(60)
     assert not thread.is_alive()
 
 

@@ -8,7 +8,11 @@ from simulation.cluster import Cluster
 from simulation.network import SimulatedSelector
 from simulation.scenario import Scenario
 from simulation.scheduler import Scheduler, SimulationError
-from spark_kafka_sink.errors import KafkaException, RecordTooLargeException
+from spark_kafka_sink.errors import (
+    KafkaException,
+    OutOfOrderSequenceException,
+    RecordTooLargeException,
+)
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.deliveries import Deliveries
 from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
@@ -126,6 +130,8 @@ class Checker(Deliveries):
             return
         error = batch.error
         if isinstance(error, RecordTooLargeException) and self._scenario.shape.topic_bytes:
+            return
+        if isinstance(error, OutOfOrderSequenceException) and batch.is_in_doubt:
             return
         name = type(error).__name__
         self._require(isinstance(error, KafkaException), f"{batch!r} failed with {name}")

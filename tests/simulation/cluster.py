@@ -273,7 +273,7 @@ class Cluster(Controller):
             return PartitionProduceResponse(index=tp.partition, error_code=broker.transient_error)
         if acks == -1 and len(self.in_sync(broker, tp)) < self.shape.min_in_sync:
             return PartitionProduceResponse(index=tp.partition, error_code=NOT_ENOUGH_REPLICAS)
-        if self.shape.topic_bytes is not None and batch.size_bytes > self.shape.topic_bytes:
+        if self._is_too_large(batch):
             return PartitionProduceResponse(index=tp.partition, error_code=codes.MESSAGE_TOO_LARGE)
         log = broker.logs[tp]
         code = self._refusal_of_transaction(tp, batch, log)
@@ -291,6 +291,12 @@ class Cluster(Controller):
             base_offset=appended.base_offset,
             log_start_offset=log.log_start_offset,
         )
+
+    def _is_too_large(self, batch: Batch) -> bool:
+        limit = self.shape.topic_bytes
+        if limit is None or self.scheduler.now < self.shape.limited_from:
+            return False
+        return batch.size_bytes > limit
 
     def _refusal_of_transaction(self, tp: TopicPartition, batch: Batch, log: Replica) -> int:
         """Give why a batch cannot be part of its transaction, as its coordinator says."""

@@ -37,8 +37,8 @@ class Leadership(NamedTuple):
 class ClusterShape:
     """What does not change: brokers 1 to `brokers`, topics by name, and how brokers behave.
 
-    first_epoch: of the producer ids given out. topic_bytes: max.message.bytes, None for no limit.
-    transaction_version: 0 where nobody asks for transactions.
+    first_epoch: of the producer ids given out. topic_bytes: max.message.bytes, None for no limit;
+    limited_from: when somebody sets it. transaction_version: 0 where nobody asks for transactions.
     """
 
     brokers: int
@@ -50,6 +50,7 @@ class ClusterShape:
     rules: Rules
     hints: bool
     topic_bytes: int | None = None
+    limited_from: float = 0.0
     transaction_version: int = 0
 
 

@@ -107,8 +107,9 @@ class Scenario:
 def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
     """Draw a scenario. topic_bytes: the limit for the batches of every topic, else it is drawn."""
     random = Random(seed)
-    shape = replace(_shape(random), topic_bytes=topic_bytes or _topic_bytes(f"plain {seed}"))
+    shape = _shape(random)
     heal_at = random.choice([0.5, 2.0, 5.0, 12.0])
+    shape = _limited(shape, f"plain {seed}", heal_at, topic_bytes)
     configs = _configs(random, shape)
     storms = [random.uniform(0, heal_at) for _ in range(random.randint(1, 3))]
     appends = _appends(random, shape, storms, heal_at)
@@ -141,12 +142,8 @@ def transactional_scenario(seed: int, *, topic_bytes: int | None = None) -> Scen
         "delivery.timeout.ms": max(2000, drawn.configs["delivery.timeout.ms"]),
     }
     version = random.choice([1, 2])
-    shape = replace(
-        drawn.shape,
-        rules=Rules(),
-        topic_bytes=topic_bytes or _topic_bytes(f"transactions {seed}"),
-        transaction_version=version,
-    )
+    shape = replace(drawn.shape, rules=Rules(), transaction_version=version)
+    shape = _limited(shape, f"transactions {seed}", drawn.heal_at, topic_bytes)
     also = [
         Fault(random.uniform(0, drawn.heal_at), kind, 0.0, random.randrange(60))
         for kind in random.choices(TRANSACTION_FAULTS, k=random.choice([0, 0, 2, 5]))
@@ -169,14 +166,18 @@ def transactional_scenario(seed: int, *, topic_bytes: int | None = None) -> Scen
     )
 
 
-def _topic_bytes(name: str) -> int | None:
-    """Draw the limit of every topic, which a tenth of the scenarios have.
+def _limited(
+    shape: ClusterShape, name: str, heal_at: float, topic_bytes: int | None
+) -> ClusterShape:
+    """Draw the limit of every topic, which a tenth of the scenarios have, and since when.
 
     It has a source of its own, as all that was added later has: the seeds that there were before
     stay what they were.
     """
     random = Random(f"topic bytes of {name}")
-    return random.choice(TOPIC_BYTES) if random.random() < 0.1 else None
+    drawn = random.choice(TOPIC_BYTES) if random.random() < 0.1 else None
+    since = random.choice([0.0, random.uniform(0, heal_at)])
+    return replace(shape, topic_bytes=topic_bytes or drawn, limited_from=since)
 
 
 def _rebootstraps(seed: int, drawn: Scenario) -> list[Fault]:

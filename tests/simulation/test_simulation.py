@@ -180,3 +180,14 @@ def test_what_is_broken_is_found(broken: Callable[[], Iterator[None]], found: st
                 assert re.search(found, sentence)
                 return
     pytest.fail(f"not found by {SEEDS_TO_FIND} seeds")
+
+
+def test_parts_that_are_numbered_anew_though_the_whole_may_be_written_are_found() -> None:
+    with mock.patch.object(ProducerBatch, "is_in_doubt", False):  # noqa: FBT003 - the only form
+        for seed in range(SEEDS_TO_FIND // 2, SEEDS_TO_FIND):
+            sentence = failure(seed, topic_bytes=180)
+            if sentence is not None:
+                print(f"found by seed {seed}: {sentence}")
+                assert "is there twice" in sentence
+                return
+    pytest.fail(f"not found by {SEEDS_TO_FIND} seeds")

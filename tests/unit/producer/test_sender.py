@@ -7,6 +7,7 @@ from support.pure_producer import PureProducer, Settings, batches, sequences
 
 from spark_kafka_sink.errors import (
     ClusterAuthorizationException,
+    OutOfOrderSequenceException,
     PolicyViolationException,
     TimeoutException,
     UnsupportedCompressionTypeException,
@@ -513,6 +514,54 @@ def test_a_batch_that_is_split_has_used_no_attempt() -> None:
         producer.answer(again)
     done = [(batch.state, batch.attempts) for batch in producer.done()]
     assert done == [(BatchState.SPLIT, 0), (BatchState.SUCCEEDED, 1), (BatchState.SUCCEEDED, 1)]
+
+
+def _split_after_a_lost_answer() -> tuple[PureProducer, ClientRequest]:
+    """Lose the answer to a batch of two records, and split it; gives its first part on its way."""
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.lose(producer.poll()[0])
+    producer.now += 10
+    producer.sender.handle(NodeReady(1, NodeApiVersions({})), producer.now)
+    (again,) = producer.poll()
+    producer.answer(again, TOO_LARGE)
+    (part,) = producer.poll()
+    return producer, part
+
+
+def test_parts_of_a_batch_that_may_have_been_written_get_no_other_number() -> None:
+    """The limit of the topic was lowered after the broker had written the batch."""
+    producer, part = _split_after_a_lost_answer()
+    sent, requests = [], [part]
+    while requests:
+        (part,) = requests
+        sent.append((batches(part)[0].producer.epoch, batches(part)[0].base_sequence))
+        producer.answer(part, OUT_OF_ORDER)
+        producer.now += 10
+        requests = producer.poll()
+    assert sent == [(0, 0), (0, 1)]
+    _, *parts = producer.done()
+    assert [type(part.error) for part in parts] == [OutOfOrderSequenceException] * 2
+    assert all("may have been written before" in str(part.error) for part in parts)
+    # What comes later goes on under a new epoch.
+    producer.append(0, [b"later"])
+    (later,) = producer.poll()
+    assert (batches(later)[0].producer.epoch, batches(later)[0].base_sequence) == (1, 0)
+
+
+def test_parts_of_a_batch_that_was_not_written_are_sent_like_others() -> None:
+    producer, part = _split_after_a_lost_answer()
+    producer.answer(part)
+    (second,) = producer.poll()
+    # A broker that has the first part has not got the whole: this is another gap.
+    producer.answer(second, OUT_OF_ORDER)
+    producer.now += 10
+    (again,) = producer.poll()
+    assert (batches(again)[0].producer.epoch, batches(again)[0].base_sequence) == (1, 0)
+    producer.answer(again)
+    states = [batch.state for batch in producer.done()]
+    assert states == [BatchState.SPLIT, BatchState.SUCCEEDED, BatchState.SUCCEEDED]
 
 
 def test_rows_that_lingered_in_their_chunk_wait_behind_no_newer_ones() -> None:

@@ -47,6 +47,7 @@ def test_a_node_that_takes_no_data_for_too_long_is_left_alone_until_it_does() ->
     producer.now += 0.1
     producer.poll()
     assert load(producer).available == [0]
+    assert load(producer, adaptive=False).available == [0, 1]
     producer.sender.handle(NodeReady(2, NodeApiVersions({})), producer.now)
     assert producer.poll()
     assert load(producer).available == [0, 1]
