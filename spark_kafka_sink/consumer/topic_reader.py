@@ -22,8 +22,7 @@ from spark_kafka_sink.consumer.list_offsets import Asked, OffsetsByPartition, Of
 from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.consumer.reader_config import reader_config
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
-from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ConfigException, TimeoutException
+from spark_kafka_sink.errors import ConfigException, InvalidTopicException, TimeoutException
 from spark_kafka_sink.producer.metadata import RELIABLE_EPOCHS_SINCE, ClusterMetadata
 from spark_kafka_sink.wire.fetch_messages import (
     EARLIEST_TIMESTAMP,
@@ -199,17 +198,22 @@ class TopicReader:
 
     def _partitions(self, wanted: _Wanted, deadline: float) -> list[int]:
         """Wait until the topic is known and give the partitions to read."""
-        self._metadata.track(wanted.topic, self._clock())
-        while (known := self._metadata.topic(wanted.topic)) is None:
+        metadata, asked_before = self._metadata, self._metadata.requests
+        metadata.track(wanted.topic, self._clock())
+        while (known := metadata.topic(wanted.topic)) is None:
+            error = metadata.take_error(wanted.topic)
+            if error is not None:
+                is_own = metadata.told_for(wanted.topic) > asked_before
+                if is_own or isinstance(error, InvalidTopicException):
+                    raise error
+                # What was said to an earlier question may hold no longer: ask anew.
+                metadata.track(wanted.topic, self._clock())
             if self._clock() >= deadline:
-                error = self._metadata.topic_error(wanted.topic)
+                error = metadata.topic_error(wanted.topic)
                 if error is not None:
                     raise error
                 self._give_up(f"topic {wanted.topic} is not known")
             self._poll(deadline)
-            error = self._metadata.topic_error(wanted.topic)
-            if error is not None and not error_code(error.code).retriable:
-                raise error
         there = range(len(known.leaders))
         asked = list(there) if wanted.partitions is None else wanted.partitions
         for offsets in (wanted.start, wanted.end):

@@ -1,8 +1,8 @@
 """RecordAccumulator: per partition a queue of batches, and the memory they take.
 
 Owns the queues and the byte credit of buffer.memory. At most the last batch of a queue is OPEN; the
-ones before it are SEALED and go first. It has no lock and no clock: `KafkaProducer` holds its lock
-around every call, and the time is an argument.
+ones before it are SEALED and go first. It has no lock and no clock: whoever calls it
+holds the lock of `ProducerThread`, and the time is an argument.
 
 Appending takes three steps, because rows are encoded outside the lock with offset deltas that
 continue the open batch: `reserve` memory, `hold` the partitions (a held open batch is neither

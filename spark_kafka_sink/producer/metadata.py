@@ -190,6 +190,11 @@ class ClusterMetadata:
 
     # -- asking -----------------------------------------------------------------------------------
 
+    @property
+    def requests(self) -> int:
+        """The number of the last request so far, 0 before the first."""
+        return self._requests
+
     def age_s(self, now: float) -> float:
         """Give how long ago the last answer came; NaN before the first."""
         return float("nan") if self._refreshed_at is None else now - self._refreshed_at

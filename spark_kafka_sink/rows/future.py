@@ -224,24 +224,36 @@ def call_back(callback: OnDelivery, metadata: RecordMetadata, error: BaseExcepti
 
 
 class _Watch:
-    """What a future needs once somebody watches it: what `Future` has from the beginning."""
+    """What a future needs once somebody watches it: what `Future` has from the beginning.
 
-    __slots__ = ("callbacks", "condition", "future", "waiters")
+    is_told: changes under the condition alone, and with it what waiters see of the future, so that
+    who looks at several futures and then waits for the rest sees each either done or not.
+    """
+
+    __slots__ = ("callbacks", "condition", "future", "is_told", "waiters")
 
     def __init__(self, future: RowFuture) -> None:
         self.future = future
         self.condition = threading.Condition()
         self.waiters: list[Any] = []
         self.callbacks: list[Callable[[Future[RecordMetadata]], object]] = []
+        self.is_told = False
 
     def tell(self) -> None:
-        """Tell all who watch that the future is done."""
+        """Tell all who watch that the future is done; the I/O thread calls this, once."""
+        self.tell_waiters()
+        for callback in self.callbacks:
+            self.call(callback)
+
+    def tell_waiters(self) -> None:
+        """Tell those who wait that the future is done, unless they have been told."""
         with self.condition:
+            if self.is_told:
+                return
+            self.is_told = True
             failed = self.future.exception() is not None
             for waiter in self.waiters:
                 (waiter.add_exception if failed else waiter.add_result)(self.future)
-        for callback in self.callbacks:
-            self.call(callback)
 
     def call(self, callback: Callable[[Future[RecordMetadata]], object]) -> None:
         """Run a done callback; one that raises is logged and skipped, as `Future` does."""
@@ -309,21 +321,27 @@ class RowFuture(Future[RecordMetadata]):
         except AttributeError:
             with _MAKING_WATCHES:
                 if not hasattr(self, "_watch"):
-                    self._watch: _Watch = _Watch(self)
-                    self._rows.watch(self._row, self._watch)
+                    watch = _Watch(self)
+                    if not self._rows.watch(self._row, watch):
+                        watch.is_told = True
+                    # Only now do others see it: what they add to it is sure to be told.
+                    self._watch: _Watch = watch
             return self._watch
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override] # made when asked for
-        return self._watched().condition
+        watch = self._watched()
+        if self.done():  # and the I/O thread may still be about to tell
+            watch.tell_waiters()
+        return watch.condition
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override] # made when asked for
         return self._watched().waiters
 
     @property
-    def _state(self) -> str:  # type: ignore[override] # looked up in the table
-        return "FINISHED" if self.done() else "RUNNING"
+    def _state(self) -> str:  # type: ignore[override] # does not change under the condition
+        return "FINISHED" if self._watched().is_told else "RUNNING"
 
 
 # RecordMetadata(…) without its own function in Python around the tuple, which is half its cost.

@@ -290,6 +290,20 @@ def test_a_partition_without_leader_waits_and_the_others_go() -> None:
     assert [b.topic_partition.partition for b in batches(later)] == [0]
 
 
+def test_data_goes_while_metadata_is_asked_for_and_no_answer_comes() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    producer.now = 10.0
+    producer.metadata.request_update()
+    for asked in ([MetadataRequest], [], []):
+        producer.append(0, FULL)
+        work = producer.sender.poll(producer.now)
+        assert [type(request.message) for request in work.requests] == asked
+        assert [len(drained.batches) for drained in work.drained] == [1]
+
+
 def test_a_request_is_at_most_max_request_size_but_a_large_batch_goes_alone() -> None:
     producer = PureProducer([1, 1, 1], Settings(max_request_size=2000))
     producer.append(0, FULL)

@@ -146,9 +146,9 @@ def test_bytes_count_on_from_slice_to_slice() -> None:
     assert sticky.assign(_int64([60]), _load(range(9))()).tolist() == [2]
 
 
-@given(sizes=SIZES, seed=SEEDS)
-def test_one_partition_takes_all(sizes: list[int], seed: int) -> None:
-    sticky = StickyPartitioner(Random(seed))
+@given(sizes=SIZES, seed=SEEDS, elsewhere=st.booleans())
+def test_one_partition_takes_all(sizes: list[int], seed: int, *, elsewhere: bool) -> None:
+    sticky = StickyPartitioner(Random(seed), elsewhere=elsewhere)
     assert set(sticky.assign(_int64(sizes), _load(range(1))()).tolist()) == {0}
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
 from random import Random
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -20,6 +22,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import KafkaException, RecordTooLargeException
 from spark_kafka_sink.model import RecordMetadata, TopicPartition
 from spark_kafka_sink.producer.record_spans import RecordSpan
+from spark_kafka_sink.rows import future as rows_future
 from spark_kafka_sink.rows.future import RowFuture, SentRows
 from spark_kafka_sink.rows.interceptors import ProducerInterceptors
 
@@ -283,6 +286,159 @@ def test_asyncio_awaits_a_row() -> None:
             delivering.join()
 
     assert asyncio.run(send()).offset == 0
+
+
+# -- who begins to watch while the row ends ----------------------------------------------------
+
+
+class NoticingLock:
+    """A lock that tells when somebody has to wait for it."""
+
+    def __init__(self, noticed: threading.Event) -> None:
+        self._lock = threading.Lock()
+        self._noticed = noticed
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._noticed.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def before_waiting(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[threading.Event], None]
+) -> None:
+    """Have `call` made where `wait` and `as_completed` begin to wait, with what they wait for."""
+
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            call(self)
+            return super().wait(timeout)
+
+    own = SimpleNamespace(Event=Event, Lock=threading.Lock, Condition=threading.Condition)
+    monkeypatch.setattr("concurrent.futures._base.threading", own)
+
+
+@pytest.mark.parametrize("ends", ["before the first watches", "while it begins to", "after that"])
+@pytest.mark.parametrize("how", ["callback", "wait", "as_completed", "asyncio"])
+def test_whoever_watches_a_row_while_another_thread_begins_to_is_told_as_well(
+    ends: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = sent_rows()
+    future = RowFuture(sent, 0)
+    futures: list[Future[RecordMetadata]] = [future]
+    told: list[str] = []
+    second: list[threading.Thread] = []
+    is_there = threading.Event()  # the second one watches, or waits for the first to do so
+    monkeypatch.setattr(rows_future, "_MAKING_WATCHES", NoticingLock(is_there))
+    before_waiting(monkeypatch, lambda _: is_there.set())
+
+    async def await_it() -> None:
+        wrapped = asyncio.wrap_future(future)
+        is_there.set()
+        await asyncio.wait([wrapped])
+
+    def watch_second() -> None:
+        if how == "callback":
+            future.add_done_callback(lambda _: told.append("second"))
+            is_there.set()
+            return
+        if how == "wait":
+            assert wait([future]).done == {future}
+        elif how == "as_completed":
+            assert set(as_completed(futures)) == {future}
+        else:
+            asyncio.run(await_it())
+        told.append("second")
+
+    watch = SentRows.watch
+
+    def watch_late(rows: SentRows, row: int, it: rows_future._Watch) -> bool:
+        second.append(threading.Thread(target=watch_second, daemon=True))
+        second[0].start()
+        assert is_there.wait(30)
+        if ends == "before the first watches":
+            sent.fail(1, ZeroDivisionError())
+        is_watched = watch(rows, row, it)
+        if ends == "while it begins to":
+            sent.fail(1, ZeroDivisionError())
+        return is_watched
+
+    monkeypatch.setattr(SentRows, "watch", watch_late)
+    future.add_done_callback(lambda _: told.append("first"))
+    if ends == "after that":
+        sent.fail(1, ZeroDivisionError())
+    second[0].join(10)
+    assert sorted(told) == ["first", "second"]
+
+
+class EndsWhenLookedAt(RowFuture):
+    """A row that another thread ends while `wait` or `as_completed` looks at its state."""
+
+    def __init__(self, looks_before: int) -> None:
+        super().__init__(sent_rows(), 0)
+        self.looks_before = looks_before
+        self.ending = threading.Thread(target=self._rows.fail, args=(1, ZeroDivisionError()))
+
+    @property
+    def _state(self) -> str:  # type: ignore[override] # as that of RowFuture
+        self.looks_before -= 1
+        if self.looks_before == -1:
+            self.ending.start()
+            assert isinstance(self.exception(30), ZeroDivisionError)
+        return super()._state
+
+
+@pytest.mark.parametrize("looks_before", [0, 1])
+def test_a_row_that_ends_while_it_is_looked_at_does_not_count_for_another(
+    looks_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, ends = sent_rows(), EndsWhenLookedAt(looks_before)
+    futures: list[Future[RecordMetadata]] = [ends, RowFuture(other, 0)]
+
+    def end_the_other(waits_for: threading.Event) -> None:
+        ends.ending.join()
+        if not waits_for.is_set():
+            other.fail(1, ZeroDivisionError())
+
+    before_waiting(monkeypatch, end_the_other)
+    assert wait(futures, timeout=30).not_done == set()
+
+
+def test_a_row_that_ends_while_it_is_looked_at_is_completed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = sent_rows()
+    futures: list[Future[RecordMetadata]] = [EndsWhenLookedAt(0), RowFuture(other, 0)]
+
+    def end_the_other(waits_for: threading.Event) -> None:
+        if not waits_for.is_set():
+            other.fail(1, ZeroDivisionError())
+
+    before_waiting(monkeypatch, end_the_other)
+    completed = list(as_completed(futures, timeout=30))
+    assert (len(completed), set(completed)) == (2, set(futures))
+
+
+def test_a_row_whose_result_is_there_is_done_for_wait_before_those_who_watch_it_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = sent_rows()
+    future = RowFuture(sent, 0)
+    found: list[set[object]] = []
+    future.add_done_callback(lambda _: None)
+    tell = rows_future._Watch.tell
+
+    def look_and_tell(watch: rows_future._Watch) -> None:
+        assert future.exception(0) is not None
+        found.append(wait([future], timeout=0).done)  # type: ignore[arg-type]
+        tell(watch)
+
+    monkeypatch.setattr(rows_future._Watch, "tell", look_and_tell)
+    sent.fail(1, ZeroDivisionError())
+    assert found == [{future}]
 
 
 class RefusedBatch(NamedTuple):

@@ -1,0 +1,175 @@
+"""What a reader asks for before the first record, with a test as brokers and clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_kafka_sink.consumer.network_client import RequestFuture
+from spark_kafka_sink.consumer.topic_reader import TopicReader
+from spark_kafka_sink.errors import (
+    InvalidTopicException,
+    TimeoutException,
+    TopicAuthorizationException,
+    UnknownTopicOrPartitionException,
+)
+from spark_kafka_sink.wire.exchange import ClientRequest
+from spark_kafka_sink.wire.messages import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+    Request,
+)
+
+UNKNOWN_TOPIC, INVALID_TOPIC, DENIED = 3, 17, 29
+
+
+class Cluster:
+    """One broker, which answers Metadata at once, and a clock that moves while one waits for it.
+
+    codes: what the broker says of topics, by name; is_late: whether answers wait for `answer`.
+    """
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.codes: dict[str, int] = {}
+        self.asked: list[list[str | None]] = []
+        self.is_late = False
+        self._late: list[tuple[RequestFuture, MetadataResponse]] = []
+        self._has_news = False
+
+    def send(self, node_id: int | None, message: Request, *_: object) -> RequestFuture:
+        """Take a request."""
+        future = RequestFuture(ClientRequest(node_id=node_id, message=message), float("inf"))
+        assert isinstance(message, MetadataRequest)
+        assert message.topics is not None
+        self.asked.append([topic.name for topic in message.topics])
+        self._late.append((future, self._response(message)))
+        if not self.is_late:
+            self.answer()
+        return future
+
+    def answer(self) -> None:
+        """Have the answers come that have not come yet, as they were made."""
+        while self._late:
+            future, response = self._late.pop(0)
+            future.complete(response)
+            self._has_news = True
+
+    def _response(self, message: MetadataRequest) -> MetadataResponse:
+        return MetadataResponse(
+            brokers=[MetadataResponseBroker(node_id=1, host="host-1", port=9092)],
+            topics=[
+                MetadataResponseTopic(
+                    error_code=self.codes.get(topic.name or "", 0),
+                    name=topic.name,
+                    partitions=[
+                        MetadataResponsePartition(
+                            error_code=0,
+                            partition_index=0,
+                            leader_id=1,
+                            replica_nodes=[],
+                            isr_nodes=[],
+                        )
+                    ],
+                )
+                for topic in message.topics or []
+            ],
+        )
+
+    def poll(self, timeout_s: float) -> None:
+        """Let time pass, unless an answer has come."""
+        self.now += 0.0 if self._has_news else timeout_s
+        self._has_news = False
+
+    def set_nodes(self, nodes: object) -> None:
+        """Take brokers."""
+
+    def last_errors(self) -> str:
+        """Give none."""
+        return ""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def reader(cluster: Cluster) -> Iterator[TopicReader]:
+    with TopicReader(
+        {"bootstrap.servers": "127.0.0.1:1", "default.api.timeout.ms": 5000}
+    ) as reader:
+        reader._client.close()
+        reader._client = cluster  # type: ignore[assignment] # all of it that a reader uses
+        reader._clock = lambda: cluster.now
+        yield reader
+
+
+def read(reader: TopicReader, topic: str = "t") -> None:
+    """Read nothing of a topic, which is done as soon as its partitions are known."""
+    assert list(reader.read(topic, [0], start={0: 0}, end={0: 0})) == []
+
+
+def test_a_topic_that_was_denied_is_asked_for_again_and_read_once_it_is_allowed(
+    reader: TopicReader, cluster: Cluster
+) -> None:
+    cluster.codes = {"t": DENIED}
+    for asked in (1, 2):
+        with pytest.raises(TopicAuthorizationException):
+            read(reader)
+        assert len(cluster.asked) == asked
+    cluster.codes = {}
+    read(reader)
+    assert len(cluster.asked) == 3
+
+
+def test_a_refusal_that_came_while_another_topic_was_read_is_none_of_a_later_reading(
+    reader: TopicReader, cluster: Cluster
+) -> None:
+    read(reader, "other")
+    cluster.codes = {"t": DENIED}
+    with pytest.raises(TopicAuthorizationException):
+        read(reader)
+    cluster.now += 1000.0  # more than metadata.max.age.ms
+    read(reader, "new")
+    assert cluster.asked[-1] == ["other", "t", "new"]
+    cluster.codes = {}
+    read(reader)
+
+
+def test_a_refusal_that_answers_what_was_asked_before_a_reading_is_none_of_its_own(
+    reader: TopicReader, cluster: Cluster
+) -> None:
+    cluster.codes, cluster.is_late = {"t": DENIED}, True
+    with pytest.raises(TimeoutException):
+        read(reader)
+    cluster.codes, cluster.is_late = {}, False
+    cluster.answer()
+    read(reader)
+
+
+def test_a_name_that_cannot_be_a_topic_is_refused_at_once_and_asked_for_only_once(
+    reader: TopicReader, cluster: Cluster
+) -> None:
+    cluster.codes = {"t": INVALID_TOPIC}
+    for _ in range(2):
+        with pytest.raises(InvalidTopicException):
+            read(reader)
+    assert (len(cluster.asked), cluster.now) == (1, 100.0)
+
+
+def test_a_topic_that_may_come_is_asked_for_until_the_time_is_over(
+    reader: TopicReader, cluster: Cluster
+) -> None:
+    cluster.codes = {"t": UNKNOWN_TOPIC}
+    with pytest.raises(UnknownTopicOrPartitionException):
+        read(reader)
+    assert len(cluster.asked) > 1
+    assert cluster.now == pytest.approx(105.0, abs=1.0)
