@@ -36,9 +36,8 @@ help:  ## list the targets
 demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too
 	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream)
 
-test: java  ## lint and the suite but for what is marked long, on real brokers, and Spark's own sink by the same tests
-	@$(MAKE) --no-print-directory --jobs 2 $(VENV)/.test .venv-parity/.parity
-	@$(MAKE) --no-print-directory --jobs 2 check kafka
+test: java $(VENV)/.test  ## lint and the suite but for what is marked long, on real brokers, and Spark's own sink by the same tests
+	@$(MAKE) --no-print-directory --jobs 3 check kafka .venv-parity/.parity
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -n 2 -m "(kafka or spark) and not long" --durations 15 tests/jobs tests/spark tests/integration $(ARGS)
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -n 2 -m "not kafka and not spark and not long" --ignore tests/parity --durations 5 $(ARGS)
 	@$(JAVA_PATH) .venv-parity/bin/python -P -m pytest $(PARALLEL) -n 2 --durations 5 tests/parity
@@ -90,7 +89,7 @@ $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 
 # Spark's own sink is not published for every Spark: the one that it is published for stands before
 # the rest of the tests' environment.
-.venv-parity/.parity: tests/support/fetch_kafka.py | python
+.venv-parity/.parity: $(VENV)/.test
 	$(call make_environment,.venv-parity)
 	@echo "installing the Spark of Spark's own sink into .venv-parity …"
 	@PYTHONPATH=tests .venv-parity/bin/python -m support.parity_environment $(VENV)

@@ -1,8 +1,7 @@
 """Makes of the bare virtual environment that runs it the one of tests/parity.
 
 The Spark that Spark's own Kafka sink is published for is all that is installed; everything else is
-found in the tests' environment, whose folder is named, behind it on the path. It may be made at the
-same time.
+found in the tests' environment, whose folder is named, behind it on the path.
 """
 
 from __future__ import annotations
