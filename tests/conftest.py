@@ -48,15 +48,30 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 NO_KAFKA = fetch_kafka.missing()
 
 
-# Where several processes share the tests, what takes long and what waits comes first.
+# Where two processes share the tests, what takes long comes first: in turn what keeps a processor
+# busy and what waits for brokers to come and go.
 _FIRST = (
-    "jobs",
-    "spark",
-    "parity",
     "integration/test_main_path.py",
     "integration/test_cluster_faults.py",
+    "spark/test_save_modes.py",
     "integration/test_transactions.py",
+    "spark/test_places_standalone.py",
     "integration/test_topic_reader.py",
+    "jobs/test_batch.py",
+    "integration/test_row_api.py",
+    "jobs/test_submit.py",
+    "integration/test_broker_failure.py",
+    "spark/test_to_kafka.py",
+    "integration/test_faults.py",
+    "spark/test_streaming.py",
+    "integration/test_split.py",
+    "spark/test_refusals.py",
+    "integration/test_old_produce_versions.py",
+    "spark",
+    "jobs",
+    "parity/test_bench.py",
+    "parity/test_cases.py",
+    "parity",
     "integration",
     "simulation",
     "benchmarks",

@@ -5,8 +5,9 @@ network client, and with `--bytes` the protocol's frames. Simulated are the sock
 brokers with their transaction coordinator, and the caller, who appends columns and flushes
 (`application`), also in transactions that it commits, aborts or leaves open (`transactions`).
 
-Not driven are the calls of `KafkaProducer` and their time limits (append, send, flush, close,
-max.block.ms, those of transactions), rows and their futures, and real sockets: those are tested on
-real brokers, in tests/integration. Answers are late, missing, or come twice, and never overtake
-each other: on one connection they cannot.
+The simulated caller's waits for memory and flushes end in time, or the checker says so. Not driven
+are the calls of `KafkaProducer` themselves (append, send, flush, close, those of transactions) and
+max.block.ms, which tests/unit/test_max_block.py holds to the moment, rows and their futures, and
+real sockets: those are tested on real brokers, in tests/integration. Answers are late, missing, or
+come twice; those of several brokers overtake each other, those of one connection cannot.
 """

@@ -17,7 +17,7 @@ from simulation.scenario import Append, Scenario
 from simulation.scheduler import Scheduler
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
 from spark_kafka_sink.producer.slices import GroupedRows, Rows, encode_rows, record_sizes
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
@@ -47,6 +47,8 @@ class Application:
         self._ledger = ledger
         self._checker = checker
         self._left = list(scenario.appends)
+        self._delivery_s: float = scenario.configs["delivery.timeout.ms"] / 1000
+        self._request_s: float = scenario.configs["request.timeout.ms"] / 1000
         self._next_number = 0
         self.last_step_at = 0.0
         self.is_done = False
@@ -57,7 +59,7 @@ class Application:
             self._thread.metadata.track(tp.topic, 0.0)
         self._scheduler.after(self._left[0].at, self._next)
         for at in self._scenario.flushes:
-            self._scheduler.after(at, self._flush, None)
+            self._scheduler.after(at, self._flush)
         if self._scenario.close_at is not None:
             self._scheduler.after(self._scenario.close_at, self._close)
 
@@ -73,11 +75,11 @@ class Application:
     def _next(self) -> None:
         if not self._left:
             self.is_done = True
-            self._flush(None)
+            self._flush()
             return
         append = self._left.pop(0)
         rows, numbers = self._rows(append)
-        self._reserve(rows, append, numbers)
+        self._reserve(rows, append, numbers, self._scheduler.now)
 
     def _rows(self, append: Append) -> tuple[RecordColumns, list[int]]:
         count = len(append.partitions)
@@ -98,14 +100,18 @@ class Application:
         )
         return columns, numbers
 
-    def _reserve(self, columns: RecordColumns, append: Append, numbers: list[int]) -> None:
+    def _reserve(
+        self, columns: RecordColumns, append: Append, numbers: list[int], since: float
+    ) -> None:
+        # What expires at a broker keeps its memory up to the end of its request.
+        self._checker.check_call("a wait for memory", since, self._delivery_s + self._request_s)
         self.last_step_at = self._scheduler.now
         accumulator = self._thread.accumulator
         size = int(record_sizes(columns).sum())
         if not accumulator.reserve(size):
             accumulator.waiters = 1
             self._thread.wake()
-            self._scheduler.after(_RETRY_S, self._reserve, columns, append, numbers)
+            self._scheduler.after(_RETRY_S, self._reserve, columns, append, numbers, since)
             return
         accumulator.waiters = 0
         partitions = self._scenario.shape.partitions
@@ -156,17 +162,19 @@ class Application:
         wait = self._left[0].at - self._scheduler.now if self._left else 0.0
         self._scheduler.after(max(0.0, wait), self._next)
 
-    def _flush(self, waiting_for: list[ProducerBatch] | None) -> None:
+    def _flush(self) -> None:
         accumulator = self._thread.accumulator
-        if waiting_for is None:
-            accumulator.flushes += 1
-            waiting_for = accumulator.incomplete
-            self._thread.wake()
-        waiting_for = [batch for batch in waiting_for if not batch.is_done]
-        if waiting_for:
-            self._scheduler.after(_RETRY_S, self._flush, waiting_for)
+        accumulator.flushes += 1
+        self._thread.wake()
+        self._wait_for(accumulator.incomplete, self._scheduler.now)
+
+    def _wait_for(self, batches: list[ProducerBatch], since: float) -> None:
+        left = unfinished(batches)
+        if left:
+            self._checker.check_call("a flush", since, self._delivery_s)
+            self._scheduler.after(_RETRY_S, self._wait_for, left, since)
         else:
-            accumulator.flushes -= 1
+            self._thread.accumulator.flushes -= 1
 
     def _moment(self) -> float:
         """Give the time that work outside the lock takes: next to nothing, or a while."""

@@ -91,6 +91,12 @@ class Checker(Deliveries):
         """What is enough for requests to time out and connections to come back once all is well."""
         return 3 * self._request_s + 4.0 + self._network.producer_paused_s
 
+    def check_call(self, name: str, began: float, limit_s: float) -> None:
+        """Check that a caller who still waits has not waited for too long."""
+        due = began + limit_s + self._network.producer_paused_s + _LATE_S
+        now = self._scheduler.now
+        self._require(now <= due, f"{name} has not ended at {now:.3f}, begun at {began:.3f}")
+
     # -- while it runs ----------------------------------------------------------------------------
 
     def add(self, batch: ProducerBatch) -> None:
