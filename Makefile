@@ -41,7 +41,7 @@ test: java $(VENV)/.test  ## lint and the suite but for what is marked long, on 
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -n 2 -m "(kafka or spark) and not long" --durations 15 tests/jobs tests/spark tests/integration $(ARGS)
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -n 2 -m "not kafka and not spark and not long" --ignore tests/parity --durations 5 $(ARGS)
 	@$(JAVA_PATH) .venv-parity/bin/python -P -m pytest $(PARALLEL) -n 2 --durations 5 tests/parity
-	@echo "Not tested here: what is marked long, which make test-matrix runs, and what make soak and make test-faults do."
+	@echo "Not tested here: what is marked long, which make test-matrix and make test-faults run, and what make soak does."
 
 # What make test begins with waits for different things: disk, network, JVMs.
 kafka: $(VENV)/.test

@@ -94,6 +94,7 @@ def test_the_leader_of_a_partition_goes_and_comes_back(
     load.rows.check(read_with_confluent(kafka.bootstrap, topic))
 
 
+@pytest.mark.long
 def test_every_node_is_restarted_one_after_another(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:

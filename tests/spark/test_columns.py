@@ -250,6 +250,7 @@ def test_java_s_partitioners_go_by_their_names(
     assert counts == [[30, 30, 30], [90], [90]]
 
 
+@pytest.mark.long
 def test_two_thousand_topics_in_one_job(spark: SparkSession, old_kafka: KafkaCluster) -> None:
     names = [f"many-{number:04}" for number in range(2000)]
     create_topics(old_kafka.bootstrap, names, partitions=1)
