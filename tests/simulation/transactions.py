@@ -231,9 +231,11 @@ class TransactionalApplication(Application):
 
     # -- appends ----------------------------------------------------------------------------------
 
-    def _reserve(self, columns: RecordColumns, append: Append, numbers: list[int]) -> None:
+    def _reserve(
+        self, columns: RecordColumns, append: Append, numbers: list[int], since: float
+    ) -> None:
         if self._may_append() and not self._crashes_now():
-            super()._reserve(columns, append, numbers)
+            super()._reserve(columns, append, numbers, since)
 
     def _append(
         self,
