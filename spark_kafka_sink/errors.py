@@ -371,7 +371,8 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
 }
 
 
-# What a user can do about an error code; {} is what the user writes before an option's name.
+# What a user who writes can do about an error code, those who read have `consumer.refusals`; {} is
+# what the user writes before an option's name.
 _ADVICE: Final = {
     3: "create the topic, or let the brokers do it (auto.create.topics.enable)",
     10: "make the record smaller, or raise the topic's max.message.bytes",
@@ -394,7 +395,7 @@ _ADVICE: Final = {
 def advice(code: int, option_prefix: str = "") -> str | None:
     """Give a sentence to stand behind the message of an error code, None where there is none.
 
-    option_prefix: what the user writes before the name of an option.
+    It is for those who write. option_prefix: what the user writes before the name of an option.
     """
     text = _ADVICE.get(code)
     return None if text is None else text.replace("{}", option_prefix)

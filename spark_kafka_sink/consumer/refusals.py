@@ -1,16 +1,27 @@
-"""The sentences for what a broker refuses a reader, one partition at a time."""
+"""The sentences for what a broker refuses a reader, and what one who reads can do about it."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED, error_code
-from spark_kafka_sink.errors import ApiException, api_exception
+from spark_kafka_sink.error_codes import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    error_code,
+)
+from spark_kafka_sink.errors import ApiException, advice, api_exception
 from spark_kafka_sink.model import TopicPartition
 
+# Where reading needs something else than writing.
 _ADVICE: Final = {
+    UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or check its name",
     TOPIC_AUTHORIZATION_FAILED: "grant READ and DESCRIBE on the topic to this client",
 }
+
+
+def reader_advice(code: int) -> str | None:
+    """Give what `errors.advice` gives, for those who read."""
+    return _ADVICE.get(code) or advice(code)
 
 
 def refusal(topic_partition: TopicPartition, code: int, node_id: int, api: str) -> ApiException:

@@ -22,6 +22,7 @@ from spark_kafka_sink.consumer.list_offsets import Asked, OffsetsByPartition, Of
 from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.consumer.reader_config import reader_config
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
+from spark_kafka_sink.consumer.refusals import reader_advice
 from spark_kafka_sink.errors import ConfigException, InvalidTopicException, TimeoutException
 from spark_kafka_sink.producer.metadata import RELIABLE_EPOCHS_SINCE, ClusterMetadata
 from spark_kafka_sink.wire.fetch_messages import (
@@ -66,6 +67,7 @@ class TopicReader:
             self._retry_backoff,
             self._random,
             rebootstrap_after_s=trigger_s if shared.rebootstraps else None,
+            advice=reader_advice,
         )
         self._metadata_future: RequestFuture | None = None
         self._client = ConsumerNetworkClient.of(shared, self._clock, self._random)

@@ -13,7 +13,7 @@ forgotten (KIP-526). (Metadata and ProducerMetadata of the Java client.)
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
@@ -59,7 +59,8 @@ class ClusterMetadata:
 
     max_idle_s: how long a topic is kept that nobody asks for. rebootstrap_after_s: how long to try
     in vain before the brokers known are forgotten, so that the bootstrap addresses are asked
-    (KIP-899, KIP-1102); None: never.
+    (KIP-899, KIP-1102); None: never. advice: what can be done about the error of a topic, by its
+    code.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class ClusterMetadata:
         *,
         max_idle_s: float = float("inf"),
         rebootstrap_after_s: float | None = None,
+        advice: Callable[[int], str | None] = advice,
     ) -> None:
         self.nodes: Mapping[int, Node] = {}
         self._max_age_s = max_age_s
@@ -77,6 +79,7 @@ class ClusterMetadata:
         self._rebootstrap_after_s = rebootstrap_after_s
         self._backoff = retry_backoff
         self._random = random
+        self._advice = advice
         # The topics of interest, with when they are idle; those of them never answered for yet.
         self._tracked: dict[str, float] = {}
         self._new: dict[str, None] = {}
@@ -168,7 +171,7 @@ class ClusterMetadata:
         if code is None:
             return None
         row = error_code(code)
-        parts = (f"topic {name}: {row.name} ({code})", advice(code))
+        parts = (f"topic {name}: {row.name} ({code})", self._advice(code))
         message = "; ".join(part for part in parts if part)
         return api_exception(code, message, topic=name, api="Metadata")
 

@@ -173,3 +173,14 @@ def test_a_topic_that_may_come_is_asked_for_until_the_time_is_over(
         read(reader)
     assert len(cluster.asked) > 1
     assert cluster.now == pytest.approx(105.0, abs=1.0)
+
+
+def test_who_reads_is_told_what_reading_needs(reader: TopicReader, cluster: Cluster) -> None:
+    cluster.codes = {"t": DENIED}
+    with pytest.raises(
+        TopicAuthorizationException, match=r"; grant READ and DESCRIBE on the topic"
+    ):
+        read(reader)
+    cluster.codes = {"t": UNKNOWN_TOPIC}
+    with pytest.raises(UnknownTopicOrPartitionException, match=r"; create the topic, or check its"):
+        read(reader)
