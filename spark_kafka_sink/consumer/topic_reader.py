@@ -23,6 +23,7 @@ from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, Requ
 from spark_kafka_sink.consumer.reader_config import reader_config
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
 from spark_kafka_sink.consumer.refusals import reader_advice
+from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ConfigException, InvalidTopicException, TimeoutException
 from spark_kafka_sink.producer.metadata import RELIABLE_EPOCHS_SINCE, ClusterMetadata
 from spark_kafka_sink.wire.fetch_messages import (
@@ -272,6 +273,7 @@ class TopicReader:
         self._take_metadata()
 
     def _take_metadata(self) -> None:
+        """Take the answer that has come; raises what no retry can help."""
         future = self._metadata_future
         if future is None or not future.is_done:
             return
@@ -284,6 +286,8 @@ class TopicReader:
             self._metadata.update(future.response, self._clock(), reliable_epochs=reliable)
         if self._metadata.nodes != before:
             self._client.set_nodes(self._metadata.nodes)
+        if future.error is not None and not error_code(future.error.code).retriable:
+            raise future.error
 
     def _deadline(self) -> float:
         return self._clock() + self._config.default_api_timeout_ms / 1000

@@ -13,6 +13,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     TopicAuthorizationException,
     UnknownTopicOrPartitionException,
+    UnsupportedVersionException,
 )
 from spark_kafka_sink.wire.exchange import ClientRequest
 from spark_kafka_sink.wire.messages import (
@@ -24,13 +25,15 @@ from spark_kafka_sink.wire.messages import (
     Request,
 )
 
-UNKNOWN_TOPIC, INVALID_TOPIC, DENIED = 3, 17, 29
+UNKNOWN_TOPIC, INVALID_TOPIC, DENIED, NETWORK, UNSUPPORTED_VERSION = 3, 17, 29, 13, 35
+TOO_OLD = "the broker has no usable version of Metadata"
 
 
 class Cluster:
     """One broker, which answers Metadata at once, and a clock that moves while one waits for it.
 
-    codes: what the broker says of topics, by name; is_late: whether answers wait for `answer`.
+    codes: what the broker says of topics, by name; is_late: whether answers wait for `answer`;
+    unsent: the code with which requests fail that cannot be sent, None where they can.
     """
 
     def __init__(self) -> None:
@@ -38,6 +41,7 @@ class Cluster:
         self.codes: dict[str, int] = {}
         self.asked: list[list[str | None]] = []
         self.is_late = False
+        self.unsent: int | None = None
         self._late: list[tuple[RequestFuture, MetadataResponse]] = []
         self._has_news = False
 
@@ -47,6 +51,10 @@ class Cluster:
         assert isinstance(message, MetadataRequest)
         assert message.topics is not None
         self.asked.append([topic.name for topic in message.topics])
+        if self.unsent is not None:
+            future.fail(self.unsent, TOO_OLD, 1)
+            self._has_news = True
+            return future
         self._late.append((future, self._response(message)))
         if not self.is_late:
             self.answer()
@@ -184,3 +192,25 @@ def test_who_reads_is_told_what_reading_needs(reader: TopicReader, cluster: Clus
     cluster.codes = {"t": UNKNOWN_TOPIC}
     with pytest.raises(UnknownTopicOrPartitionException, match=r"; create the topic, or check its"):
         read(reader)
+
+
+def test_a_broker_that_speaks_no_metadata_that_a_reader_does_is_an_error_at_once(
+    reader: TopicReader, cluster: Cluster
+) -> None:
+    cluster.unsent = UNSUPPORTED_VERSION
+    for asked in (1, 2):
+        with pytest.raises(UnsupportedVersionException, match=TOO_OLD):
+            read(reader)
+        assert len(cluster.asked) == asked
+        assert cluster.now == pytest.approx(100.0, abs=1.0)
+    cluster.unsent = None
+    read(reader)
+
+
+def test_metadata_that_a_retry_may_bring_is_asked_for_until_the_time_is_over(
+    reader: TopicReader, cluster: Cluster
+) -> None:
+    cluster.unsent = NETWORK
+    with pytest.raises(TimeoutException):
+        read(reader)
+    assert len(cluster.asked) > 1
