@@ -26,6 +26,7 @@ from spark_kafka_sink.consumer.refusals import reader_advice
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ConfigException, InvalidTopicException, TimeoutException
 from spark_kafka_sink.producer.metadata import RELIABLE_EPOCHS_SINCE, ClusterMetadata
+from spark_kafka_sink.topic_names import check_topic_name
 from spark_kafka_sink.wire.fetch_messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -108,9 +109,11 @@ class TopicReader:
         `fetched_records.SCHEMA`), and at least one row; offsets rise within a partition, partitions
         mix. Records that retention deletes before they could be read are left out with a warning.
 
-        Raises ConfigException at once for arguments of no meaning; later TimeoutException where
-        nothing comes for default.api.timeout.ms, CorruptRecordException, and the brokers' errors.
+        Raises DataException at once for a name that no topic can have and ConfigException for
+        other arguments of no meaning; later TimeoutException where nothing comes for
+        default.api.timeout.ms, CorruptRecordException, and the brokers' errors.
         """
+        check_topic_name(topic)
         level = _ISOLATION_LEVELS.get(isolation_level)
         if level is None:
             expected = ", ".join(_ISOLATION_LEVELS)

@@ -9,6 +9,7 @@ import pytest
 from spark_kafka_sink.consumer.network_client import RequestFuture
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
+    DataException,
     InvalidTopicException,
     TimeoutException,
     TopicAuthorizationException,
@@ -214,3 +215,12 @@ def test_metadata_that_a_retry_may_bring_is_asked_for_until_the_time_is_over(
     with pytest.raises(TimeoutException):
         read(reader)
     assert len(cluster.asked) > 1
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 250, b"t", None])
+def test_what_is_no_topic_s_name_is_refused_before_anybody_is_asked_about_it(
+    reader: TopicReader, cluster: Cluster, name: str
+) -> None:
+    with pytest.raises(DataException, match="Topic cannot be"):
+        reader.read(name)
+    assert cluster.asked == []
