@@ -256,7 +256,9 @@ class KafkaProducer:
 
         offsets: of the next record to read of each partition. Raises CommitFailedException where
         the group has given the partitions to another member; the transaction can then only be
-        aborted.
+        aborted. What is wrong with the call is raised before anything is sent, and the transaction
+        goes on: IllegalArgumentException for offsets or a group that no request can carry,
+        DataException for a name that no topic can have.
         """
         self._transactional().send_offsets(offsets, group_metadata)
 

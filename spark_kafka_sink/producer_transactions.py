@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from spark_kafka_sink.deadlines import deadline_of, seconds_until
 from spark_kafka_sink.errors import KafkaException, TimeoutException, TransactionAbortedException
+from spark_kafka_sink.group_offsets import check_group, check_offsets
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from spark_kafka_sink.producer.transaction_requests import TransactionalResult
 from spark_kafka_sink.producer.transaction_state import TransactionState
@@ -61,6 +62,8 @@ class ProducerTransactions:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
     ) -> None:
         """See KafkaProducer.send_offsets_to_transaction."""
+        check_offsets(offsets)
+        check_group(group)
         self._call(lambda: self._manager.send_offsets(offsets, group))
 
     def commit(self) -> None:
