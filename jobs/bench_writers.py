@@ -7,6 +7,7 @@ when all is acknowledged.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -36,8 +37,9 @@ class _Writer(DataSourceArrowWriter):
         self._write(iterator)
         return WriterCommitMessage()
 
+    @abstractmethod
     def _write(self, batches: Iterator[pa.RecordBatch]) -> None:
-        raise NotImplementedError
+        """Send the rows of a task and wait until all are acknowledged."""
 
 
 class _Discard(_Writer):
