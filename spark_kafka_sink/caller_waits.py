@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.deadlines import seconds_until
+from spark_kafka_sink.deadlines import wait_until
 from spark_kafka_sink.errors import BufferExhaustedException, KafkaException, TimeoutException
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
 from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.producer_thread import ProducerThread
+from spark_kafka_sink.reservation import Reservation
 
 _T = TypeVar("_T")
 # Takes the nanoseconds that one wait took, and the time.
@@ -56,7 +57,7 @@ class CallerWaits:
                 raise late()
             started = time.monotonic()
             try:
-                came = self._thread.changed.wait(seconds_until(deadline))
+                came = wait_until(deadline, self._thread.changed, self._thread.lock)
             finally:
                 now = time.monotonic()
                 if meter is not None:
@@ -64,28 +65,50 @@ class CallerWaits:
 
     # -- memory -----------------------------------------------------------------------------------
 
-    def reserve(self, size_bytes: int, deadline: float, check: Callable[[], None]) -> None:
-        """Take bytes of buffer.memory. Raises BufferExhaustedException."""
-        accumulator, changed, ticket = self._thread.accumulator, self._thread.changed, object()
+    def reserve(
+        self,
+        reservation: Reservation,
+        size_bytes: int,
+        deadline: float,
+        check: Callable[[], None],
+    ) -> None:
+        """Take bytes of buffer.memory. Raises BufferExhaustedException.
+
+        Who calls gives them back, also where this raises: it may have been interrupted.
+        """
+        accumulator, ticket = self._thread.accumulator, object()
+
+        def take() -> bool | None:
+            if not accumulator.reserve(size_bytes):
+                return None
+            reservation.size_bytes = size_bytes
+            return True
 
         def take_in_turn() -> bool | None:
             check()
-            return (self._tickets[0] is ticket and accumulator.reserve(size_bytes)) or None
+            return take() if self._tickets[0] is ticket else None
 
-        with changed:
+        with self._thread.lock:
             check()
-            if not self._tickets and accumulator.reserve(size_bytes):
+            if not self._tickets and take():
                 return
-            self._tickets.append(ticket)
-            accumulator.waiters = len(self._tickets)
-            self._thread.wake()
             try:
+                self._tickets.append(ticket)
+                accumulator.waiters = len(self._tickets)
+                self._thread.wake()
                 meter = self._thread.metrics.waited_for_memory
                 self._wait(take_in_turn, deadline, lambda: self._no_room(size_bytes), meter)
-            finally:
-                self._tickets.remove(ticket)
-                accumulator.waiters = len(self._tickets)
-                changed.notify_all()
+                self._leave_queue(ticket)
+            except BaseException:
+                self._leave_queue(ticket)
+                raise
+
+    def _leave_queue(self, ticket: object) -> None:
+        """Wait for memory no longer; the caller holds the lock."""
+        if ticket in self._tickets:
+            self._tickets.remove(ticket)
+        self._thread.accumulator.waiters = len(self._tickets)
+        self._thread.changed.notify_all()
 
     def _no_room(self, size_bytes: int) -> BufferExhaustedException:
         memory = self._config.setting("buffer.memory", self._config.buffer_memory)
@@ -127,7 +150,7 @@ class CallerWaits:
                 raise error
             return None
 
-        with self._thread.changed:
+        with self._thread.lock:
             return self._wait(
                 known,
                 deadline,
@@ -225,7 +248,7 @@ class CallerWaits:
         def too_late(what: str) -> TimeoutException:
             return TimeoutException(f"{what} in {timeout} s")
 
-        with thread.changed:
+        with thread.lock:
             accumulator.flushes += 1
             try:
                 waiting_for += accumulator.incomplete

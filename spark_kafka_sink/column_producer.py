@@ -27,8 +27,9 @@ from spark_kafka_sink.producer.slices import (
 from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.reservation import Reservation
 from spark_kafka_sink.serde.columns import read_rows
-from spark_kafka_sink.slice_appender import SliceAppender
+from spark_kafka_sink.slice_appender import SliceAppender, SliceProgress
 from spark_kafka_sink.slice_owner import OnFailure, SliceOwner
 
 
@@ -95,9 +96,14 @@ class ColumnProducer:
         except KafkaException as error:
             self._thread.refused(record_batch.num_rows, error)
             raise
-        # A transaction that takes a part has to learn of it if the rest does not come.
-        with self._thread.appending():
+        under_way = object()
+        try:
+            self._thread.append_begins(under_way)
             self._append_slices(rows, sizes, topics, deadline, on_failure)
+            self._thread.append_ends(under_way)
+        except BaseException:
+            self._thread.append_ends(under_way)
+            raise
 
     def _append_slices(
         self,
@@ -107,24 +113,28 @@ class ColumnProducer:
         deadline: float,
         on_failure: OnFailure | None,
     ) -> None:
-        start = 0
+        start, progress = 0, SliceProgress()
         try:
             for end in slice_ends(sizes, self._config.buffer_memory):
                 owner = None if on_failure is None else SliceOwner(start, on_failure)
                 part = rows.slice(start, end)
-                self._append_slice(part, sizes[start:end], topics, deadline, owner)
+                progress = SliceProgress()
+                self._append_slice(part, sizes[start:end], topics, deadline, owner, progress)
                 start = end
                 # Every slice is a send of its own, which may wait for memory as long as any.
                 deadline = self._waits.deadline()
-        except KafkaException as error:
-            self._thread.refused(len(sizes) - start, error)
-            if start:
+        except BaseException as error:
+            # A transaction that has a part has to learn of it that the rest does not come.
+            if start or progress.is_in_batches:
                 self._spoil_transaction(start, len(sizes), error)
+            if isinstance(error, KafkaException):
+                self._thread.refused(len(sizes) - start, error)
             raise
 
-    def _spoil_transaction(self, appended: int, rows: int, error: KafkaException) -> None:
+    def _spoil_transaction(self, appended: int, rows: int, error: BaseException) -> None:
         """Have the transaction aborted that has a part of an Arrow batch."""
-        message = f"only {appended} of {rows} rows of an Arrow batch were appended: {error}"
+        why = str(error) or type(error).__name__
+        message = f"only {appended} of {rows} rows of an Arrow batch were appended: {why}"
         failure = KafkaException(message)
         failure.__cause__ = error
         self._thread.spoil_transaction(failure)
@@ -162,14 +172,18 @@ class ColumnProducer:
         topics: list[TopicMetadata],
         deadline: float,
         owner: SliceOwner | None,
+        progress: SliceProgress,
     ) -> None:
-        reserved = int(sizes.sum())
-        self._waits.reserve(reserved, deadline, self._checks.raise_if_unusable)
+        reservation, check = Reservation(), self._checks.raise_if_not_appendable
         try:
+            self._waits.reserve(
+                reservation, int(sizes.sum()), deadline, self._checks.raise_if_unusable
+            )
             with self._appender.turn:
-                full = self._appender.append(
-                    rows, sizes, topics, self._checks.raise_if_not_appendable, owner=owner
-                )
-        finally:
-            self._thread.give_back(reserved)
-        self._appender.pack(full)
+                self._appender.append(rows, sizes, topics, check, progress, owner=owner)
+            self._thread.give_back(reservation)
+            self._appender.pack(progress)
+        except BaseException:
+            self._thread.give_back(reservation)
+            self._appender.leave(progress)
+            raise

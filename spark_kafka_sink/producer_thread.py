@@ -13,10 +13,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
+from types import TracebackType
 from typing import Protocol
 
 from spark_kafka_sink.backoff import ExponentialBackoff
@@ -39,6 +39,7 @@ from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.producer_metrics import ProducerMetrics
 from spark_kafka_sink.records.compression import codec
+from spark_kafka_sink.reservation import Reservation
 from spark_kafka_sink.wire.exchange import Answered, Event, NodeDown
 
 logger = logging.getLogger(__name__)
@@ -152,12 +153,17 @@ class ProducerThread:
             metadata=self.metadata,
             client=self._client,
         )
-        self.lock = threading.Lock()
+        # To be taken by its own name and not by that of the condition, whose way in and out is
+        # Python: a caller that is interrupted there (Ctrl-C) would keep it. A condition gives a
+        # lock of this kind, and no other, back to who waits without running Python.
+        self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
+        self.whole = _Whole(self._cut_short)
         self.network_trouble = ""
         self.feeder: Feeder | None = None
         # Calls into user code, for the I/O thread to make in order: how many there are to make and
         # how many were made, ever.
+        self._under_way: set[object] = set()
         self._calls: deque[Callable[[], object]] = deque()
         self.calls_due = 0
         self.calls_made = 0
@@ -183,8 +189,8 @@ class ProducerThread:
     def wake(self) -> None:
         """Have the I/O thread look again; the caller holds the lock."""
         if self._asleep:
-            self._asleep = False
             self._client.wakeup()
+            self._asleep = False
 
     def call_later(self, call: Callable[[], object]) -> None:
         """Have the I/O thread make a call, without the lock; the caller holds the lock.
@@ -224,6 +230,14 @@ class ProducerThread:
         self._collect()
         self.changed.notify_all()
 
+    def _cut_short(self, error: BaseException) -> None:
+        what = type(error).__name__
+        message = f"{what} came in the middle of a change to the producer's batches: make another"
+        failure = KafkaException(message)
+        failure.__cause__ = error
+        self.give_up(failure)
+        self.wake()
+
     # -- for callers, without the lock -------------------------------------------------------------
 
     def refused(self, records: int, error: KafkaException) -> None:
@@ -232,10 +246,11 @@ class ProducerThread:
         with self.lock:
             self.metrics.refused(records, self._clock(), exhausted=exhausted)
 
-    def give_back(self, size_bytes: int) -> None:
+    def give_back(self, reservation: Reservation) -> None:
         """Return memory that was reserved, and tell who waits for some."""
         with self.lock:
-            self.accumulator.give_back(size_bytes)
+            self.accumulator.give_back(reservation.size_bytes)
+            reservation.size_bytes = 0
             self.changed.notify_all()
 
     def spoil_transaction(self, error: KafkaException) -> None:
@@ -244,19 +259,19 @@ class ProducerThread:
             if self.transactions is not None:
                 self.transactions.record_refused(error)
 
-    @contextmanager
-    def appending(self) -> Iterator[None]:
-        """Have a transaction that comes to its end meanwhile wait for what is appended here."""
-        if self.transactions is None:
-            yield
-            return
-        with self.lock:
-            self.transactions.open_appends += 1
-        try:
-            yield
-        finally:
+    def append_begins(self, under_way: object) -> None:
+        """Have a transaction that comes to its end wait for what is appended from here on."""
+        if self.transactions is not None:
             with self.lock:
-                self.transactions.open_appends -= 1
+                self._under_way.add(under_way)
+                self.transactions.open_appends = len(self._under_way)
+
+    def append_ends(self, under_way: object) -> None:
+        """End what `append_begins` began, if it did."""
+        if self.transactions is not None:
+            with self.lock:
+                self._under_way.discard(under_way)
+                self.transactions.open_appends = len(self._under_way)
                 self.wake()
 
     def stop(self) -> None:
@@ -399,6 +414,29 @@ class ProducerThread:
             with self.lock:
                 self.calls_made += made
                 self.changed.notify_all()
+
+
+class _Whole:
+    """Changes that are made as a whole: `with lock, whole:`.
+
+    cut_short: called where something comes in between that is none of the producer's own errors, as
+    KeyboardInterrupt: half of a change would be records that are lost, or sent twice.
+    """
+
+    def __init__(self, cut_short: Callable[[BaseException], None]) -> None:
+        self._cut_short = cut_short
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not isinstance(error, KafkaException):
+            self._cut_short(error)
 
 
 def _tell_owners(batch: ProducerBatch) -> None:

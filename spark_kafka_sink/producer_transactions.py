@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from spark_kafka_sink.deadlines import deadline_of, seconds_until
+from spark_kafka_sink.deadlines import deadline_of, seconds_until, wait_until
 from spark_kafka_sink.errors import KafkaException, TimeoutException, TransactionAbortedException
 from spark_kafka_sink.group_offsets import check_group, check_offsets
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -144,12 +144,13 @@ class ProducerTransactions:
         """Start a call, or go on with it, and wait for its end. Raises what it came to."""
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         started, deadline = time.monotonic(), deadline_of(wait)
-        with self._thread.changed:
-            result = start()
+        with self._thread.lock:
+            with self._thread.whole:
+                result = start()
             self._thread.wake()
             try:
                 while not result.is_done:
-                    if not self._thread.changed.wait(seconds_until(deadline)):
+                    if not wait_until(deadline, self._thread.changed, self._thread.lock):
                         raise self._timed_out(result.operation, wait)
             finally:
                 waited_s = time.monotonic() - started

@@ -3,6 +3,9 @@
 Owns the turn (one slice is laid out and encoded at a time, so that a partition's offset deltas
 follow one another) and the partitioner's state. Who has the turn never waits for memory, metadata
 or the network, so that the I/O thread may take it too.
+
+A caller may be interrupted anywhere (KeyboardInterrupt, or whatever a signal's handler raises).
+What it has in its hands then is given up by the same steps as at the end, which may be taken twice.
 """
 
 from __future__ import annotations
@@ -31,6 +34,20 @@ class RowOwner(SpanOwner, Protocol):
         """Take the rows in the order in which spans will number them; called before any is sent."""
 
 
+class SliceProgress:
+    """How far a slice has come, for who is interrupted.
+
+    is_in_batches: whether its rows are in batches, all of them; full: the batches that are to be
+    packed, which are not sent before that.
+    """
+
+    __slots__ = ("full", "is_in_batches")
+
+    def __init__(self) -> None:
+        self.full: list[ProducerBatch] = []
+        self.is_in_batches = False
+
+
 class SliceAppender:
     """Encodes slices into batches."""
 
@@ -52,16 +69,17 @@ class SliceAppender:
         sizes: Int64s,
         topics: list[TopicMetadata],
         check_usable: Callable[[], None],
+        progress: SliceProgress,
         *,
         created_at: float | None = None,
         owner: RowOwner | None = None,
-    ) -> list[ProducerBatch]:
+    ) -> None:
         """Put rows into batches; the caller has the turn, and reserved and gives back memory.
 
         sizes: bounds of the rows' encoded sizes in bytes; topics: the metadata of each of
         ``rows.topics``; check_usable: called under the lock, raises where nothing may be appended;
-        created_at: since when the rows wait, None for now. Gives the batches to `pack`, which needs
-        no turn.
+        progress: told of the batches to `pack`, which needs no turn; created_at: since when the
+        rows wait, None for now.
         """
         accumulator = self._thread.accumulator
         grouped = choose_partitions(rows, sizes, topics, self._partitioner, self._load)
@@ -76,11 +94,20 @@ class SliceAppender:
                 now = time.monotonic()
                 self._thread.metrics.appended(len(rows), int(sizes.sum()), int(sizes.max()), now)
                 since = now if created_at is None else created_at
-                return accumulator.append(grouped.targets, cuts, encoded, since, owner)
-        finally:
+                with self._thread.whole:
+                    progress.full += accumulator.append(
+                        grouped.targets, cuts, encoded, since, owner
+                    )
+                    progress.is_in_batches = True
+                self._let_go(grouped)
+        except BaseException:
             with self._thread.lock:
-                accumulator.let_go(grouped.targets)
-                self._thread.wake()
+                self._let_go(grouped)
+            raise
+
+    def _let_go(self, grouped: GroupedRows) -> None:
+        self._thread.accumulator.let_go(grouped.targets)
+        self._thread.wake()
 
     def _load(self, name: str, topic: TopicMetadata) -> TopicLoad:
         thread = self._thread
@@ -89,16 +116,18 @@ class SliceAppender:
                 name, topic, thread.accumulator, thread.latencies, adaptive=self._adaptive
             )
 
-    def pack(self, full: list[ProducerBatch]) -> None:
-        """Compress batches that are full; what an exception leaves out, the I/O thread does."""
-        try:
-            for batch in full:
-                batch.pack()
-                self._packed([batch])
-        finally:
-            self._packed(full)
+    def pack(self, progress: SliceProgress) -> None:
+        """Compress the batches that are full; their memory is accounted for one by one."""
+        for batch in progress.full:
+            batch.pack()
+            self._packed([batch])
+
+    def leave(self, progress: SliceProgress) -> None:
+        """Leave the batches that are not packed yet to the I/O thread."""
+        self._packed(progress.full)
 
     def _packed(self, batches: Sequence[ProducerBatch]) -> None:
         with self._thread.lock:
-            self._thread.packed(batches)
+            with self._thread.whole:
+                self._thread.packed(batches)
             self._thread.wake()

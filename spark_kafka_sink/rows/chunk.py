@@ -13,12 +13,15 @@ from typing import Final
 
 import numpy as np
 
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.producer.slices import Rows
 from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.headers import encode_headers
 from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.reservation import Reservation
 from spark_kafka_sink.rows.future import SentRows
+from spark_kafka_sink.slice_appender import SliceProgress
 
 CELLS: Final = 3  # of a row in `cells`: value, key, time in seconds
 
@@ -26,17 +29,22 @@ CELLS: Final = 3  # of a row in `cells`: value, key, time in seconds
 class RowChunk:
     """Rows of one topic, in the order sent.
 
-    reserved: bytes of buffer.memory that are set aside for its rows; created_at: when, in seconds
-    of the producer's clock.
+    reservation: the bytes of buffer.memory that are set aside for its rows, which it gives back
+    when they are in batches or given up, and is over then; created_at: when they were, in seconds
+    of the producer's clock. error: why they are given up. progress: their way into batches.
     """
 
     __slots__ = (
         "cells",
         "created_at",
+        "error",
         "headers",
+        "is_over",
         "metadata",
         "partitions",
-        "reserved",
+        "progress",
+        "reservation",
+        "room",
         "sent",
         "timestamps",
         "topic",
@@ -46,13 +54,17 @@ class RowChunk:
         self,
         topic: str,
         metadata: TopicMetadata,
-        reserved: int,
+        reservation: Reservation,
         created_at: float,
         sent: SentRows,
     ) -> None:
         self.topic = topic
         self.metadata = metadata
-        self.reserved = reserved
+        self.reservation = reservation
+        self.room = reservation.size_bytes
+        self.is_over = False
+        self.error: KafkaException | None = None
+        self.progress = SliceProgress()
         self.created_at = created_at
         self.sent = sent
         self.cells: list[bytes | float | None] = []

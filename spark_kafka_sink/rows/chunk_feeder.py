@@ -2,8 +2,11 @@
 
 That happens when a chunk is full (in the thread whose row found it full), when its rows have
 lingered or memory is short (in the I/O thread), on flush and on close. From there on rows and
-columns go the same way. Owns the chunks that have rows coming, and the order: a chunk is taken out
-of its queue only by who has the appender's turn, so that what was sent first is appended first.
+columns go the same way. Owns the chunks that are not over, and the order: a chunk is taken out of
+its queue only by who has the appender's turn, so that what was sent first is appended first.
+
+Who is interrupted (KeyboardInterrupt) leaves a chunk that is over, or one that still has all its
+rows, and which the I/O thread takes up again.
 """
 
 from __future__ import annotations
@@ -14,8 +17,7 @@ from functools import partial
 
 from spark_kafka_sink.batch_partitioner import BatchPartitioner, sent_batch, with_partitions
 from spark_kafka_sink.errors import IllegalStateException, KafkaException
-from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.slices import record_sizes
+from spark_kafka_sink.producer.slices import Rows, record_sizes
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.rows.chunk import RowChunk
 from spark_kafka_sink.rows.row_queue import RowQueue
@@ -40,20 +42,29 @@ class ChunkFeeder:
         self._linger_s = linger_s
         self._lock = threading.Lock()
         self._closed = False
+        self._given_up: KafkaException | None = None
         self._has_begun = False
-        # The chunks that have rows coming, oldest first.
+        # The chunks that are not over, oldest first.
         self._pending: dict[RowChunk, RowQueue] = {}
+        # The thread that asks the user's partitioner for a chunk, with the turn.
+        self._asking: int | None = None
+
+    def has(self, chunk: RowChunk) -> bool:
+        """Whether the chunk is one of those to turn into batches."""
+        with self._lock:
+            return chunk in self._pending
 
     def begin(self, chunk: RowChunk, queue: RowQueue) -> None:
         """Have a queue take a new chunk, unless it has one by now. Raises IllegalStateException."""
         with queue.lock, self._lock:
             closed = self._closed
-            installed = not closed and queue.install(chunk)
-            if installed:
+            is_wanted = not closed and queue.chunk is None
+            if is_wanted:
                 self._has_begun = True
                 self._pending[chunk] = queue
-        if not installed:
-            self._thread.give_back(chunk.reserved)
+                queue.install(chunk)
+        if not is_wanted:
+            self._thread.give_back(chunk.reservation)
         if closed:
             message = "Cannot perform operation after producer has been closed"
             raise IllegalStateException(message)
@@ -62,46 +73,87 @@ class ChunkFeeder:
 
     def convert(self, chunk: RowChunk, queue: RowQueue) -> None:
         """Turn a chunk into batches, unless another thread has."""
-        full: list[ProducerBatch] = []
-        with self._appender.turn:
-            taken = queue.take(chunk)
-            with self._lock:
-                self._pending.pop(chunk, None)
-            if taken:
-                full = self._append(chunk)
-        self._appender.pack(full)
-
-    def _append(self, chunk: RowChunk) -> list[ProducerBatch]:
-        """Append a chunk's rows; where that fails, their futures say why."""
-        if not len(chunk):  # taken before its first row came
-            self._thread.give_back(chunk.reserved)
-            return []
+        self._check_not_asking()
         try:
+            with self._appender.turn:
+                queue.take(chunk)
+                with self._lock:
+                    self._pending.pop(chunk, None)
+                if not chunk.is_over:
+                    self._append(chunk)
+            self._appender.pack(chunk.progress)
+        except BaseException:
+            self._leave(chunk, queue)
+            raise
+
+    def _leave(self, chunk: RowChunk, queue: RowQueue) -> None:
+        """Leave to the I/O thread what is still to be done of a chunk."""
+        with self._lock:
+            error = self._given_up
+            if error is None and not chunk.is_over:
+                self._pending = {chunk: queue, **self._pending}
+        if error is not None and not chunk.is_over:
+            self._give_up(chunk, error)
+        self._appender.leave(chunk.progress)
+
+    def _append(self, chunk: RowChunk) -> None:
+        """Append a chunk's rows, or fail them; with the turn."""
+        try:
+            if chunk.error is not None:
+                self._fail(chunk, chunk.error)
+            elif len(chunk):  # none if it is taken before its first row came
+                self._append_rows(chunk)
+            chunk.is_over = True
+            self._thread.give_back(chunk.reservation)
+        except BaseException:
+            if chunk.progress.is_in_batches or chunk.is_over:
+                chunk.is_over = True
+                self._thread.give_back(chunk.reservation)
+            raise
+
+    def _append_rows(self, chunk: RowChunk) -> None:
+        """Append a chunk's rows; where that fails, their futures say why."""
+        try:
+            with self._thread.lock:
+                self._check_alive()
             rows = chunk.rows()
             if self._partitioner is not None:
-                rows = with_partitions(rows, sent_batch(rows), [chunk.metadata], self._partitioner)
-            return self._appender.append(
+                rows = self._ask(self._partitioner, rows, chunk)
+            self._appender.append(
                 rows,
                 record_sizes(rows.columns),
                 [chunk.metadata],
                 self._check_alive,
+                chunk.progress,
                 created_at=chunk.created_at,
                 owner=chunk.sent,
             )
         except KafkaException as error:
             self._fail(chunk, error)
-            return []
-        except BaseException as error:
+        except Exception as error:
+            if chunk.progress.is_in_batches:  # what a signal's handler raised
+                raise
             logger.exception("rows for topic %s could not be encoded", chunk.topic)
             message = f"the rows could not be encoded: {type(error).__name__}: {error}"
             failure = KafkaException(message, topic=chunk.topic)
             failure.__cause__ = error
             self._fail(chunk, failure)
-            if not isinstance(error, Exception):
-                raise
-            return []
+
+    def _ask(self, partitioner: BatchPartitioner, rows: Rows, chunk: RowChunk) -> Rows:
+        try:
+            self._asking = threading.get_ident()
+            return with_partitions(rows, sent_batch(rows), [chunk.metadata], partitioner)
         finally:
-            self._thread.give_back(chunk.reserved)
+            self._asking = None
+
+    def _check_not_asking(self) -> None:
+        """Refuse what would wait for ever for the turn that the same thread has."""
+        if self._asking == threading.get_ident():
+            message = (
+                "a partitioner has called the producer that asks it, which would never end: choose "
+                "partitions without sending or flushing"
+            )
+            raise IllegalStateException(message)
 
     def _check_alive(self) -> None:
         """Raise why nothing can be delivered any more; the caller holds the thread's lock."""
@@ -109,6 +161,7 @@ class ChunkFeeder:
             raise self._thread.fatal_error
 
     def _fail(self, chunk: RowChunk, error: KafkaException) -> None:
+        chunk.error = error
         self._thread.refused(len(chunk), error)
         self._thread.spoil_transaction(error)
         with self._thread.lock:
@@ -118,6 +171,7 @@ class ChunkFeeder:
         """Turn everything that was sent before into batches."""
         if not self._has_begun:
             return
+        self._check_not_asking()
         with self._lock:
             pending = list(self._pending.items())
         for chunk, queue in pending:
@@ -155,12 +209,17 @@ class ChunkFeeder:
         """Fail the rows that are not in batches yet."""
         self.close()
         with self._lock:
+            self._given_up = error
             pending = list(self._pending.items())
         for chunk, queue in pending:
             with self._appender.turn:
-                taken = queue.take(chunk)
+                queue.take(chunk)
                 with self._lock:
                     self._pending.pop(chunk, None)
-            if taken:
-                self._fail(chunk, error)
-                self._thread.give_back(chunk.reserved)
+                if not chunk.is_over:
+                    self._give_up(chunk, error)
+
+    def _give_up(self, chunk: RowChunk, error: KafkaException) -> None:
+        self._fail(chunk, error)
+        chunk.is_over = True
+        self._thread.give_back(chunk.reservation)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from spark_kafka_sink.deadlines import deadline_of, seconds_until
+from spark_kafka_sink.deadlines import deadline_of, wait_until
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import RecordMetadata
 from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan
@@ -54,6 +54,7 @@ class SentRows:
         "_end_of",
         "_ends",
         "_interceptors",
+        "_lock",
         "_offsets",
         "_order",
         "_refused",
@@ -72,7 +73,9 @@ class SentRows:
         self.callbacks: dict[int, OnDelivery] = {}
         self._interceptors = interceptors
         self._check_may_wait = check_may_wait
-        self._changed = threading.Condition(threading.Lock())
+        # See ProducerThread: no interrupted caller keeps it.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._watches: dict[int, _Watch] = {}
         self._ends: list[_End | None] = [None]
         self._refused: dict[int, BaseException] = {}
@@ -136,7 +139,7 @@ class SentRows:
             for row in rows.tolist():
                 self._call_back(row, end)
         watches = []
-        with self._changed:
+        with self._lock:
             self._ends.append(end)
             np.asarray(self._end_of)[rows] = len(self._ends) - 1
             if self._watches:
@@ -186,9 +189,9 @@ class SentRows:
             return end
         self._check_may_wait()
         deadline = deadline_of(timeout)
-        with self._changed:
+        with self._lock:
             while (end := self._end(row)) is None:
-                if not self._changed.wait(seconds_until(deadline)):
+                if not wait_until(deadline, self._changed, self._lock):
                     raise TimeoutError
         return end
 
@@ -208,7 +211,7 @@ class SentRows:
 
     def watch(self, row: int, watch: _Watch) -> bool:
         """Have `watch` told when the row ends; False if it has ended."""
-        with self._changed:
+        with self._lock:
             if self._end(row) is not None:
                 return False
             self._watches[row] = watch

@@ -28,6 +28,7 @@ from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.varint import varint_size
+from spark_kafka_sink.reservation import Reservation
 from spark_kafka_sink.rows.chunk import CELLS, RowChunk
 from spark_kafka_sink.rows.chunk_feeder import ChunkFeeder
 from spark_kafka_sink.rows.future import OnDelivery, RowFuture, SentRows, call_back
@@ -143,8 +144,9 @@ class RowProducer:
                 and (partition is None or partition < queue.partitions)
             ):
                 queue.room = room
-                cells = chunk.cells
+                cells, now = chunk.cells, _wall_clock()
                 number = len(cells) // CELLS
+                # As in RowQueue.put: no calls between these.
                 if partition is not None:
                     chunk.partitions[number] = partition
                 if timestamp_ms is not None:
@@ -153,7 +155,7 @@ class RowProducer:
                     chunk.headers[number] = entries
                 if on_delivery is not None:
                     chunk.sent.callbacks[number] = on_delivery
-                cells.extend((value, key, _wall_clock()))
+                cells.extend((value, key, now))
                 return RowFuture(chunk.sent, number)
         row = Row(value, key, partition, timestamp_ms, entries, on_delivery)
         try:
@@ -267,10 +269,18 @@ class RowProducer:
             queue.learn(metadata)
             return
         wanted = max(size_bytes, min(queue.chunk_bytes, self._largest_chunk_bytes))
-        self._waits.reserve(wanted, deadline, self._checks.raise_if_closed)
-        sent = SentRows(queue.topic, self._interceptors, self._check_may_wait)
-        chunk = RowChunk(queue.topic, metadata, wanted, time.monotonic(), sent)
-        self._feeder.begin(chunk, queue)
+        reservation, chunk = Reservation(), None
+        try:
+            self._waits.reserve(reservation, wanted, deadline, self._checks.raise_if_closed)
+            sent = SentRows(queue.topic, self._interceptors, self._check_may_wait)
+            chunk = RowChunk(queue.topic, metadata, reservation, time.monotonic(), sent)
+            self._feeder.begin(chunk, queue)
+        except BaseException:
+            if chunk is None or not self._feeder.has(chunk):
+                self._thread.give_back(reservation)
+            with self._thread.lock:
+                self._thread.wake()
+            raise
 
     def _topic_with(self, partition: int | None, topic: str, deadline: float) -> TopicMetadata:
         """Wait until a topic is known, and to have the partition that a row is for."""

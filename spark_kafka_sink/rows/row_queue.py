@@ -69,7 +69,8 @@ class RowQueue:
             if chunk is None or size_bytes > self.room or not self.has(row.partition):
                 return None
             self.room -= size_bytes
-            number = len(chunk)
+            number, now = len(chunk), time.time()
+            # No calls between these: who is interrupted has put in the whole row, or nothing.
             if row.partition is not None:
                 chunk.partitions[number] = row.partition
             if row.timestamp_ms is not None:
@@ -78,7 +79,7 @@ class RowQueue:
                 chunk.headers[number] = row.headers
             if row.on_delivery is not None:
                 chunk.sent.callbacks[number] = row.on_delivery
-            chunk.cells.extend((row.value, row.key, time.time()))
+            chunk.cells.extend((row.value, row.key, now))
             return RowFuture(chunk.sent, number)
 
     def has(self, partition: int | None) -> bool:
@@ -97,20 +98,15 @@ class RowQueue:
             if self.chunk is not None:
                 self.chunk.metadata = metadata
 
-    def install(self, chunk: RowChunk) -> bool:
-        """Take a new chunk; False if there is one by now. The caller has the lock."""
-        if self.chunk is not None:
-            return False
-        self.chunk, self.room = chunk, chunk.reserved
+    def install(self, chunk: RowChunk) -> None:
+        """Take a new chunk where there is none; the caller has the lock."""
         self.partitions = len(chunk.metadata.leaders)
-        return True
+        self.chunk, self.room = chunk, chunk.room
 
-    def take(self, chunk: RowChunk) -> bool:
-        """Give the chunk away; False if it is another by now."""
+    def take(self, chunk: RowChunk) -> None:
+        """Let go of the chunk, if it is not another by now: it gets no more rows."""
         with self.lock:
-            if self.chunk is not chunk:
-                return False
-            used = chunk.reserved - self.room
-            self.chunk_bytes = next_chunk_bytes(used, time.monotonic() - chunk.created_at)
-            self.chunk, self.room = None, -1
-            return True
+            if self.chunk is chunk:
+                used = chunk.room - self.room
+                self.chunk_bytes = next_chunk_bytes(used, time.monotonic() - chunk.created_at)
+                self.chunk, self.room = None, -1

@@ -28,6 +28,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender
+from spark_kafka_sink.reservation import Reservation
 
 pytestmark = pytest.mark.kafka
 
@@ -168,7 +169,7 @@ def test_memory_that_stays_full_is_an_error_after_max_block_ms() -> None:
             with pytest.raises(
                 BufferExhaustedException, match=r" max\.block\.ms=300: buffer\.memory="
             ):
-                producer._waits.reserve(100, time.monotonic() + 0.3, lambda: None)
+                producer._waits.reserve(Reservation(), 100, time.monotonic() + 0.3, lambda: None)
 
 
 def test_a_closed_producer_takes_nothing_and_closing_again_is_harmless(

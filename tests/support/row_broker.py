@@ -19,6 +19,7 @@ from spark_kafka_sink.producer.record_spans import RecordSpan, split_spans
 from spark_kafka_sink.producer.slices import choose_partitions, encode_rows, record_sizes
 from spark_kafka_sink.producer.topic_load import topic_load
 from spark_kafka_sink.producer.topic_metadata import TopicMetadata
+from spark_kafka_sink.reservation import Reservation
 from spark_kafka_sink.rows.chunk import RowChunk
 from spark_kafka_sink.rows.future import OnDelivery, RowFuture, SentRows
 from spark_kafka_sink.rows.interceptors import ProducerInterceptors
@@ -58,7 +59,7 @@ def sent_rows(interceptors: ProducerInterceptors | None = None) -> SentRows:
 
 def chunk_of(rows: list[SentRow], sent: SentRows, metadata: TopicMetadata) -> RowChunk:
     """Make a chunk of rows; a row without timestamp is sent at 5000 ms."""
-    chunk = RowChunk(TOPIC, metadata, 0, 0.0, sent)
+    chunk = RowChunk(TOPIC, metadata, Reservation(), 0.0, sent)
     for number, row in enumerate(rows):
         chunk.cells.extend((row.value, row.key, 5.0))
         if row.partition is not None:

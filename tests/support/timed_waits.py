@@ -46,7 +46,7 @@ class Clock:
 class TimedCondition(threading.Condition):
     """A condition whose waits let the clock's time pass; only who is notified is woken."""
 
-    def __init__(self, lock: threading.Lock, clock: Clock) -> None:
+    def __init__(self, lock: threading.RLock, clock: Clock) -> None:
         super().__init__(lock)
         self._lock_of_all = lock
         self._clock = clock
@@ -90,7 +90,7 @@ def stop_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Have the producers that the test makes go by the clock that is given."""
     clock = Clock()
     threads = SimpleNamespace(
-        Lock=threading.Lock,
+        RLock=threading.RLock,
         Condition=partial(TimedCondition, clock=clock),
         Thread=NoThread,
         current_thread=threading.current_thread,

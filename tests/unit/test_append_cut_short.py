@@ -19,6 +19,7 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
 from spark_kafka_sink.producer.error_actions import Call
 from spark_kafka_sink.producer.transaction_state import TransactionState
+from spark_kafka_sink.reservation import Reservation
 
 MEMORY_BYTES = 100_000
 # Two slices: one has a quarter of the memory at most.
@@ -65,11 +66,13 @@ def before_slice(
     waits = bench.producer._waits
     reserve, slices = waits.reserve, [0]
 
-    def reserve_later(size_bytes: int, deadline: float, check: Callable[[], None]) -> None:
+    def reserve_later(
+        reservation: Reservation, size_bytes: int, deadline: float, check: Callable[[], None]
+    ) -> None:
         slices[0] += 1
         if slices[0] == number:
             happen()
-        reserve(size_bytes, deadline, check)
+        reserve(reservation, size_bytes, deadline, check)
 
     with monkeypatch.context() as patch:
         patch.setattr(waits, "reserve", reserve_later)
@@ -95,6 +98,21 @@ def test_a_commit_that_comes_between_two_slices_fails(
     with pytest.raises(KafkaException, match="only 24 of 30 rows of an Arrow batch") as failed:
         bench.producer.commit_transaction()
     assert not isinstance(failed.value, IllegalStateException)
+    bench.begin(KafkaProducer.abort_transaction)
+    assert bench.run() == [Call.ABORT]
+
+
+def test_a_transaction_that_has_a_part_of_what_was_interrupted_can_only_be_aborted(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with before_slice(monkeypatch, bench, 2, interrupt), pytest.raises(KeyboardInterrupt):
+        bench.producer.append(TOPIC, ROWS)
+    message = "only 24 of 30 rows of an Arrow batch were appended: KeyboardInterrupt"
+    with pytest.raises(KafkaException, match=message):
+        bench.producer.commit_transaction()
     bench.begin(KafkaProducer.abort_transaction)
     assert bench.run() == [Call.ABORT]
 

@@ -25,6 +25,7 @@ from spark_kafka_sink.errors import (
     UnknownTopicOrPartitionException,
 )
 from spark_kafka_sink.producer.transaction_state import TransactionState
+from spark_kafka_sink.reservation import Reservation
 from spark_kafka_sink.wire.messages import MetadataResponse, MetadataResponseTopic
 
 MAX_BLOCK_S = 1.0
@@ -89,7 +90,8 @@ def test_metadata_more_partitions_and_memory_come_within_one_max_block_ms_or_not
     by_row: bool,
 ) -> None:
     def free() -> None:
-        producer._thread.give_back(producer._thread.accumulator.buffer_memory_bytes)
+        everything = producer._thread.accumulator.buffer_memory_bytes
+        producer._thread.give_back(Reservation(everything))
 
     def know(*leaders: int) -> Callable[[], None]:
         return lambda: tell(producer, answer([*leaders]))

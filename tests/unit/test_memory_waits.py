@@ -18,8 +18,9 @@ from support.unreachable import TOPIC, answer
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import BufferExhaustedException
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
-from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import SenderPoll
+from spark_kafka_sink.reservation import Reservation
+from spark_kafka_sink.slice_appender import SliceProgress
 
 FREED_AFTER_S = 0.3
 MEMORY_BYTES = 100_000
@@ -60,7 +61,7 @@ class Gate:
 
 def reserve(producer: KafkaProducer, size_bytes: int, deadline: float) -> None:
     """Wait for memory as a call of the producer does."""
-    producer._waits.reserve(size_bytes, deadline, producer._checks.raise_if_closed)
+    producer._waits.reserve(Reservation(), size_bytes, deadline, producer._checks.raise_if_closed)
 
 
 def goes_on_when(producer: KafkaProducer, clock: Clock, free: Callable[[], None]) -> None:
@@ -88,22 +89,28 @@ def test_an_append_that_ends_frees_what_it_reserved_too_much(clock: Clock) -> No
 @contextmanager
 def packing_later(
     producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[list[ProducerBatch]]:
+) -> Iterator[list[SliceProgress]]:
     """Keep appends from compressing what they filled, and give it."""
-    full: list[ProducerBatch] = []
+    filled: list[SliceProgress] = []
     with monkeypatch.context() as patch:
-        patch.setattr(producer._columns._appender, "pack", full.extend)
-        yield full
+        patch.setattr(producer._columns._appender, "pack", filled.append)
+        yield filled
 
 
 def test_what_compressing_a_batch_frees_is_free_at_once(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with with_memory(compression_type="zstd", batch_size=20_000) as producer:
-        with packing_later(producer, monkeypatch) as full:
+        with packing_later(producer, monkeypatch) as filled:
             producer.append(TOPIC, EVEN)
-        assert full
-        goes_on_when(producer, clock, lambda: producer._columns._appender.pack(full))
+        appender, filled = producer._columns._appender, [each for each in filled if each.full]
+        assert filled
+
+        def pack() -> None:
+            for progress in filled:
+                appender.pack(progress)
+
+        goes_on_when(producer, clock, pack)
 
 
 def test_what_compressing_a_batch_to_be_sent_frees_is_free_at_once(clock: Clock) -> None:
@@ -148,7 +155,7 @@ def test_who_has_no_time_left_gets_nothing_before_who_came_first(clock: Clock) -
             assert accumulator.available_bytes == 50
 
         clock.after(0.1, later)
-        clock.after(0.3, lambda: producer._thread.give_back(50))
+        clock.after(0.3, lambda: producer._thread.give_back(Reservation(50)))
         reserve(producer, 100, began_at + 1.0)
         assert clock.now - began_at == pytest.approx(0.3)
         accumulator.available_bytes = MEMORY_BYTES

@@ -18,6 +18,7 @@ from support.unreachable import TOPIC, answer
 from spark_kafka_sink import KafkaProducer, RecordMetadata
 from spark_kafka_sink.errors import DataException, TimeoutException
 from spark_kafka_sink.producer.topic_metadata import TopicMetadata
+from spark_kafka_sink.reservation import Reservation
 from spark_kafka_sink.rows.chunk import RowChunk
 from spark_kafka_sink.rows.row_queue import RowQueue
 from spark_kafka_sink.wire.messages import MetadataRequest
@@ -168,7 +169,7 @@ def chunk_of(producer: KafkaProducer, topic: TopicMetadata) -> RowChunk:
     """Make a chunk that has its memory."""
     with producer._thread.lock:
         assert producer._thread.accumulator.reserve(1000)
-    return RowChunk(TOPIC, topic, 1000, 0.0, sent_rows())
+    return RowChunk(TOPIC, topic, Reservation(1000), 0.0, sent_rows())
 
 
 def check_in_batches(producer: KafkaProducer, *sent: Future[RecordMetadata]) -> None:

@@ -24,6 +24,7 @@ from spark_kafka_sink.errors import (
     RecordTooLargeException,
     SerializationException,
 )
+from spark_kafka_sink.reservation import Reservation
 
 A_LONG_TIME_MS = 60_000
 
@@ -176,7 +177,8 @@ def test_who_comes_later_for_memory_is_served_later_though_there_is_room_for_lit
             everything, accumulator.available_bytes = accumulator.available_bytes, 50
         callers = []
         for size_bytes in (100, 10):
-            arguments = (size_bytes, time.monotonic() + 60, producer._checks.raise_if_closed)
+            check, deadline = producer._checks.raise_if_closed, time.monotonic() + 60
+            arguments = (Reservation(), size_bytes, deadline, check)
             callers.append(threading.Thread(target=producer._waits.reserve, args=arguments))
             callers[-1].start()
             with changed:

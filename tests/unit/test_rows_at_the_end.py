@@ -144,3 +144,21 @@ def test_rows_in_batches_are_told_of_the_end_before_those_that_were_sent_after_t
         for future in futures:
             assert said in str(future.exception(0))
         assert told == [0, 1, 2, 3]
+
+
+def test_a_partitioner_that_flushes_the_producer_that_asks_it_fails_its_rows() -> None:
+    asking: list[KafkaProducer] = []
+
+    def flushing_partitioner(_: str, batch: pa.RecordBatch, partitions: int) -> list[int]:
+        asking[0].flush()
+        return [0] * batch.num_rows
+
+    with idle_producer(1, partitioner_class=flushing_partitioner) as producer:
+        asking.append(producer)
+        sent = producer.send(TOPIC, b"row")
+        flush = threading.Thread(target=producer.flush, daemon=True)
+        flush.start()
+        flush.join(A_WHILE_S)
+        assert not flush.is_alive()
+        with pytest.raises(KafkaException, match="would never end: choose partitions without"):
+            sent.result(A_WHILE_S)
