@@ -36,8 +36,8 @@ class TransactionChecker(Checker):
                 self._require(has_records, f"transaction {number} was committed and lacks records")
                 self._require(
                     has_offsets,
-                    f"transaction {number} was committed and has offsets {sorted(found_offsets)} "
-                    f"of {transaction.offsets}",
+                    f"transaction {number} was committed and lacks offsets: it has "
+                    f"{sorted(found_offsets)} of {transaction.offsets}",
                 )
             elif transaction.is_aborted or not transaction.may_be_committed:
                 self._require(not found, f"transaction {number} was not committed and is seen")
