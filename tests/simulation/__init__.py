@@ -2,12 +2,15 @@
 
 Real are the I/O thread's loop and all that it drives: accumulator, sender, sequences, metadata and
 network client, and with `--bytes` the protocol's frames. Simulated are the sockets, the clock, the
-brokers with their transaction coordinator, and the caller, who appends columns and flushes
-(`application`), also in transactions that it commits, aborts or leaves open (`transactions`).
+brokers with their coordinators of transactions and of groups, and the caller, who appends columns
+and flushes (`application`), also in transactions, which take offsets of groups along and which it
+commits, aborts or leaves open (`transactions`).
 
-The simulated caller's waits for memory and flushes end in time, or the checker says so. Not driven
-are the calls of `KafkaProducer` themselves (append, send, flush, close, those of transactions) and
+The simulated caller's waits for memory, flushes and waits for offsets end in time, or the checker
+says so; for offsets it waits max.block.ms, as `ProducerTransactions` does. Not driven are the calls
+of `KafkaProducer` themselves (append, send, flush, close, those of transactions) and their
 max.block.ms, which tests/unit/test_max_block.py holds to the moment, rows and their futures, and
-real sockets: those are tested on real brokers, in tests/integration. Answers are late, missing, or
-come twice; those of several brokers overtake each other, those of one connection cannot.
+real sockets: those are tested on real brokers, in tests/integration. Groups have no members here.
+Answers are late, missing, or come twice; those of several brokers overtake each other, those of one
+connection cannot.
 """

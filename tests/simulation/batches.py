@@ -15,6 +15,7 @@ import zstandard
 from crc32c import crc32c
 
 from simulation.scheduler import SimulationError
+from spark_kafka_sink.model import TopicPartition
 
 POISON: Final = 0x21
 NUMBER: Final = struct.Struct(">Q")
@@ -27,10 +28,19 @@ _CODEC_BITS: Final = 7
 _TRANSACTIONAL_BIT: Final = 16
 
 
+class GroupOffset(NamedTuple):
+    """Where a group goes on reading a partition."""
+
+    group: str
+    partition: TopicPartition
+    offset: int
+
+
 class Batch(NamedTuple):
     """A record batch: what its header says of the producer, and the numbers of its records.
 
-    is_commit: of a marker, which has no records; None of every other batch.
+    is_commit: of a marker, which has no records; None of every other batch. offsets: what is there
+    in place of records where a group's offsets are committed.
     """
 
     producer_id: int
@@ -41,6 +51,7 @@ class Batch(NamedTuple):
     size_bytes: int
     is_transactional: bool = False
     is_commit: bool | None = None
+    offsets: tuple[GroupOffset, ...] = ()
 
     @property
     def last_sequence(self) -> int:

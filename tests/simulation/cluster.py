@@ -4,16 +4,19 @@ A broker takes one request of a connection at a time (SocketServer mutes the cha
 arrived on a connection that broke may still be processed, in order, and always before anything that
 comes on a later connection. acks=all is answered when the batch is committed.
 
-`handlers` has one row per request type; those of transactions are `TransactionCoordinator`'s.
+`handlers` has one row per request type; those of transactions are
+`TransactionCoordinator`'s, and that of offsets is `GroupCoordinator`'s.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, Final
 
+from simulation.ambush import Ambush
 from simulation.batches import Batch, read_batch
 from simulation.controller import (
     NO_LEADER,
@@ -24,7 +27,9 @@ from simulation.controller import (
     Session,
     Waiting,
 )
-from simulation.coordinator import TXN_LOG, TransactionCoordinator
+from simulation.coordinator import TransactionCoordinator
+from simulation.coordinator_log import OFFSETS_LOG, TXN_LOG
+from simulation.group_coordinator import GroupCoordinator
 from simulation.replica import Replica
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink import error_codes as codes
@@ -73,11 +78,15 @@ class Cluster(Controller):
         self._seen: dict[tuple[TopicPartition, int, int, int], tuple[int, ...]] = {}
         self._next_producer_id = 4000
         self._names = {topic_id: name for name, topic_id in shape.topic_ids.items()}
+        self.ambush = Ambush(self)
         self.coordinator: TransactionCoordinator | None = None
         if shape.transaction_version:
             self._create(TXN_LOG, len(shape.partitions))
             self.coordinator = TransactionCoordinator(self, self._next_producer_id)
             self.handlers |= self.coordinator.handlers
+        if shape.has_groups and self.coordinator is not None:
+            self._create(OFFSETS_LOG, len(shape.partitions) + 1)
+            self.handlers |= GroupCoordinator(self, self.coordinator).handlers
 
     # -- connections ------------------------------------------------------------------------------
 
@@ -137,6 +146,9 @@ class Cluster(Controller):
 
         if isinstance(request, ProduceRequest) and request.acks == 0:
             self._produce_unanswered(session, request, reply)
+        elif self.ambush.awaits(request):
+            handle = partial(self.handlers[type(request)], broker, request)
+            self.ambush.strike(session, handle, reply, type(request).__name__)
         else:
             self.handlers[type(request)](broker, request, reply)
 

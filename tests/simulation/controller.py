@@ -39,6 +39,7 @@ class ClusterShape:
 
     first_epoch: of the producer ids given out. topic_bytes: max.message.bytes, None for no limit;
     limited_from: when somebody sets it. transaction_version: 0 where nobody asks for transactions.
+    has_groups: whether transactions commit offsets of groups.
     """
 
     brokers: int
@@ -52,6 +53,7 @@ class ClusterShape:
     topic_bytes: int | None = None
     limited_from: float = 0.0
     transaction_version: int = 0
+    has_groups: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -2,9 +2,9 @@
 
 Does what TransactionCoordinator and TransactionMarkerChannelManager of Kafka 4.3 do, for one
 transactional id: fencing, the rise of epochs and the change of an exhausted producer id, with
-transaction.version 1 and 2 (KIP-890), aborts after transaction.timeout.ms, and the markers. Its log
-is a partition like any other, so that its broker dies, moves and lags as leaders do: what is under
-way then is lost, and what was written goes on at the next.
+transaction.version 1 and 2 (KIP-890), aborts after transaction.timeout.ms, and the markers, which
+the offsets of groups get as rows do. What is under way when its log gets another leader is lost,
+and what was written goes on at the next.
 """
 
 from __future__ import annotations
@@ -14,26 +14,24 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from simulation.controller import NO_LEADER, Broker, Controller, Reply
+from simulation.controller import Broker, Controller, Reply
+from simulation.coordinator_log import OFFSETS_LOG, TXN_LOG, CoordinatorLog, find_coordinator
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.wire.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
-    Coordinator,
     EndTxnRequest,
     EndTxnResponse,
     FindCoordinatorRequest,
-    FindCoordinatorResponse,
 )
 
-TXN_LOG: Final = TopicPartition("__transaction_state", 0)
-
 _LAST_EPOCH: Final = 2**15 - 2  # of a client; the one above is for fencing it
-_LOAD_IN_PROGRESS: Final = 14
 _UNREACHABLE: Final = (14, 15, 16, 19)
 _SWEEP_S: Final = 0.5
 
@@ -88,12 +86,13 @@ class TransactionCoordinator:
         self._random = cluster.random
         self._is_v2 = cluster.shape.transaction_version >= 2
         self._next_producer_id = first_producer_id
-        self._loaded_at: dict[int, float] = {}
+        self._log = CoordinatorLog(cluster, TXN_LOG)
         self.transaction: Transaction | None = None
         self.handlers: dict[type, Callable[[Broker, Any, Reply], None]] = {
-            FindCoordinatorRequest: self._find,
+            FindCoordinatorRequest: find_coordinator,
             InitProducerIdRequest: self._init_producer_id,
             AddPartitionsToTxnRequest: self._add_partitions,
+            AddOffsetsToTxnRequest: self._add_offsets,
             EndTxnRequest: self._end_txn,
         }
         self._scheduler.after(_SWEEP_S, self._sweep)
@@ -103,42 +102,6 @@ class TransactionCoordinator:
         """Whether no markers are to be written any more."""
         transaction = self.transaction
         return transaction is None or transaction.state not in _PREPARED
-
-    # -- who coordinates --------------------------------------------------------------------------
-
-    def _find(self, broker: Broker, request: FindCoordinatorRequest, reply: Reply) -> None:
-        leader = broker.known[TXN_LOG].leader
-        found = leader != NO_LEADER and broker.transient_error == codes.NONE
-        code = codes.NONE if found else codes.COORDINATOR_NOT_AVAILABLE
-        node, host, port = (leader, f"b{leader}", 9000 + leader) if found else (-1, "", -1)
-        named = Coordinator(key=request.key, node_id=node, host=host, port=port, error_code=code)
-        reply(
-            FindCoordinatorResponse(
-                error_code=code, node_id=node, host=host, port=port, coordinators=[named]
-            )
-        )
-
-    def _refusal(self, broker: Broker) -> int:
-        """Give why a broker cannot act as the coordinator, NONE if it can."""
-        truth = self._cluster.truth[TXN_LOG]
-        if truth.leader != broker.id or broker.known[TXN_LOG].epoch != truth.epoch:
-            return codes.NOT_COORDINATOR
-        if not self._is_loaded:
-            return _LOAD_IN_PROGRESS
-        if broker.transient_error != codes.NONE and self._random.random() < 0.5:
-            return codes.COORDINATOR_NOT_AVAILABLE
-        return codes.NONE
-
-    @property
-    def _is_loaded(self) -> bool:
-        """Whether there is a coordinator that has read its log."""
-        truth, now = self._cluster.truth[TXN_LOG], self._scheduler.now
-        leader = self._cluster.brokers.get(truth.leader)
-        if leader is None or not leader.is_alive or leader.paused_until > now:
-            return False
-        longest = 0.2 if truth.epoch else 0.0
-        ready_at = self._loaded_at.setdefault(truth.epoch, now + self._random.uniform(0, longest))
-        return now >= ready_at
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -159,7 +122,7 @@ class TransactionCoordinator:
                     )
                 )
 
-        refusal = self._refusal(broker)
+        refusal = self._log.refusal(broker)
         if refusal != codes.NONE:
             answer(refusal)
             return
@@ -231,7 +194,24 @@ class TransactionCoordinator:
             )
 
         producer = request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
-        code = self._refusal(broker) or self._check_producer(*producer)
+        self._add_by_request(broker, producer, partitions, answer)
+
+    def _add_offsets(self, broker: Broker, request: AddOffsetsToTxnRequest, reply: Reply) -> None:
+        def answer(code: int) -> None:
+            reply(AddOffsetsToTxnResponse(error_code=code, throttle_time_ms=broker.throttle_ms))
+
+        producer = request.producer_id, request.producer_epoch
+        self._add_by_request(broker, producer, {OFFSETS_LOG}, answer)
+
+    def _add_by_request(
+        self,
+        broker: Broker,
+        producer: tuple[int, int],
+        partitions: set[TopicPartition],
+        answer: Callable[[int], None],
+    ) -> None:
+        """Make partitions part of the transaction because the producer says so."""
+        code = self._log.refusal(broker) or self._check_producer(*producer)
         known = self.transaction
         if code != codes.NONE or known is None:
             answer(code)
@@ -257,7 +237,7 @@ class TransactionCoordinator:
         With version 2 this makes the partition part of the transaction.
         """
         known = self.transaction
-        if not self._is_loaded:
+        if not self._log.is_loaded:
             return self._random.choice(_UNREACHABLE)
         code = self._check_producer(producer_id, epoch)
         if code == codes.PRODUCER_FENCED:
@@ -284,7 +264,7 @@ class TransactionCoordinator:
                 )
             )
 
-        refusal = self._refusal(broker)
+        refusal = self._log.refusal(broker)
         known = self.transaction
         if refusal != codes.NONE or known is None:
             answer(refusal or codes.INVALID_PRODUCER_ID_MAPPING)
@@ -410,7 +390,7 @@ class TransactionCoordinator:
         truth = self._cluster.truth[tp]
         leader = self._cluster.brokers.get(truth.leader)
         can_write = (
-            self._is_loaded
+            self._log.is_loaded
             and leader is not None
             and leader.is_alive
             and leader.known[tp].epoch == truth.epoch
@@ -445,7 +425,7 @@ class TransactionCoordinator:
     def _complete(self, known: Transaction, generation: int) -> None:
         if known.generation != generation or known.state not in _PREPARED:
             return
-        if not self._is_loaded or self._is_writing(known):
+        if not self._log.is_loaded or self._is_writing(known):
             self._scheduler.after(0.02, self._complete, known, generation)
             return
         is_commit = known.state is State.PREPARE_COMMIT
@@ -459,7 +439,7 @@ class TransactionCoordinator:
     def _sweep(self) -> None:
         """Abort a transaction that takes too long."""
         known = self.transaction
-        if known is not None and known.state is State.ONGOING and self._is_loaded:
+        if known is not None and known.state is State.ONGOING and self._log.is_loaded:
             is_late = self._scheduler.now > known.began_at + known.timeout_s
             if is_late and not self._is_writing(known):
                 self._scheduler.trace("coordinator", "the transaction takes too long")
@@ -470,7 +450,7 @@ class TransactionCoordinator:
         """Have another producer take over the transactional id, and go again."""
         known = self.transaction
         leader = self._cluster.brokers.get(self._cluster.truth[TXN_LOG].leader)
-        if known is None or leader is None or not self._is_loaded:
+        if known is None or leader is None or not self._log.is_loaded:
             return
 
         def again(code: int) -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 from simulation.cluster import Cluster
 from simulation.controller import Broker
-from simulation.coordinator import TXN_LOG
+from simulation.coordinator_log import TXN_LOG
 from simulation.network import SimulatedSelector
 from simulation.scenario import TRANSIENT_ERRORS, Fault, Scenario
 from simulation.scheduler import Scheduler
@@ -57,6 +57,9 @@ class Faults:
             "transient error": self._transient_error,
             "forget": self._forget,
             "move coordinator": self._move_coordinator,
+            "move group coordinator": self._move_group_coordinator,
+            "lose offsets": self._lose_offsets,
+            "unknown partition": self._unknown_partition,
             "rival": self._rival,
             "rebootstrap": self._rebootstrap,
         }
@@ -80,6 +83,7 @@ class Faults:
         self._network.delay_s = min(self._delay_s, 0.005)
         for channel in self._network.channels.values():
             channel.stalled_until = channel.mute_until = 0.0
+        self._cluster.ambush.armed.clear()
         self._cluster.heal()
 
     def _partition(self, fault: Fault) -> TopicPartition:
@@ -194,6 +198,16 @@ class Faults:
 
     def _move_coordinator(self, fault: Fault, broker: Broker) -> None:
         self._cluster.elect(TXN_LOG, broker.id)
+
+    def _move_group_coordinator(self, fault: Fault, broker: Broker) -> None:
+        self._cluster.ambush.armed.append("move")
+
+    def _lose_offsets(self, fault: Fault, broker: Broker) -> None:
+        self._cluster.ambush.armed.append("lose")
+
+    def _unknown_partition(self, fault: Fault, broker: Broker) -> None:
+        broker.transient_error = codes.UNKNOWN_TOPIC_OR_PARTITION
+        self._later(fault, setattr, broker, "transient_error", codes.NONE)
 
     def _rival(self, fault: Fault, broker: Broker) -> None:
         if self._cluster.coordinator is not None:

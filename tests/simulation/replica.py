@@ -35,9 +35,9 @@ class LogBatch(NamedTuple):
     @property
     def next_offset(self) -> int:
         """The offset after its last record."""
-        return self.base_offset + (
-            1 if self.batch.is_commit is not None else len(self.batch.numbers)
-        )
+        batch = self.batch
+        is_marker = batch.is_commit is not None
+        return self.base_offset + (1 if is_marker else len(batch.numbers) + len(batch.offsets))
 
 
 @dataclass(slots=True)
@@ -86,6 +86,15 @@ class Replica:
             code = self._refusal(batch, known)
             if code != codes.NONE:
                 return Appended(code)
+        entry = LogBatch(self.end_offset, batch)
+        self._add(entry)
+        return Appended(codes.NONE, entry.base_offset)
+
+    def append_offsets(self, batch: Batch) -> Appended:
+        """Append as leader what a group coordinator writes: it has no sequence, only an epoch."""
+        known = self._producers.get(batch.producer_id)
+        if known is not None and batch.epoch < known.epoch:
+            return Appended(INVALID_PRODUCER_EPOCH)
         entry = LogBatch(self.end_offset, batch)
         self._add(entry)
         return Appended(codes.NONE, entry.base_offset)

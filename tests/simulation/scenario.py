@@ -33,8 +33,17 @@ FAULTS: Final = (
 # What else goes wrong where there are transactions.
 TRANSACTION_FAULTS: Final = ("move coordinator", "move coordinator", "rival")
 
+# And where transactions commit offsets.
+OFFSETS_FAULTS: Final = (
+    "move group coordinator", "move group coordinator", "lose offsets", "lose offsets",
+    "unknown partition",
+)  # fmt: skip
+
 # What topics may allow where they limit their batches: all rows fit, alone.
 TOPIC_BYTES: Final = (180, 300, 700)
+
+# How long calls of send_offsets may wait.
+MAX_BLOCK_MS: Final = (2000, 10_000, 60_000)
 
 # Errors that a broker may answer with for a while without having appended anything.
 TRANSIENT_ERRORS: Final = (2, 3, 5, 14, 19, 56)
@@ -49,12 +58,26 @@ class Append(NamedTuple):
     poison: int | None
 
 
+class PlannedOffsets(NamedTuple):
+    """One call of send_offsets: after how many appends it is made, and for what.
+
+    goes_on: whether its caller, if it has to stop waiting, goes on with the transaction, which the
+    producer allows, though it asks for an abort.
+    """
+
+    after: int
+    group: str
+    partitions: list[int]
+    goes_on: bool
+
+
 class PlannedTransaction(NamedTuple):
     """One transaction: when it begins at the earliest, and how the application means to end it."""
 
     at: float
     appends: list[Append]
     is_to_commit: bool
+    offsets: tuple[PlannedOffsets, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +100,11 @@ class Scenario:
     close_at: float | None
     transactions: list[PlannedTransaction] = field(default_factory=list)
     crashes: list[float] = field(default_factory=list)
+
+    @property
+    def max_block_s(self) -> float:
+        """How long a transactional call waits; only that of send_offsets is drawn."""
+        return float(self.configs["max.block.ms"]) / 1000
 
     @property
     def transaction_timeout_s(self) -> float:
@@ -151,7 +179,7 @@ def transactional_scenario(seed: int, *, topic_bytes: int | None = None) -> Scen
     also += _rebootstraps(seed, drawn)
     faults = [fault for fault in drawn.faults if fault.kind != "forget"]
     crashes = [random.uniform(0, drawn.heal_at) for _ in range(random.choice([0, 0, 1, 2]))]
-    return replace(
+    planned = replace(
         drawn,
         seed=seed,
         shape=shape,
@@ -164,6 +192,52 @@ def transactional_scenario(seed: int, *, topic_bytes: int | None = None) -> Scen
         transactions=_transactions(random, drawn),
         crashes=crashes,
     )
+    return _sending_offsets(planned)
+
+
+def _sending_offsets(drawn: Scenario) -> Scenario:
+    """Let transactions of every other scenario commit offsets, for which more goes wrong.
+
+    Where there are none there is no log of offsets either: those runs stay what they were.
+    """
+    random = Random(f"offsets of {drawn.seed}")
+    if random.random() < 0.5:
+        return drawn
+    transactions = [
+        planned._replace(offsets=_offsets(random, len(planned.appends)))
+        for planned in drawn.transactions
+    ]
+    storms = [planned.at for planned in transactions if planned.at < drawn.heal_at]
+    faults = [
+        Fault(
+            min(random.choice(storms) + random.uniform(0, 0.5), drawn.heal_at),
+            random.choice(OFFSETS_FAULTS),
+            random.uniform(0, 1),
+            random.randrange(60),
+        )
+        for _ in range(random.choice([0, 2, 4, 8]) if storms else 0)
+    ]
+    return replace(
+        drawn,
+        shape=replace(drawn.shape, has_groups=True),
+        configs=drawn.configs | {"max.block.ms": random.choice(MAX_BLOCK_MS)},
+        faults=sorted([*drawn.faults, *faults]),
+        transactions=transactions,
+    )
+
+
+def _offsets(random: Random, appends: int) -> tuple[PlannedOffsets, ...]:
+    """Draw the offsets of a transaction: before its first append, between two, or after all."""
+    drawn = [
+        PlannedOffsets(
+            random.randint(0, appends),
+            random.choice("gh"),
+            random.sample(range(4), random.randint(1, 3)),
+            random.random() < 0.5,
+        )
+        for _ in range(random.choice([0, 1, 1, 2]))
+    ]
+    return tuple(sorted(drawn))
 
 
 def _limited(

@@ -23,7 +23,8 @@ from simulation.faults import Faults
 from simulation.network import MessageConnection, SimulatedSelector
 from simulation.scenario import Scenario
 from simulation.scheduler import Scheduler, SimulationError
-from simulation.transactions import TransactionalApplication, TransactionChecker
+from simulation.transaction_checker import TransactionChecker
+from simulation.transactions import TransactionalApplication
 from spark_kafka_sink import producer_thread
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition

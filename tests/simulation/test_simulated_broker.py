@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from support.record_batches import Producer, Row, kafka_python_batch
 
-from simulation.batches import NUMBER, Batch, read_batch
+from simulation.batches import NUMBER, Batch, GroupOffset, read_batch
+from simulation.group_coordinator import committed_offsets
 from simulation.replica import INVALID_PRODUCER_EPOCH, Appended, Replica, Rules
 from simulation.scheduler import SimulationError
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.model import ProducerIdAndEpoch
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 
 
 def _batch(sequence: int, *, epoch: int = 0, count: int = 1) -> Batch:
@@ -84,3 +85,30 @@ def test_a_follower_cuts_off_what_its_leader_does_not_have() -> None:
     leader.append(_batch(0, epoch=1))
     old_leader.copy_from(leader)
     assert old_leader.entries == leader.entries
+
+
+def _offsets(epoch: int, *offsets: int, group: str = "g") -> Batch:
+    of_group = tuple(GroupOffset(group, TopicPartition("read", 0), offset) for offset in offsets)
+    return Batch(7, epoch, -1, (), None, 0, is_transactional=True, offsets=of_group)
+
+
+def test_offsets_are_pending_until_a_marker_commits_or_drops_them() -> None:
+    log = Replica(Rules())
+    log.append_offsets(_offsets(0, 1))
+    log.append_offsets(_offsets(0, 2))
+    log.mark(7, 0, is_commit=True)
+    log.append_offsets(_offsets(0, 3))
+    log.mark(7, 0, is_commit=False)
+    log.append_offsets(_offsets(0, 4, group="h"))
+    committed = committed_offsets(log)
+    assert committed.commits == [{GroupOffset("g", TopicPartition("read", 0), 2)}]
+    assert committed.open == [GroupOffset("h", TopicPartition("read", 0), 4)]
+
+
+def test_offsets_of_an_older_epoch_are_refused() -> None:
+    log = Replica(Rules())
+    assert log.append_offsets(_offsets(1, 1)) == Appended(codes.NONE, 0)
+    assert log.append_offsets(_offsets(0, 2)) == Appended(INVALID_PRODUCER_EPOCH)
+    assert log.append_offsets(_offsets(1, 3)) == Appended(codes.NONE, 1)
+    log.mark(7, 2, is_commit=False)
+    assert log.append_offsets(_offsets(1, 4)) == Appended(INVALID_PRODUCER_EPOCH)

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 
 from simulation.__main__ import failure, replay_command
+from simulation.replica import Replica
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.producer import (
     accumulator,
@@ -24,7 +25,7 @@ from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
+from spark_kafka_sink.producer.transaction_requests import TransactionalRequest, TransactionalResult
 from spark_kafka_sink.producer.transactions import TransactionManager
 
 SEEDS = 200
@@ -138,17 +139,58 @@ def _epochs_that_only_a_known_coordinator_raises() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _offsets_seen_though_they_were_aborted() -> Iterator[None]:
+    mark = Replica.mark
+
+    def commit(log: Replica, producer_id: int, epoch: int, *, is_commit: bool) -> int:
+        has_offsets = any(entry.batch.offsets for entry in log.entries)
+        return mark(log, producer_id, epoch, is_commit=is_commit or has_offsets)
+
+    with mock.patch.object(Replica, "mark", commit):
+        yield
+
+
+@contextmanager
+def _offsets_whose_answer_was_lost_taken_for_written() -> Iterator[None]:
+    failed: Any = TransactionManager.request_failed
+
+    def finish(manager: TransactionManager, request: TransactionalRequest, *more: object) -> None:
+        if request.call is Call.TXN_OFFSET_COMMIT and manager._queue.back(request):
+            manager._finish(request.result)
+        else:
+            failed(manager, request, *more)
+
+    with mock.patch.object(TransactionManager, "request_failed", finish):
+        yield
+
+
+@contextmanager
+def _offsets_whose_call_never_ends() -> Iterator[None]:
+    finish: Any = TransactionManager._finish
+
+    def forget(manager: TransactionManager, result: TransactionalResult, *more: object) -> None:
+        if result.operation != "send_offsets_to_transaction":
+            finish(manager, result, *more)
+
+    with mock.patch.object(TransactionManager, "_finish", forget):
+        yield
+
+
 @pytest.mark.parametrize(
     ("broken", "found"),
     [
         (_committed_before_all_is_delivered, "lacks records|hang in|though all was well"),
-        (_a_lost_answer_taken_for_the_end, "lacks records|though all was well"),
+        (_a_lost_answer_taken_for_the_end, "lacks records|are seen|though all was well"),
         (_partitions_that_were_refused_taken_for_added, "though all was well"),
         (_the_next_epoch_forgotten, "though all was well"),
         (_records_that_failed_forgotten, "lacks records"),
         (_a_fenced_producer_that_tries_again, "has not ended"),
         (_parts_of_a_batch_outside_its_transaction, "came outside a transaction"),
         (_epochs_that_only_a_known_coordinator_raises, "is over for TransactionAbortable"),
+        (_offsets_seen_though_they_were_aborted, "not committed and offsets .* are seen"),
+        (_offsets_whose_answer_was_lost_taken_for_written, "lacks offsets"),
+        (_offsets_whose_call_never_ends, "has not ended|though all was well"),
     ],
 )
 def test_what_is_broken_is_found(broken: Callable[[], Iterator[None]], found: str) -> None:

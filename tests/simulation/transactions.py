@@ -1,4 +1,4 @@
-"""Transactions of a simulated application: what it does, and what may be seen of it afterwards.
+"""Transactions of a simulated application, and what it knows of them afterwards.
 
 The application calls what `ProducerTransactions` calls, one step after another. After an error that
 only a new producer helps against, and now and then for no reason, it goes away without a word and
@@ -10,19 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
 
 from simulation.application import Application
-from simulation.batches import Batch
+from simulation.batches import GroupOffset
 from simulation.checker import Checker, Ledger
-from simulation.cluster import Cluster
-from simulation.replica import Replica
-from simulation.scenario import Append, Scenario
+from simulation.scenario import Append, PlannedOffsets, Scenario
 from simulation.scheduler import Scheduler, SimulationError
-from spark_kafka_sink.errors import ApiException, KafkaException
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.errors import ApiException, KafkaException, TimeoutException
+from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
-from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.transaction_requests import TransactionalResult
 from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.producer_thread import ProducerThread
@@ -38,10 +34,13 @@ _LONGEST_RECOVERY_S = 200.0
 class Written:
     """What became of a transaction, as the application knows it.
 
-    numbers: the records that were appended. may_be_committed: whether a commit was asked for.
+    numbers: the records that were appended. offsets: those that were sent, in order, whether their
+    call succeeded or not: without all of them no commit can succeed. may_be_committed: whether a
+    commit was asked for.
     """
 
     numbers: list[int] = field(default_factory=list)
+    offsets: list[GroupOffset] = field(default_factory=list)
     may_be_committed: bool = False
     is_committed: bool = False
     is_aborted: bool = False
@@ -65,6 +64,9 @@ class TransactionalApplication(Application):
         super().__init__(scenario, thread, scheduler, random, ledger, checker)
         self._plan = list(scenario.transactions)
         self._is_to_commit = self._is_open = False
+        self._appends = 0
+        self._offsets: list[PlannedOffsets] = []
+        self._last_offset = 0
         self._crashes = sorted(scenario.crashes)
         self._began_at = self._well_since = float("-inf")
         self.needs_producer = False
@@ -152,6 +154,7 @@ class TransactionalApplication(Application):
             return
         planned = self._plan.pop(0)
         self._left, self._is_to_commit = list(planned.appends), planned.is_to_commit
+        self._offsets, self._appends = list(planned.offsets), len(planned.appends)
         self._began_at = self.last_step_at = self._scheduler.now
         try:
             self._manager.begin()
@@ -163,8 +166,10 @@ class TransactionalApplication(Application):
         self._next()
 
     def _next(self) -> None:
-        """Append what is next; after the last, end the transaction."""
-        if self._left:
+        """Append what is next, or send offsets; after the last, end the transaction."""
+        if self._offsets and self._offsets[0].after <= self._appends - len(self._left):
+            self._send_offsets(self._offsets.pop(0))
+        elif self._left:
             super()._next()
         elif self._is_to_commit:
             self._call(self._begin_commit, self._committed)
@@ -197,7 +202,7 @@ class TransactionalApplication(Application):
         self._scheduler.trace("producer", "fails: {}", error)
         self._check_reason(error)
         self._check_fatal(self._manager.fatal_error)
-        self._left = []
+        self._left, self._offsets = [], []
         if not self._plan:
             self._plan = self._scenario.transactions[-1:]
         if self._manager.fatal_error is None and self._is_open:
@@ -228,6 +233,49 @@ class TransactionalApplication(Application):
         if error is not None and not _is_fatal(error):
             message = f"a producer is over for {type(error).__name__}: {error}"
             raise SimulationError(message)
+
+    # -- offsets ----------------------------------------------------------------------------------
+
+    def _send_offsets(self, planned: PlannedOffsets) -> None:
+        """Send offsets that no call before has sent, and wait for max.block.ms at most."""
+        began = self.last_step_at = self._scheduler.now
+        self._last_offset += 1
+        partitions = [TopicPartition("read", number) for number in planned.partitions]
+        offsets = {tp: OffsetAndMetadata(self._last_offset) for tp in partitions}
+        try:
+            group = ConsumerGroupMetadata(planned.group)
+            result = self._manager.send_offsets(offsets, group)
+        except KafkaException as error:
+            self._failed(error)
+            return
+        self.written[-1].offsets += [
+            GroupOffset(planned.group, tp, self._last_offset) for tp in partitions
+        ]
+        self._scheduler.trace("producer", "sends offsets {} of {}", self._last_offset, planned)
+        self._thread.wake()
+        self._wait_for_offsets(result, planned, began)
+
+    def _wait_for_offsets(
+        self, result: TransactionalResult, planned: PlannedOffsets, began: float
+    ) -> None:
+        limit_s = self._scenario.max_block_s
+        self._checker.check_call(result.operation, began, limit_s)
+        if result.is_done:
+            self._scheduler.trace("producer", "{} ends: {}", result.operation, result.error)
+            if result.error is None:
+                self._next()
+            else:
+                self._failed(result.error)
+        elif self._scheduler.now >= began + limit_s:
+            error = TimeoutException(f"{result.operation} was not done within {limit_s} s")
+            if planned.goes_on:
+                self._scheduler.trace("producer", "goes on after {}", error)
+                self._check_reason(error)
+                self._next()
+            else:
+                self._failed(error)
+        elif not self._crashes_now():
+            self._scheduler.after(_LOOK_S, self._wait_for_offsets, result, planned, began)
 
     # -- appends ----------------------------------------------------------------------------------
 
@@ -269,50 +317,3 @@ def _is_fatal(error: KafkaException) -> bool:
         return False
     action = error_action(error.code, Call(error.api), ProducerKind.TRANSACTIONAL)
     return action in (Action.FATAL, Action.FENCED)
-
-
-class TransactionChecker(Checker):
-    """What is promised of transactions, on top of what is promised of every record."""
-
-    def _failed(self, batch: ProducerBatch, numbers: list[int], now: float) -> None:
-        """Take a batch that failed: with its transaction, for whatever reason that has."""
-        self._require(isinstance(batch.error, KafkaException), f"{batch!r} failed without a reason")
-
-    def check_transactions(self, written: list[Written], cluster: Cluster) -> None:
-        """Check who of the records is seen by who reads what is committed."""
-        seen: list[int] = []
-        for tp in self._scenario.shape.partitions:
-            read = read_committed(cluster.final_log(tp))
-            self._require(not read.open, f"{tp}: records {read.open} hang in no transaction")
-            seen += read.numbers
-        self._require(len(seen) == len(set(seen)), "a record is seen twice")
-        for number, transaction in enumerate(written):
-            found = set(seen).intersection(transaction.numbers)
-            whole = len(found) == len(transaction.numbers)
-            if transaction.is_committed:
-                self._require(whole, f"transaction {number} was committed and lacks records")
-            elif transaction.is_aborted or not transaction.may_be_committed:
-                self._require(not found, f"transaction {number} was not committed and is seen")
-            else:
-                self._require(whole or not found, f"transaction {number} is seen in part")
-
-
-class Read(NamedTuple):
-    """Records by number: what is committed, and what no marker has ended."""
-
-    numbers: list[int]
-    open: list[int]
-
-
-def read_committed(log: Replica) -> Read:
-    """Read a log as a consumer with isolation.level=read_committed does."""
-    numbers: list[int] = []
-    under_way: dict[int, list[int]] = {}
-    for entry in log.entries:
-        batch: Batch = entry.batch
-        if batch.is_commit is None:
-            under_way.setdefault(batch.producer_id, []).extend(batch.numbers)
-        else:
-            ended = under_way.pop(batch.producer_id, [])
-            numbers += ended if batch.is_commit else []
-    return Read(numbers, [number for rest in under_way.values() for number in rest])
