@@ -313,6 +313,8 @@ def what_is_used(case: dict[str, Any]) -> list[str] | None:
         str(config.enable_idempotence).lower(),
         str(config.acks_number),
         str(config.retries),
+        config.transactional_id or "null",
+        str(config.transaction_timeout_ms),
         str(config.delivery_timeout_ms),
         str(config.reconnect_backoff_max_ms),
         ",".join(f"{node.host}:{node.port}" for node in config.bootstrap_nodes),
@@ -338,6 +340,14 @@ def test_the_rules_between_options_give_what_java_gives(tmp_path: Path) -> None:
             acks=[None, "all", "-1", "1", "0"],
             retries=[None, 0, 1, MAX_INT],
             max_in_flight_requests_per_connection=[None, 5, 6],
+            transactional_id=[None, "orders"],
+        ),
+        *combinations(
+            transactional_id=[None, "orders"],
+            transaction_timeout_ms=[None, 1, 60_000, MAX_INT],
+            transaction_two_phase_commit_enable=[None, "false"],
+            enable_idempotence=[None, "true", "false"],
+            delivery_timeout_ms=[None, 30_004, 30_005],
         ),
         *combinations(
             delivery_timeout_ms=[None, 0, 35_004, 35_005, 30_000, MAX_INT],
@@ -358,6 +368,16 @@ def test_idempotence_that_was_asked_for_names_what_stands_against_it() -> None:
     message = "acks is 1, it needs all and kafka.retries is 0, it needs more"
     with pytest.raises(ConfigException, match=message):
         producer_config(ADDRESS | options, prefix="kafka.")
+
+
+def test_a_transactional_producer_names_all_that_it_cannot_do_without() -> None:
+    options = {"enable.idempotence": "false", "acks": "0", "retries": "0"}
+    message = (
+        "^kafka.transactional.id is set, but kafka.enable.idempotence is false, it needs true and "
+        "kafka.acks is 0, it needs all and kafka.retries is 0, it needs more$"
+    )
+    with pytest.raises(ConfigException, match=message):
+        producer_config(ADDRESS | {"transactional.id": "orders"} | options, prefix="kafka.")
 
 
 def test_too_many_in_flight_names_both_ways_out() -> None:
