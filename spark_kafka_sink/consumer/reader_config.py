@@ -1,7 +1,8 @@
 """What a TopicReader is configured with: the Java consumer's names, and those of every client.
 
-Names, types and defaults are ConsumerConfig's. The settings of connections are the producer's own
-and checked by `config`; those of producers alone are refused.
+Names, types and defaults are ConsumerConfig's; fetch.max.bytes and max.partition.fetch.bytes are 1
+to 64 MiB, where Java takes any number. The settings of connections are the producer's own and
+checked by `config`; those of producers alone are refused.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ FetchBytes = Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)]
 _OF_EVERY_CLIENT: Final = frozenset(
     {
         "bootstrap.servers",
+        "client.dns.lookup",
         "client.id",
         "connections.max.idle.ms",
         "metadata.max.age.ms",

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from support.jvm import run_java
 
-from spark_kafka_sink.consumer.reader_config import reader_config
+from spark_kafka_sink.config import option_fields
+from spark_kafka_sink.consumer.reader_config import ReaderConfig, reader_config
 from spark_kafka_sink.errors import ConfigException
 
 ADDRESS = {"bootstrap.servers": "h:9092"}
+# What is said of the metrics of a client: a reader has none.
+OF_METRICS = {"metrics.num.samples", "metrics.sample.window.ms"}
 
 
 def test_defaults_are_those_of_the_java_consumer() -> None:
@@ -19,6 +24,26 @@ def test_defaults_are_those_of_the_java_consumer() -> None:
     assert (config.default_api_timeout_ms, config.client.request_timeout_ms) == (60_000, 30_000)
     assert config.client.receive_buffer_bytes == 65_536
     assert config.client.client_id == "topic-reader"
+
+
+def test_every_option_of_connections_is_taken_with_the_java_consumer_s_default() -> None:
+    java = dict(line.split("\t") for line in run_java("ConsumerOptions", "all").splitlines())
+    config = reader_config(ADDRESS)
+    own = {f.encode_name: f.name for f in msgspec.structs.fields(ReaderConfig)}
+    shared = {f.encode_name: f.name for f in option_fields() if f.encode_name in java}
+    for name in shared.keys() - OF_METRICS - {"bootstrap.servers", "client.id"}:
+        value = getattr(config.client, shared[name])
+        taken = reader_config(ADDRESS | {name: value}).client
+        assert getattr(taken, shared[name]) == value, name
+        assert str(value) == java[name], name
+    for name in own.keys() - {"client"}:
+        assert str(getattr(config, own[name])) == java[name], name
+
+
+def test_hosts_are_looked_up_as_is_said() -> None:
+    given = ADDRESS | {"client.dns.lookup": "Resolve_canonical_bootstrap_servers_only"}
+    config = reader_config(given).client
+    assert config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only"
 
 
 def test_options_come_as_strings_or_values() -> None:
