@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, field
 
-from spark_kafka_sink.config import NonNegative, ProducerConfig, producer_config
+from spark_kafka_sink.config import NonNegative, ProducerConfig, integer, producer_config
 from spark_kafka_sink.errors import ConfigException
 
 # With the one batch by which an answer may exceed it, well below what a connection takes.
@@ -70,9 +70,9 @@ def reader_config(options: Mapping[str, Any]) -> ReaderConfig:
             raise ConfigException(message)
     shared = {name: value for name, value in options.items() if name not in own}
     client = producer_config(shared, defaults=_DEFAULTS)
-    given = {name: value for name, value in options.items() if name in own}
+    given = {name: integer(value) for name, value in options.items() if name in own}
     try:
-        return msgspec.convert({"client": client, **given}, ReaderConfig, strict=False)
+        return msgspec.convert({"client": client, **given}, ReaderConfig)
     except msgspec.ValidationError as error:
         message = f"the options of the topic reader are not valid: {error}"
         raise ConfigException(message) from None

@@ -47,7 +47,7 @@ def test_hosts_are_looked_up_as_is_said() -> None:
 
 
 def test_options_come_as_strings_or_values() -> None:
-    given = {**ADDRESS, "fetch.max.bytes": "1000", "retry.backoff.ms": 7, "client.id": "c"}
+    given = {**ADDRESS, "fetch.max.bytes": " +1000 ", "retry.backoff.ms": 7, "client.id": "c"}
     config = reader_config(given)
     assert config.fetch_max_bytes == 1000
     assert (config.client.retry_backoff_ms, config.client.client_id) == (7, "c")
@@ -60,6 +60,7 @@ def test_options_come_as_strings_or_values() -> None:
         ({**ADDRESS, "linger.ms": 5}, r"linger\.ms is not an option of a topic reader"),
         ({**ADDRESS, "fetch.max.byte": 5}, r"did you mean fetch\.max\.bytes"),
         ({**ADDRESS, "fetch.max.bytes": "many"}, r"fetch\.max\.bytes"),
+        ({**ADDRESS, "fetch.max.bytes": "1e6"}, r"fetch\.max\.bytes"),
         ({**ADDRESS, "fetch.max.bytes": 0}, r"fetch\.max\.bytes"),
         ({**ADDRESS, "fetch.max.bytes": 2**30}, r"<= 67108864 - at `\$\.fetch\.max\.bytes"),
         ({**ADDRESS, "request.timeout.ms": -1}, r"request\.timeout\.ms"),
