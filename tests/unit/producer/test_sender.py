@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.pure_producer import PureProducer, Settings, batches, sequences
 
@@ -688,3 +690,62 @@ def test_a_batch_that_the_node_s_record_format_cannot_hold_fails_alone(acks: int
     assert isinstance(batch.error, UnsupportedCompressionTypeException)
     assert "message format v1, which has no zstd" in str(batch.error)
     assert producer.poll() == []
+
+
+@pytest.mark.parametrize("version", [3, 6])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(idempotent=False),
+        Settings(idempotent=False, acks=0),
+        Settings(),
+    ],
+    ids=["plain", "without answers", "idempotent"],
+)
+def test_zstd_goes_to_no_node_that_does_not_know_it(version: int, settings: Settings) -> None:
+    settings = replace(settings, compression="zstd", option_prefix="kafka.")
+    producer = PureProducer([1], settings)
+    producer.append(0, [b"a"])
+    producer.ready()
+    _of_version(producer, 1, version)
+    (request,) = producer.poll()
+    assert isinstance(request.message, ProduceRequest)
+    assert request.message.topic_data == []
+    response = ProduceResponse(responses=[]) if settings.acks else None
+    producer.sender.handle(Answered(request, 1, response), producer.now)
+    (batch,) = producer.done()
+    assert batch.state is BatchState.FAILED
+    assert isinstance(batch.error, UnsupportedCompressionTypeException)
+    assert str(batch.error) == (
+        "t-0: 1 record(s) were not written: UNSUPPORTED_COMPRESSION_TYPE (76) from node 1; "
+        "kafka.compression.type=zstd needs Produce version 7, which brokers have from Kafka 2.1 "
+        f"on, and the partition's leader takes at most version {version}; choose another "
+        "kafka.compression.type"
+    )
+    assert producer.poll() == []
+    assert not producer.accumulator.has_incomplete
+    assert producer.accumulator.available_bytes == settings.buffer_memory
+
+
+def test_what_a_node_cannot_take_is_not_tried_again_where_the_connection_breaks() -> None:
+    producer = PureProducer([1], Settings(compression="zstd"))
+    producer.append(0, [b"a"])
+    producer.ready()
+    _of_version(producer, 1, 6)
+    (request,) = producer.poll()
+    producer.lose(request)
+    (batch,) = producer.done()
+    assert isinstance(batch.error, UnsupportedCompressionTypeException)
+    assert not producer.accumulator.has_incomplete
+
+
+@pytest.mark.parametrize(("version", "compression"), [(6, "lz4"), (7, "zstd"), (13, "zstd")])
+def test_a_codec_goes_to_the_nodes_that_know_it(version: int, compression: str) -> None:
+    producer = PureProducer([1], Settings(compression=compression))
+    producer.append(0, [b"a"])
+    producer.ready()
+    _of_version(producer, 1, version)
+    (request,) = producer.poll()
+    producer.answer(request)
+    (batch,) = producer.done()
+    assert batch.state is BatchState.SUCCEEDED
