@@ -133,25 +133,6 @@ class ProducerThread:
             tags={"client-id": client_id},
         )
         network_metrics = NetworkMetrics(metrics)
-        self._client = NetworkClient(
-            Selector(
-                send_buffer_bytes=config.send_buffer_bytes,
-                receive_buffer_bytes=config.receive_buffer_bytes,
-                metrics=network_metrics,
-            ),
-            NetworkConfig.of(config, client_id),
-            config.bootstrap_nodes,
-            self._clock,
-            random,
-            metrics=network_metrics,
-        )
-        self.metrics = ProducerMetrics(
-            metrics,
-            network_metrics,
-            accumulator=self.accumulator,
-            metadata=self.metadata,
-            client=self._client,
-        )
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.network_trouble = ""
@@ -166,12 +147,39 @@ class ProducerThread:
         self._stopping = False
         self._has_ended = False
         self._name = f"kafka-producer-network-thread | {client_id}"
-        self._start(self._run)
+        self._thread = self._make_thread(self._run)
+        selector = Selector(
+            send_buffer_bytes=config.send_buffer_bytes,
+            receive_buffer_bytes=config.receive_buffer_bytes,
+            metrics=network_metrics,
+        )
+        try:
+            self._client = NetworkClient(
+                selector,
+                NetworkConfig.of(config, client_id),
+                config.bootstrap_nodes,
+                self._clock,
+                random,
+                metrics=network_metrics,
+            )
+            self.metrics = ProducerMetrics(
+                metrics,
+                network_metrics,
+                accumulator=self.accumulator,
+                metadata=self.metadata,
+                client=self._client,
+            )
+            self._thread.start()
+        except BaseException:
+            # A thread that did start is told to end, and closes the selector itself.
+            self._stopping = True
+            selector.wakeup()
+            if not self._thread.is_alive():
+                selector.close_all()
+            raise
 
-    def _start(self, run: Callable[[], None]) -> None:
-        """Have `run` called in the thread that is the I/O thread from here on."""
-        self._thread = threading.Thread(target=run, name=self._name, daemon=True)
-        self._thread.start()
+    def _make_thread(self, run: Callable[[], None]) -> threading.Thread:
+        return threading.Thread(target=run, name=self._name, daemon=True)
 
     # -- for callers, under the lock ---------------------------------------------------------------
 
@@ -195,7 +203,8 @@ class ProducerThread:
         self._calls.append(call)
         self.calls_due += 1
         if self._has_ended:
-            self._start(self._make_last_calls)
+            self._thread = self._make_thread(self._make_last_calls)
+            self._thread.start()
             self._has_ended = False
         self.wake()
 
