@@ -66,8 +66,7 @@ class ColumnProducer:
         """Know the max.message.bytes of topics; see `KafkaProducer.limit_messages`."""
         with self._thread.lock:
             self._max_message_bytes = dict(max_message_bytes)
-            for topic, limit_bytes in max_message_bytes.items():
-                self._thread.accumulator.limit(topic, limit_bytes)
+            self._thread.accumulator.limit_topics(max_message_bytes)
 
     def append(
         self,

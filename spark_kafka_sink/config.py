@@ -234,7 +234,7 @@ def producer_config(
         message = f"{prefix}bootstrap.servers is not set; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
     try:
-        config = msgspec.convert({**given, "option_prefix": prefix}, ProducerConfig, strict=False)
+        config = msgspec.convert({**given, "option_prefix": prefix}, ProducerConfig)
     except msgspec.ValidationError as error:
         raise ConfigException(_invalid(error, settings, prefix)) from None
     config = _settle_idempotence(config, options, prefix)
@@ -265,18 +265,38 @@ def _check_text(config: ProducerConfig) -> None:
 
 
 def _normal(name: str, value: Any) -> Any:
-    """Bring letter case, blanks and lists to the form the struct expects."""
+    """Bring letter case, blanks, lists and numbers to the form the struct expects."""
     if name == "bootstrap.servers" and value is not None:
         entries = value if isinstance(value, list | tuple) else str(value).split(",")
         return ",".join(entry for each in entries if (entry := str(each).strip()))
+    if name in _options_of(int):
+        return integer(value)
     if not isinstance(value, str):
         return str(value) if name == "acks" else value
-    value = value.strip()
+    return _normal_text(name, value.strip())
+
+
+def _normal_text(name: str, value: str) -> Any:
     if name == "partitioner.class":
         return PARTITIONERS.get(value.lower(), value if "." in value else value.lower())
-    if name in _LOWER_CASE or value.lower() in ("true", "false"):
+    if name in _options_of(bool):
+        return {"true": True, "false": False}.get(value.lower(), value)
+    if name in _LOWER_CASE:
         return value.lower()
     return value.upper() if name in _UPPER_CASE else value
+
+
+def integer(value: Any) -> Any:
+    """Give the number that a text is, as Java reads it, or a float; anything else as it is."""
+    is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
+    is_whole = isinstance(value, float) and value.is_integer()
+    return int(value) if is_text or is_whole else value
+
+
+@functools.cache
+def _options_of(kind: type) -> frozenset[str]:
+    """Give the options whose values are of a kind."""
+    return frozenset(each.encode_name for each in option_fields() if type(each.default) is kind)
 
 
 def _check_off(name: str, value: Any, prefix: str) -> None:
@@ -313,6 +333,8 @@ def _invalid(error: msgspec.ValidationError, given: Mapping[str, Any], prefix: s
     return f"{prefix}{name} is {given[name]!r}: {expected}"
 
 
+# No option takes a number of more digits, and int() does not look at some that have.
+_INTEGER: Final = re.compile(r"[+-]?\d{1,100}")
 # Strings have a length of 16 bits; a transactional.id is also a client.id, behind "producer-".
 _LONGEST_NAME_BYTES: Final = 32_767 - len("producer-")
 _LOWER_CASE: Final = ("acks", "compression.type", "client.dns.lookup", "metadata.recovery.strategy")

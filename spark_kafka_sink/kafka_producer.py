@@ -65,9 +65,11 @@ class KafkaProducer:
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
     objects, classes or their names as ``module.Name``, and so may be ``partitioner.class`` (see
     `batch_partitioner`). key_serializer, value_serializer: in place
-    of the options, which are then ignored. Raises ConfigException. Slices of several threads are
-    appended one after another. A producer belongs to the process that made it: it does not survive
-    a fork.
+    of the options, which are then ignored. Raises ConfigException, and KafkaException where there
+    is no thread or socket left for it; what was made by then is closed.
+
+    Slices of several threads are appended one after another. A producer belongs to the process that
+    made it: it does not survive a fork.
     """
 
     def __init__(
@@ -84,19 +86,36 @@ class KafkaProducer:
         else:
             given = dict(configs)
             config = producer_config(without_user_code(given))
-        user_code = UserCode(
+        self._user_code = UserCode(
             given,
             config.option_prefix,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
         )
+        client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
+        thread = None
+        try:
+            thread = ProducerThread(config, client_id)
+            self._join(thread, config, self._user_code)
+        except BaseException as error:
+            if thread is not None:
+                thread.stop()
+            self._user_code.close()
+            if not isinstance(error, Exception):
+                raise
+            said = f"{type(error).__name__}: {error}"
+            message = f"Failed to construct kafka producer: {said}"
+            raise KafkaException(message) from error
+        self._finalizer = weakref.finalize(self, _warn_unclosed, client_id, thread, os.getpid())
+        self._finalizer.atexit = False
+
+    def _join(self, thread: ProducerThread, config: ProducerConfig, user_code: UserCode) -> None:
+        """Make the caller's side of the thread."""
         limits = self._limits = {
             f"{config.option_prefix}max.request.size": config.max_request_size,
             f"{config.option_prefix}buffer.memory": config.buffer_memory,
         }
-        client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
-        thread = self._thread = ProducerThread(config, client_id)
-        self._user_code = user_code
+        self._thread = thread
         # None of these knows the producer: the I/O thread holds them, and has to end with it.
         self._checks = CallerChecks(thread)
         self._waits = CallerWaits(thread, config)
@@ -121,8 +140,6 @@ class KafkaProducer:
                 thread, thread.transactions, config.max_block_ms, self._feeder.drain
             )
         thread.feeder = self._feeder
-        self._finalizer = weakref.finalize(self, _warn_unclosed, client_id, thread, os.getpid())
-        self._finalizer.atexit = False
 
     def __enter__(self) -> Self:
         return self

@@ -134,25 +134,6 @@ class ProducerThread:
             tags={"client-id": client_id},
         )
         network_metrics = NetworkMetrics(metrics)
-        self._client = NetworkClient(
-            Selector(
-                send_buffer_bytes=config.send_buffer_bytes,
-                receive_buffer_bytes=config.receive_buffer_bytes,
-                metrics=network_metrics,
-            ),
-            NetworkConfig.of(config, client_id),
-            config.bootstrap_nodes,
-            self._clock,
-            random,
-            metrics=network_metrics,
-        )
-        self.metrics = ProducerMetrics(
-            metrics,
-            network_metrics,
-            accumulator=self.accumulator,
-            metadata=self.metadata,
-            client=self._client,
-        )
         # To be taken by its own name and not by that of the condition, whose way in and out is
         # Python: a caller that is interrupted there (Ctrl-C) would keep it. A condition gives a
         # lock of this kind, and no other, back to who waits without running Python.
@@ -161,9 +142,10 @@ class ProducerThread:
         self.whole = _Whole(self._cut_short)
         self.network_trouble = ""
         self.feeder: Feeder | None = None
+        # The appends that are under way, where there are transactions.
+        self._under_way: set[object] = set()
         # Calls into user code, for the I/O thread to make in order: how many there are to make and
         # how many were made, ever.
-        self._under_way: set[object] = set()
         self._calls: deque[Callable[[], object]] = deque()
         self.calls_due = 0
         self.calls_made = 0
@@ -172,12 +154,39 @@ class ProducerThread:
         self._stopping = False
         self._has_ended = False
         self._name = f"kafka-producer-network-thread | {client_id}"
-        self._start(self._run)
+        self._thread = self._make_thread(self._run)
+        selector = Selector(
+            send_buffer_bytes=config.send_buffer_bytes,
+            receive_buffer_bytes=config.receive_buffer_bytes,
+            metrics=network_metrics,
+        )
+        try:
+            self._client = NetworkClient(
+                selector,
+                NetworkConfig.of(config, client_id),
+                config.bootstrap_nodes,
+                self._clock,
+                random,
+                metrics=network_metrics,
+            )
+            self.metrics = ProducerMetrics(
+                metrics,
+                network_metrics,
+                accumulator=self.accumulator,
+                metadata=self.metadata,
+                client=self._client,
+            )
+            self._thread.start()
+        except BaseException:
+            # A thread that did start is told to end, and closes the selector itself.
+            self._stopping = True
+            selector.wakeup()
+            if not self._thread.is_alive():
+                selector.close_all()
+            raise
 
-    def _start(self, run: Callable[[], None]) -> None:
-        """Have `run` called in the thread that is the I/O thread from here on."""
-        self._thread = threading.Thread(target=run, name=self._name, daemon=True)
-        self._thread.start()
+    def _make_thread(self, run: Callable[[], None]) -> threading.Thread:
+        return threading.Thread(target=run, name=self._name, daemon=True)
 
     # -- for callers, under the lock ---------------------------------------------------------------
 
@@ -201,7 +210,8 @@ class ProducerThread:
         self._calls.append(call)
         self.calls_due += 1
         if self._has_ended:
-            self._start(self._make_last_calls)
+            self._thread = self._make_thread(self._make_last_calls)
+            self._thread.start()
             self._has_ended = False
         self.wake()
 

@@ -1,7 +1,8 @@
 """What a TopicReader is configured with: the Java consumer's names, and those of every client.
 
-Names, types and defaults are ConsumerConfig's. The settings of connections are the producer's own
-and checked by `config`; those of producers alone are refused.
+Names, types and defaults are ConsumerConfig's; fetch.max.bytes and max.partition.fetch.bytes are 1
+to 64 MiB, where Java takes any number. The settings of connections are the producer's own and
+checked by `config`; those of producers alone are refused.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, field
 
-from spark_kafka_sink.config import NonNegative, ProducerConfig, producer_config
+from spark_kafka_sink.config import NonNegative, ProducerConfig, integer, producer_config
 from spark_kafka_sink.errors import ConfigException
 
 # With the one batch by which an answer may exceed it, well below what a connection takes.
@@ -22,6 +23,7 @@ FetchBytes = Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)]
 _OF_EVERY_CLIENT: Final = frozenset(
     {
         "bootstrap.servers",
+        "client.dns.lookup",
         "client.id",
         "connections.max.idle.ms",
         "metadata.max.age.ms",
@@ -68,9 +70,9 @@ def reader_config(options: Mapping[str, Any]) -> ReaderConfig:
             raise ConfigException(message)
     shared = {name: value for name, value in options.items() if name not in own}
     client = producer_config(shared, defaults=_DEFAULTS)
-    given = {name: value for name, value in options.items() if name in own}
+    given = {name: integer(value) for name, value in options.items() if name in own}
     try:
-        return msgspec.convert({"client": client, **given}, ReaderConfig, strict=False)
+        return msgspec.convert({"client": client, **given}, ReaderConfig)
     except msgspec.ValidationError as error:
         message = f"the options of the topic reader are not valid: {error}"
         raise ConfigException(message) from None

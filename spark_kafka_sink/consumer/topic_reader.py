@@ -100,8 +100,9 @@ class TopicReader:
     ) -> Iterator[pa.RecordBatch]:
         """Give the records of a topic from `start` up to, and not including, `end`.
 
-        partitions: all if None. start, end: a place, or offsets by partition; places are looked up
-        once, when the first batch is asked for. With read_committed, records of aborted
+        partitions: all if None, or those that `start` or `end` has offsets for. start, end: a
+        place, or offsets by partition, both of the same partitions where both are; places are
+        looked up once, when the first batch is asked for. With read_committed, records of aborted
         transactions are left out and the latest offset is the last stable one.
 
         Batches have the columns topic (string), partition (int32), offset (int64), timestamp
@@ -110,7 +111,8 @@ class TopicReader:
         mix. Records that retention deletes before they could be read are left out with a warning.
 
         Raises DataException at once for a name that no topic can have and ConfigException for
-        other arguments of no meaning; later TimeoutException where nothing comes for
+        other arguments of no meaning, and when the first batch is asked for, for partitions that
+        are not there or lack an offset; TimeoutException where nothing comes for
         default.api.timeout.ms, CorruptRecordException, and the brokers' errors.
         """
         check_topic_name(topic)
@@ -119,11 +121,8 @@ class TopicReader:
             expected = ", ".join(_ISOLATION_LEVELS)
             message = f"isolation_level is {isolation_level!r}: expected one of {expected}"
             raise ConfigException(message)
-        for name, offsets in (("start", start), ("end", end)):
-            if isinstance(offsets, str) and offsets not in _TIMESTAMPS:
-                expected = "earliest, latest or an offset by partition"
-                message = f"{name} is {offsets!r}: expected {expected}"
-                raise ConfigException(message)
+        _check_offsets("start", start)
+        _check_offsets("end", end)
         return self._read(_Wanted(topic, partitions, start, end, level))
 
     def _read(self, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
@@ -221,10 +220,12 @@ class TopicReader:
                 self._give_up(f"topic {wanted.topic} is not known")
             self._poll(deadline)
         there = range(len(known.leaders))
-        asked = list(there) if wanted.partitions is None else wanted.partitions
-        for offsets in (wanted.start, wanted.end):
-            if not isinstance(offsets, str) and wanted.partitions is None:
-                asked = [number for number in asked if number in offsets]
+        asked = wanted.partitions
+        if asked is None:
+            given = [o for o in (wanted.start, wanted.end) if not isinstance(o, str)]
+            # All that either names: `_offsets` refuses those for which the other has none.
+            named = dict.fromkeys(number for offsets in given for number in offsets)
+            asked = list(named if given else there)
         missing = [number for number in asked if number not in there]
         if missing:
             has = f"the partitions 0 to {len(there) - 1}"
@@ -302,6 +303,22 @@ class TopicReader:
             f"{self._config.default_api_timeout_ms}" + (f"; {trouble}" if trouble else "")
         )
         raise TimeoutException(message)
+
+
+def _check_offsets(name: str, offsets: Offsets) -> None:
+    """Refuse what no partition can be read from, or to."""
+    if not isinstance(offsets, Mapping):
+        if offsets in tuple(_TIMESTAMPS):
+            return
+        expected = "earliest, latest or an offset by partition"
+        message = f"{name} is {offsets!r}: expected {expected}"
+        raise ConfigException(message)
+    for partition, offset in offsets.items():
+        is_number = isinstance(offset, int) and not isinstance(offset, bool)
+        if not is_number or not 0 <= offset < 2**63:
+            expected = "an offset, 0 or more"
+            message = f"{name} has {offset!r} for partition {partition}: expected {expected}"
+            raise ConfigException(message)
 
 
 class _Wanted(NamedTuple):

@@ -127,11 +127,15 @@ class Selector:
         self._metrics = metrics or NetworkMetrics(Metrics())
         self._send_buffer_bytes = send_buffer_bytes
         self._receive_buffer_bytes = receive_buffer_bytes
-        self._selector = selectors.DefaultSelector()
         self._channels: dict[int, _Channel] = {}
         self._received = bytearray(_RECEIVE_BYTES)
         self._pending: list[SelectorEvent] = []
-        self._wake_out, self._wake_in = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        try:
+            self._wake_out, self._wake_in = socket.socketpair()
+        except BaseException:
+            self._selector.close()
+            raise
         for end in (self._wake_out, self._wake_in):
             end.setblocking(False)  # noqa: FBT003 - the only form there is
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)

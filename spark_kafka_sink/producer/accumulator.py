@@ -12,7 +12,7 @@ sealed nor sent), then `append` what was encoded, which lets go again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TypeVar
 
@@ -46,8 +46,10 @@ class RecordAccumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
-        # What a batch of a topic may have at most, where that is known.
-        self._limits: dict[str, int] = {}
+        # What a batch of a topic may have at most, where that is known: from what was said of the
+        # topic, and from batches that brokers found too large.
+        self._told_limits: dict[str, int] = {}
+        self._found_limits: dict[str, int] = {}
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
         # The partitions whose first batch is sealed; those with an open batch, the oldest batch
         # first; and all that is not complete, oldest first.
@@ -82,18 +84,27 @@ class RecordAccumulator:
         none: deque[ProducerBatch] = deque()
         return [len(self._queues.get(TopicPartition(topic, p), none)) for p in partitions]
 
-    def limit(self, topic: str, size_bytes: int) -> None:
-        """Keep the batches of a topic at this size from now on, and at smaller limits before it."""
-        self._limits[topic] = min(size_bytes, self._limits.get(topic, size_bytes))
+    def limit_topics(self, sizes_bytes: Mapping[str, int]) -> None:
+        """Keep batches at their topics' limits, in place of what was said before.
+
+        Brokers that found batches too large did so before a limit was raised: it is tried.
+        """
+        for topic, size_bytes in sizes_bytes.items():
+            if size_bytes > self._told_limits.get(topic, size_bytes):
+                self._found_limits.pop(topic, None)
+        self._told_limits = dict(sizes_bytes)
 
     def forget_limits(self) -> None:
         """Know of no topic's limit any more: it may have been raised since."""
-        self._limits.clear()
+        self._told_limits.clear()
+        self._found_limits.clear()
 
     def full_bytes(self, topic: str) -> int:
         """Give how many bytes of records fill a batch, by how well they compress."""
-        limit = self._limits.get(topic, self._batch_size_bytes)
-        size = min(self._batch_size_bytes, limit) - RECORD_BATCH_OVERHEAD
+        whole = self._batch_size_bytes
+        for limits in (self._told_limits, self._found_limits):
+            whole = min(whole, limits.get(topic, whole))
+        size = whole - RECORD_BATCH_OVERHEAD
         if self._codec.compress is not None:
             size = self._ratios.uncompressed_bytes(topic, size)
         return max(1, size)
@@ -261,7 +272,8 @@ class RecordAccumulator:
         New batches of the topic will be as small: where the Java client has every batch of the
         topic refused once more, here it is the first ones (RecordAccumulator.splitAndReenqueue).
         """
-        self.limit(batch.topic_partition.topic, batch.size_bytes // 2)
+        topic, half = batch.topic_partition.topic, batch.size_bytes // 2
+        self._found_limits[topic] = min(half, self._found_limits.get(topic, half))
         parts = split(batch)
         batch.split_into(parts)
         self._incomplete = {

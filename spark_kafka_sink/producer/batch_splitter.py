@@ -20,7 +20,7 @@ def split(batch: ProducerBatch) -> list[ProducerBatch]:
     waits for its records waits for theirs. Where it may have been written, so may they.
     """
     origin = batch.origin
-    if batch.maybe_written and not batch.is_in_doubt:
+    if batch.is_unanswered and not batch.is_in_doubt:
         origin = SplitOrigin()
     section = decompress(batch.codec.id, batch.records, batch.records_bytes)
     # Half as large each, so that a record more or less does not decide whether it gets smaller.
@@ -41,7 +41,6 @@ def split(batch: ProducerBatch) -> list[ProducerBatch]:
             sequence = increment_sequence(batch.base_sequence, part.start)
             smaller.assign_sequence(batch.producer, sequence, transactional=batch.is_transactional)
             smaller.origin = origin
-            smaller.maybe_written = smaller.is_in_doubt
         smaller.seal()
         parts.append(smaller)
     return parts

@@ -125,7 +125,7 @@ class BatchCompletion:
         is_refused = _is_not_written(code, answer)
         if is_refused and batch.is_in_doubt:
             reason = "; ".join(part for part in (reason, _IN_DOUBT) if part)
-        batch.maybe_written = batch.is_in_doubt or not is_refused
+        batch.is_unanswered = not is_refused
         if self._can_retry(batch, code, action, answer, now):
             # A newer leader than the one that was asked need not be waited for (KIP-951).
             moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch

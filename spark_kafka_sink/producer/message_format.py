@@ -2,42 +2,52 @@
 
 Produce from version 3 on carries batches of format v2, which is what batches are made in; version 2
 carries message sets v1, versions 0 and 1 message sets v0 (ProduceRequest.requiredMagicForVersion).
+Batches with zstd go from version 7 on (KIP-110, ProduceRequest.validateRecords).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from spark_kafka_sink.errors import UnsupportedVersionException
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.errors import UnsupportedVersionException, api_exception
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.records.compression import ZSTD
 from spark_kafka_sink.records.down_conversion import down_convert
 from spark_kafka_sink.wire.messages import PRODUCE
 from spark_kafka_sink.wire.primitives import Records
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
-CURRENT_MAGIC: Final = 2
+NEWEST_PRODUCE: Final = PRODUCE.max_version
+_FIRST_WITH_BATCHES: Final = 3
+_FIRST_WITH_ZSTD: Final = 7
 
 
-def magic_for(versions: NodeApiVersions) -> int:
-    """Give the record format of a broker that speaks `versions`."""
+def produce_version(versions: NodeApiVersions) -> int:
+    """Give the latest version of Produce that a broker which speaks `versions` takes."""
     try:
-        version = versions.latest_usable_version(PRODUCE)
+        return versions.latest_usable_version(PRODUCE)
     except UnsupportedVersionException:
-        return CURRENT_MAGIC  # the connection refuses the request, and says why
-    if version >= 3:
-        return CURRENT_MAGIC
-    return 1 if version == 2 else 0
+        return NEWEST_PRODUCE  # the connection refuses the request, and says why
 
 
-def records_for(magic: int, batch: ProducerBatch, option_prefix: str = "") -> Records:
-    """Give a batch as it goes over the wire to a broker of format `magic`.
+def records_for(version: int, batch: ProducerBatch, option_prefix: str = "") -> Records:
+    """Give a batch as it goes over the wire to a broker whose latest Produce is `version`.
 
     option_prefix: what the user writes before the name of an option. Raises an ApiException, with
-    its code, for a batch that the format cannot hold.
+    its code, for a batch that the broker cannot take.
     """
     stamped = batch.stamp()
-    if magic == CURRENT_MAGIC:
+    if version >= _FIRST_WITH_BATCHES:
+        if version < _FIRST_WITH_ZSTD and batch.codec.id == ZSTD:
+            message = (
+                f"{option_prefix}compression.type=zstd needs Produce version {_FIRST_WITH_ZSTD}, "
+                "which brokers have from Kafka 2.1 on, and the partition's leader takes at most "
+                f"version {version}"
+            )
+            raise api_exception(codes.UNSUPPORTED_COMPRESSION_TYPE, message)
         return stamped
+    magic = 1 if version == 2 else 0
     converted = down_convert(b"".join(stamped.buffers), magic, batch.codec, option_prefix)
     batch.sent_bytes = sum(map(len, converted))
     return Records(converted, batch.sent_bytes)

@@ -15,12 +15,16 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import ApiException
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.completion import BatchCompletion
-from spark_kafka_sink.producer.message_format import CURRENT_MAGIC, magic_for, records_for
+from spark_kafka_sink.producer.message_format import (
+    NEWEST_PRODUCE,
+    produce_version,
+    records_for,
+)
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender_config import SenderConfig
 from spark_kafka_sink.producer.transactions import TransactionManager
-from spark_kafka_sink.wire.exchange import Answered, ClientRequest
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, RequestFailed
 from spark_kafka_sink.wire.messages import (
     LeaderIdAndEpoch,
     PartitionProduceData,
@@ -50,7 +54,7 @@ class DrainedBatches:
 class SentBatches:
     """The context of a Produce request: its batches, and the topics' names by id.
 
-    refused: why batches are not in the request, which the broker's record format cannot hold.
+    refused: why batches are not in the request, which the broker cannot take as they are.
     """
 
     batches: dict[TopicPartition, ProducerBatch]
@@ -72,11 +76,12 @@ class ProduceRequests:
         self._metadata = metadata
         self._completion = completion
         self._transactions = transactions
-        self._magic: dict[int, int] = {}
+        # By node, the latest version that it takes.
+        self._versions: dict[int, int] = {}
 
     def node_ready(self, node_id: int, versions: NodeApiVersions) -> None:
         """Take what a node said when the connection to it came up."""
-        self._magic[node_id] = magic_for(versions)
+        self._versions[node_id] = produce_version(versions)
 
     def build(self, drained: DrainedBatches) -> ClientRequest:
         """Make the Produce request: compress what is not compressed yet, seal headers.
@@ -85,10 +90,10 @@ class ProduceRequests:
         """
         topics: dict[str, TopicProduceData] = {}
         refused: dict[TopicPartition, ApiException] = {}
-        magic = self._magic.get(drained.node_id, CURRENT_MAGIC)
+        version = self._versions.get(drained.node_id, NEWEST_PRODUCE)
         for batch in drained.batches:
             try:
-                records = records_for(magic, batch, self._config.option_prefix)
+                records = records_for(version, batch, self._config.option_prefix)
             except ApiException as error:
                 refused[batch.topic_partition] = error
                 continue
@@ -121,9 +126,7 @@ class ProduceRequests:
 
     def answered(self, event: Answered, sent: SentBatches, now: float) -> bool:
         """Complete the batches that an answer is about; tells whether it named newer leaders."""
-        for topic_partition, error in sent.refused.items():
-            batch = sent.batches.pop(topic_partition)
-            self._completion.failed(batch, error.code, str(error), event.node_id, now)
+        self._fail_refused(sent, event.node_id, now)
         if not isinstance(event.response, ProduceResponse):
             for batch in sent.batches.values():
                 self._completion.succeeded(batch, base_offset=-1, log_append_time_ms=-1)
@@ -140,6 +143,17 @@ class ProduceRequests:
             code = codes.UNKNOWN_SERVER_ERROR
             self._completion.failed(batch, code, reason, event.node_id, now)
         return self._take_leaders(event.response, sent.names)
+
+    def failed(self, event: RequestFailed, sent: SentBatches, now: float) -> None:
+        """Have the batches go again, or give them up, where no answer can come."""
+        self._fail_refused(sent, event.node_id, now)
+        for batch in sent.batches.values():
+            self._completion.failed(batch, event.code, event.reason, event.node_id, now)
+
+    def _fail_refused(self, sent: SentBatches, node_id: int | None, now: float) -> None:
+        for topic_partition, error in sent.refused.items():
+            batch = sent.batches.pop(topic_partition)
+            self._completion.failed(batch, error.code, str(error), node_id, now)
 
     def _take_leaders(self, response: ProduceResponse, names: dict[UUID, str]) -> bool:
         """Take the leaders that a broker names which leads no longer itself (KIP-951).

@@ -87,10 +87,10 @@ class ProducerBatch:
         "created_at",
         "error",
         "is_transactional",
+        "is_unanswered",
         "leader_epoch",
         "log_append_time_ms",
         "max_timestamp_ms",
-        "maybe_written",
         "node_id",
         "origin",
         "packed",
@@ -134,7 +134,7 @@ class ProducerBatch:
         self.producer: ProducerIdAndEpoch = NO_PRODUCER_ID
         self.base_sequence = NO_SEQUENCE
         # Whether an attempt under this sequence ended without a word on whether it was written.
-        self.maybe_written = False
+        self.is_unanswered = False
         # What it is a part of, where that may have been written when it was split.
         self.origin: SplitOrigin | None = None
         self.is_transactional = False
@@ -162,6 +162,11 @@ class ProducerBatch:
     def is_in_doubt(self) -> bool:
         """Whether what it is a part of may have been written, which no part of it has disproved."""
         return self.origin is not None and self.origin.maybe_written
+
+    @property
+    def maybe_written(self) -> bool:
+        """Whether a broker may have the batch, by itself or in what it is a part of."""
+        return self.is_unanswered or self.is_in_doubt
 
     @property
     def is_done(self) -> bool:
@@ -234,7 +239,7 @@ class ProducerBatch:
         """Set what the header says of the producer; the next stamp writes it anew."""
         self.producer = producer
         self.base_sequence = base_sequence
-        self.maybe_written = False
+        self.is_unanswered = False
         self.origin = None
         self.is_transactional = transactional
         self._header = None

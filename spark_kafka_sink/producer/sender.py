@@ -334,8 +334,7 @@ class Sender:
         elif isinstance(message, InitProducerIdRequest) and self._producer_id is not None:
             self._fail_if(self._producer_id.failed(event.code, event.reason, event.node_id, now))
         elif isinstance(message, ProduceRequest):
-            for batch in self._back(event.request).batches.values():
-                self._completion.failed(batch, event.code, event.reason, event.node_id, now)
+            self._produce.failed(event, self._back(event.request), now)
 
     def _back(self, request: ClientRequest) -> SentBatches:
         """Note that a Produce request is no longer in flight and give its batches."""

@@ -46,6 +46,7 @@ class Codec:
 
 
 NO_COMPRESSION: Final = Codec(0, "none", None)
+ZSTD: Final = 4
 
 DEFAULT_LEVELS: Final = {"gzip": -1, "lz4": _KAFKA_LZ4_FAST_LEVEL, "zstd": 3}
 
@@ -61,7 +62,7 @@ def codec(name: str, level: int | None = None) -> Codec:
     if name == "lz4":
         return Codec(3, name, _lz4(level or 0))
     if name == "zstd":
-        return Codec(4, name, _zstd(level or 0))
+        return Codec(ZSTD, name, _zstd(level or 0))
     return NO_COMPRESSION
 
 

@@ -7,7 +7,7 @@ or the I/O thread (ProducerInterceptors of the Java client).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from spark_kafka_sink import plugins
 from spark_kafka_sink.errors import ConfigException
@@ -99,8 +99,8 @@ def unsent_metadata(topic: str, partition: int | None) -> RecordMetadata:
 def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerInterceptors:
     """Make the chain from the value of interceptor.classes.
 
-    given: a list of objects, classes and names, or names separated by commas. Raises
-    ConfigException.
+    given: a list of objects, classes and names, or names separated by commas; a name or a class
+    that stands there twice is made once. Raises ConfigException.
     """
     if isinstance(given, str):
         given = [name for name in given.split(",") if name.strip()]
@@ -109,7 +109,7 @@ def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerI
         raise ConfigException(message)
     chain: list[ProducerInterceptor] = []
     try:
-        for item in given:
+        for item in _each_once(given):
             interceptor, made = plugins.instance(INTERCEPTORS, item)
             if made:
                 plugins.configure(interceptor, configs)
@@ -120,6 +120,19 @@ def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerI
         ProducerInterceptors(chain).close()
         raise
     return ProducerInterceptors(chain)
+
+
+def _each_once(given: Iterable[object]) -> Iterator[object]:
+    """Give a name or a class once, as the lists of Java's ConfigDef; objects as often as given."""
+    seen: set[object] = set()
+    for item in given:
+        name = item.strip() if isinstance(item, str) else item
+        if isinstance(name, str | type):
+            if name in seen:
+                logger.warning("%s names %r more than once; it is made once", INTERCEPTORS, name)
+                continue
+            seen.add(name)
+        yield item
 
 
 class _Adapted(ProducerInterceptor):

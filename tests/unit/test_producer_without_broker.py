@@ -294,3 +294,13 @@ def test_a_topic_column_is_looked_at_before_anybody_is_asked_about_it(
         with pytest.raises(DataException, match=said):
             producer.append(None, pa.record_batch({"topic": column, "value": ["v", "w"]}))
         assert set(producer._thread.metadata._tracked) == {TOPIC}
+
+
+def test_a_limit_of_a_topic_that_was_raised_is_told_in_place_of_the_old_one() -> None:
+    with producing([1], batch_size=5000) as producer:
+        full = []
+        for limit_bytes in (1000, 3000, 2000):
+            producer.limit_messages({TOPIC: limit_bytes})
+            with producer._thread.lock:
+                full.append(producer._thread.accumulator.full_bytes(TOPIC))
+    assert full == [1000 - 61, 3000 - 61, 2000 - 61]

@@ -33,6 +33,8 @@ public class ProducerConfigs {
                 System.out.println(config.getBoolean("enable.idempotence")
                     + "\t" + config.getString("acks")
                     + "\t" + config.getInt("retries")
+                    + "\t" + config.getString("transactional.id")
+                    + "\t" + config.getInt("transaction.timeout.ms")
                     + "\t" + deliveryTimeout.invoke(null, config, log)
                     + "\t" + config.getLong("reconnect.backoff.max.ms")
                     + "\t" + String.join(",", config.getList("bootstrap.servers")));

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from support.jvm import run_java
 
-from spark_kafka_sink.consumer.reader_config import reader_config
+from spark_kafka_sink.config import option_fields
+from spark_kafka_sink.consumer.reader_config import ReaderConfig, reader_config
 from spark_kafka_sink.errors import ConfigException
 
 ADDRESS = {"bootstrap.servers": "h:9092"}
+# What is said of the metrics of a client: a reader has none.
+OF_METRICS = {"metrics.num.samples", "metrics.sample.window.ms"}
 
 
 def test_defaults_are_those_of_the_java_consumer() -> None:
@@ -21,8 +26,28 @@ def test_defaults_are_those_of_the_java_consumer() -> None:
     assert config.client.client_id == "topic-reader"
 
 
+def test_every_option_of_connections_is_taken_with_the_java_consumer_s_default() -> None:
+    java = dict(line.split("\t") for line in run_java("ConsumerOptions", "all").splitlines())
+    config = reader_config(ADDRESS)
+    own = {f.encode_name: f.name for f in msgspec.structs.fields(ReaderConfig)}
+    shared = {f.encode_name: f.name for f in option_fields() if f.encode_name in java}
+    for name in shared.keys() - OF_METRICS - {"bootstrap.servers", "client.id"}:
+        value = getattr(config.client, shared[name])
+        taken = reader_config(ADDRESS | {name: value}).client
+        assert getattr(taken, shared[name]) == value, name
+        assert str(value) == java[name], name
+    for name in own.keys() - {"client"}:
+        assert str(getattr(config, own[name])) == java[name], name
+
+
+def test_hosts_are_looked_up_as_is_said() -> None:
+    given = ADDRESS | {"client.dns.lookup": "Resolve_canonical_bootstrap_servers_only"}
+    config = reader_config(given).client
+    assert config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only"
+
+
 def test_options_come_as_strings_or_values() -> None:
-    given = {**ADDRESS, "fetch.max.bytes": "1000", "retry.backoff.ms": 7, "client.id": "c"}
+    given = {**ADDRESS, "fetch.max.bytes": " +1000 ", "retry.backoff.ms": 7, "client.id": "c"}
     config = reader_config(given)
     assert config.fetch_max_bytes == 1000
     assert (config.client.retry_backoff_ms, config.client.client_id) == (7, "c")
@@ -35,6 +60,7 @@ def test_options_come_as_strings_or_values() -> None:
         ({**ADDRESS, "linger.ms": 5}, r"linger\.ms is not an option of a topic reader"),
         ({**ADDRESS, "fetch.max.byte": 5}, r"did you mean fetch\.max\.bytes"),
         ({**ADDRESS, "fetch.max.bytes": "many"}, r"fetch\.max\.bytes"),
+        ({**ADDRESS, "fetch.max.bytes": "1e6"}, r"fetch\.max\.bytes"),
         ({**ADDRESS, "fetch.max.bytes": 0}, r"fetch\.max\.bytes"),
         ({**ADDRESS, "fetch.max.bytes": 2**30}, r"<= 67108864 - at `\$\.fetch\.max\.bytes"),
         ({**ADDRESS, "request.timeout.ms": -1}, r"request\.timeout\.ms"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from spark_kafka_sink.consumer.network_client import RequestFuture
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
+    ConfigException,
     DataException,
     InvalidTopicException,
     TimeoutException,
@@ -224,3 +226,47 @@ def test_what_is_no_topic_s_name_is_refused_before_anybody_is_asked_about_it(
     with pytest.raises(DataException, match="Topic cannot be"):
         reader.read(name)
     assert cluster.asked == []
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"start": {7: 0}, "end": {7: 5}}, r"topic t has the partitions 0 to 0, not \[7\]"),
+        ({"start": {0: 5, 7: 0}, "end": {7: 5, 0: 5}}, r"the partitions 0 to 0, not \[7\]"),
+        ({"end": {0: 0, -1: 5}}, r"the partitions 0 to 0, not \[-1\]"),
+        ({"start": {0: 5}, "end": {}}, r"no offset is given for the partitions \[0\] of topic t"),
+        ({"start": {}, "end": {0: 5}}, r"no offset is given for the partitions \[0\] of topic t"),
+    ],
+)
+def test_offsets_of_partitions_that_are_not_read_are_refused(
+    reader: TopicReader, how: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigException, match=message):
+        list(reader.read("t", **how))
+
+
+def test_without_partitions_those_are_read_that_have_offsets(reader: TopicReader) -> None:
+    assert list(reader.read("t", start={0: 5}, end={0: 5})) == []
+    assert list(reader.read("t", start={}, end={})) == []
+
+
+@pytest.mark.parametrize("name", ["start", "end"])
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ({0: -1}, r"has -1 for partition 0: expected an offset, 0 or more"),
+        ({0: 2**63}, r"has 9223372036854775808 for partition 0: expected"),
+        ({0: 1.0}, r"has 1\.0 for partition 0: expected"),
+        ({0: "5"}, r"has '5' for partition 0: expected"),
+        ({0: True}, r"has True for partition 0: expected"),
+        ({0: None}, r"has None for partition 0: expected"),
+        (5, r"is 5: expected earliest, latest or an offset by partition"),
+        ([0], r"is \[0\]: expected earliest, latest or an offset by partition"),
+        (None, r"is None: expected earliest, latest or an offset by partition"),
+    ],
+)
+def test_what_is_no_offset_is_refused_at_once(
+    reader: TopicReader, name: str, offsets: object, message: str
+) -> None:
+    with pytest.raises(ConfigException, match=f"^{name} {message}"):
+        reader.read("t", [0], **{name: offsets})  # type: ignore[arg-type] # what is looked at

@@ -7,10 +7,14 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pure_producer import TOPIC, PureProducer, Settings
+from support.pure_producer import TOPIC, PureProducer, Settings, batches
 
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
+
+TOO_LARGE = 10
 
 
 def test_credit_is_refused_when_it_is_not_there_and_granted_when_all_is_free() -> None:
@@ -130,3 +134,40 @@ def test_batches_fill_up_to_batch_size_and_not_beyond(compression: str) -> None:
     # The first batches are small until it is known how well they compress.
     settled = sizes[8:-1]
     assert min(settled) > (9_900 if compression == "none" else 6_000)
+
+
+def _full_bytes_of(accumulator: RecordAccumulator, *topics: str) -> list[int]:
+    return [accumulator.full_bytes(topic) + RECORD_BATCH_OVERHEAD for topic in topics]
+
+
+def test_what_is_said_of_limits_takes_the_place_of_what_was_said_before() -> None:
+    accumulator = PureProducer([1], Settings(batch_size=1000)).accumulator
+    for said, full in (
+        ({"a": 500, "b": 300}, [500, 300]),
+        ({"a": 800, "b": 200}, [800, 200]),
+        ({"a": 2000}, [1000, 1000]),
+        ({"a": 400}, [400, 1000]),
+        ({}, [1000, 1000]),
+    ):
+        accumulator.limit_topics(said)
+        assert _full_bytes_of(accumulator, "a", "b") == full
+    accumulator.limit_topics({"a": 500})
+    accumulator.forget_limits()
+    assert _full_bytes_of(accumulator, "a") == [1000]
+
+
+@pytest.mark.parametrize(("said", "is_kept"), [({TOPIC: 800}, True), ({TOPIC: 801}, False)])
+def test_what_a_refusal_taught_is_kept_until_a_higher_limit_is_told(
+    said: dict[str, int], *, is_kept: bool
+) -> None:
+    producer = PureProducer([1], Settings(batch_size=1000))
+    accumulator = producer.accumulator
+    accumulator.limit_topics({TOPIC: 800})
+    producer.append(0, [b"x" * 300] * 2)
+    producer.ready()
+    (request,) = producer.poll()
+    half = batches(request)[0].size_bytes // 2
+    producer.answer(request, TOO_LARGE)
+    assert _full_bytes_of(accumulator, TOPIC) == [half]
+    accumulator.limit_topics(said)
+    assert _full_bytes_of(accumulator, TOPIC) == [half if is_kept else 801]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.pure_producer import PureProducer, Settings, batches, sequences
 
@@ -530,10 +532,12 @@ def test_a_batch_that_is_split_has_used_no_attempt() -> None:
     assert done == [(BatchState.SPLIT, 0), (BatchState.SUCCEEDED, 1), (BatchState.SUCCEEDED, 1)]
 
 
-def _split_after_a_lost_answer() -> tuple[PureProducer, ClientRequest]:
-    """Lose the answer to a batch of two records, and split it; gives its first part on its way."""
+def _split_after_a_lost_answer(
+    values: list[bytes] = FULL,
+) -> tuple[PureProducer, ClientRequest]:
+    """Lose the answer to a batch, and split it; gives its first part on its way."""
     producer = PureProducer([1])
-    producer.append(0, FULL)
+    producer.append(0, values)
     producer.ready()
     producer.lose(producer.poll()[0])
     producer.now += 10
@@ -576,6 +580,46 @@ def test_parts_of_a_batch_that_was_not_written_are_sent_like_others() -> None:
     producer.answer(again)
     states = [batch.state for batch in producer.done()]
     assert states == [BatchState.SPLIT, BatchState.SUCCEEDED, BatchState.SUCCEEDED]
+
+
+def test_a_part_that_is_split_again_is_not_in_doubt_once_one_before_it_was_taken() -> None:
+    producer, part = _split_after_a_lost_answer([b"x" * 200] * 4)
+    assert batches(part)[0].record_count == 2
+    producer.answer(part)
+    (second,) = producer.poll()
+    assert batches(second)[0].record_count == 2
+    producer.answer(second, TOO_LARGE)
+    (quarter,) = producer.poll()
+    producer.answer(quarter, OUT_OF_ORDER)
+    producer.now += 10
+    for number in (0, 1):
+        (again,) = producer.poll()
+        (batch,) = batches(again)
+        assert (batch.producer.epoch, batch.base_sequence) == (1, number)
+        producer.answer(again)
+    assert all(batch.error is None for batch in producer.done())
+
+
+@pytest.mark.parametrize("is_first_taken", [True, False])
+def test_a_part_whose_own_answer_was_lost_is_in_doubt_whatever_became_of_the_others(
+    *, is_first_taken: bool
+) -> None:
+    producer, part = _split_after_a_lost_answer([b"x" * 200] * 4)
+    producer.answer(part, 0 if is_first_taken else DUPLICATE)
+    (second,) = producer.poll()
+    producer.lose(second)
+    producer.now += 10
+    producer.sender.handle(NodeReady(1, NodeApiVersions({})), producer.now)
+    (again,) = producer.poll()
+    producer.answer(again, TOO_LARGE)
+    requests = producer.poll()
+    while requests:
+        producer.answer(requests[0], OUT_OF_ORDER)
+        producer.now += 10
+        requests = producer.poll()
+    failed = [batch.error for batch in producer.done() if batch.state is BatchState.FAILED]
+    assert [type(error) for error in failed] == [OutOfOrderSequenceException] * 2
+    assert all("may have been written before" in str(error) for error in failed)
 
 
 def test_rows_that_lingered_in_their_chunk_wait_behind_no_newer_ones() -> None:
@@ -688,3 +732,62 @@ def test_a_batch_that_the_node_s_record_format_cannot_hold_fails_alone(acks: int
     assert isinstance(batch.error, UnsupportedCompressionTypeException)
     assert "message format v1, which has no zstd" in str(batch.error)
     assert producer.poll() == []
+
+
+@pytest.mark.parametrize("version", [3, 6])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(idempotent=False),
+        Settings(idempotent=False, acks=0),
+        Settings(),
+    ],
+    ids=["plain", "without answers", "idempotent"],
+)
+def test_zstd_goes_to_no_node_that_does_not_know_it(version: int, settings: Settings) -> None:
+    settings = replace(settings, compression="zstd", option_prefix="kafka.")
+    producer = PureProducer([1], settings)
+    producer.append(0, [b"a"])
+    producer.ready()
+    _of_version(producer, 1, version)
+    (request,) = producer.poll()
+    assert isinstance(request.message, ProduceRequest)
+    assert request.message.topic_data == []
+    response = ProduceResponse(responses=[]) if settings.acks else None
+    producer.sender.handle(Answered(request, 1, response), producer.now)
+    (batch,) = producer.done()
+    assert batch.state is BatchState.FAILED
+    assert isinstance(batch.error, UnsupportedCompressionTypeException)
+    assert str(batch.error) == (
+        "t-0: 1 record(s) were not written: UNSUPPORTED_COMPRESSION_TYPE (76) from node 1; "
+        "kafka.compression.type=zstd needs Produce version 7, which brokers have from Kafka 2.1 "
+        f"on, and the partition's leader takes at most version {version}; choose another "
+        "kafka.compression.type"
+    )
+    assert producer.poll() == []
+    assert not producer.accumulator.has_incomplete
+    assert producer.accumulator.available_bytes == settings.buffer_memory
+
+
+def test_what_a_node_cannot_take_is_not_tried_again_where_the_connection_breaks() -> None:
+    producer = PureProducer([1], Settings(compression="zstd"))
+    producer.append(0, [b"a"])
+    producer.ready()
+    _of_version(producer, 1, 6)
+    (request,) = producer.poll()
+    producer.lose(request)
+    (batch,) = producer.done()
+    assert isinstance(batch.error, UnsupportedCompressionTypeException)
+    assert not producer.accumulator.has_incomplete
+
+
+@pytest.mark.parametrize(("version", "compression"), [(6, "lz4"), (7, "zstd"), (13, "zstd")])
+def test_a_codec_goes_to_the_nodes_that_know_it(version: int, compression: str) -> None:
+    producer = PureProducer([1], Settings(compression=compression))
+    producer.append(0, [b"a"])
+    producer.ready()
+    _of_version(producer, 1, version)
+    (request,) = producer.poll()
+    producer.answer(request)
+    (batch,) = producer.done()
+    assert batch.state is BatchState.SUCCEEDED

@@ -16,6 +16,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     TransactionAbortableException,
     TransactionAbortedException,
+    UnsupportedCompressionTypeException,
 )
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.error_actions import Call
@@ -23,9 +24,16 @@ from spark_kafka_sink.producer.producer_batch import BatchState
 from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
 from spark_kafka_sink.producer.transaction_state import TransactionState
 from spark_kafka_sink.producer.transactions import TransactionManager
-from spark_kafka_sink.wire.exchange import ClientRequest, NodeDown, NodeThrottled
-from spark_kafka_sink.wire.messages import MetadataResponse, ProduceRequest
+from spark_kafka_sink.wire.exchange import (
+    Answered,
+    ClientRequest,
+    NodeDown,
+    NodeReady,
+    NodeThrottled,
+)
+from spark_kafka_sink.wire.messages import MetadataResponse, ProduceRequest, ProduceResponse
 from spark_kafka_sink.wire.transaction_messages import AddPartitionsToTxnRequest
+from spark_kafka_sink.wire.versions import NodeApiVersions
 
 FULL = [b"x" * 400, b"y" * 400]
 """Two of these records fill a batch of 1000 bytes."""
@@ -35,7 +43,7 @@ TOO_LARGE, CLUSTER_AUTHORIZATION, FENCED = 10, 31, 90
 BOTH_VERSIONS = pytest.mark.parametrize("version", [1, 2], ids="transaction.version={}".format)
 
 
-def begun(version: int, leaders: list[int] | None = None, **settings: float) -> PureProducer:
+def begun(version: int, leaders: list[int] | None = None, **settings: float | str) -> PureProducer:
     """Make a producer that has begun a transaction."""
     kind = Settings(transaction_version=version, **settings)  # type: ignore[arg-type]
     producer = PureProducer(leaders or [1], kind)
@@ -212,6 +220,22 @@ def test_after_an_error_the_transaction_is_aborted_and_the_next_one_begins_at_0(
     producer.append(0, FULL)
     (request,) = producer.poll()
     assert header(request) == (True, 1, 0)
+
+
+def test_zstd_that_a_leader_does_not_know_fails_at_once_and_the_transaction_with_it() -> None:
+    producer = begun(1, [1, 2], compression="zstd")
+    producer.sender.handle(NodeReady(2, NodeApiVersions({0: (0, 6)})), producer.now)
+    producer.append(1, FULL)
+    (request,) = producer.poll()
+    assert isinstance(request.message, ProduceRequest)
+    assert request.message.topic_data == []
+    producer.sender.handle(Answered(request, 2, ProduceResponse(responses=[])), producer.now)
+    (batch,) = producer.done()
+    assert isinstance(batch.error, UnsupportedCompressionTypeException)
+    assert manager_of(producer).state is TransactionState.ABORTABLE_ERROR
+    manager_of(producer).begin_abort()
+    assert producer.poll() == []
+    assert end_call(producer) is None
 
 
 def test_an_error_that_a_retry_might_have_helped_asks_for_an_abort() -> None:

@@ -26,6 +26,24 @@ INFOS = st.builds(
     st.integers(0, 4),
 )
 
+# What librdkafka computes the checksum of in its own test: the licence of its crc32c.c.
+LICENCE = b"""\
+  This software is provided 'as-is', without any express or implied
+  warranty.  In no event will the author be held liable for any damages
+  arising from the use of this software.
+
+  Permission is granted to anyone to use this software for any purpose,
+  including commercial applications, and to alter it and redistribute it
+  freely, subject to the following restrictions:
+
+  1. The origin of this software must not be misrepresented; you must not
+     claim that you wrote the original software. If you use this software
+     in a product, an acknowledgment in the product documentation would be
+     appreciated but is not required.
+  2. Altered source versions must be plainly marked as such, and must not be
+     misrepresented as being the original software.
+  3. This notice may not be removed or altered from any source distribution."""
+
 
 def _header(info: BatchInfo, pieces: list[bytes], producer: Producer) -> bytes:
     return batch_header(
@@ -113,8 +131,9 @@ def test_sequence_numbers_of_the_java_client_s_tests(
         (b"\xff" * 32, 0x62A8AB43),
         (bytes(range(32)), 0x46DD794E),
         (bytes(reversed(range(32))), 0x113FDB5C),
+        (LICENCE, 0x7DCDE113),
     ],
-    ids=["check value", "zeros", "ones", "rising", "falling"],
+    ids=["check value", "zeros", "ones", "rising", "falling", "licence"],
 )
-def test_the_checksum_is_the_one_that_standards_write_down(data: bytes, checksum: int) -> None:
+def test_the_checksum_is_the_one_that_is_written_down_elsewhere(data: bytes, checksum: int) -> None:
     assert crc32c(data) == checksum

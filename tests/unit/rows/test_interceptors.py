@@ -127,6 +127,41 @@ def test_classes_and_names_are_made_and_configured_and_objects_taken_as_they_are
     assert not load_interceptors([], {})
 
 
+NAME = f"{__name__}.Append"
+
+
+@pytest.mark.parametrize(
+    ("value", "made"),
+    [
+        (f"{NAME},{NAME}", 1),
+        (f"{NAME}, {__name__}.Raise , {NAME} ", 2),
+        ([NAME, f" {NAME}"], 1),
+        ([Append, Raise, Append], 2),
+        ((Append, Append), 1),
+        ([Append, NAME], 2),
+    ],
+)
+def test_a_name_or_a_class_that_stands_twice_is_made_once_as_in_java(
+    value: object, made: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(load_interceptors(value, {})._interceptors) == made
+    assert ("more than once" in caplog.text) is (value != [Append, NAME])
+
+
+def test_objects_are_each_taken_also_where_they_are_equal() -> None:
+    class Equal(Append):
+        """Equal to all."""
+
+        __hash__ = None  # type: ignore[assignment] # as of any class with its own __eq__
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    one, other = Equal("x"), Equal("y")
+    chain = load_interceptors([one, other, one], {})
+    assert [id(each) for each in chain._interceptors] == [id(one), id(other), id(one)]
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

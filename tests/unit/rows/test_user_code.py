@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from typing import NoReturn
+
 import pytest
 
 from spark_kafka_sink import KafkaProducer
@@ -126,3 +130,44 @@ def test_a_producer_that_cannot_be_made_closes_what_it_had(
     with pytest.raises(ConfigException):
         bench.producer(**wrong)
     assert bench.closed == closed
+
+
+def _open_files() -> set[str]:
+    return set(os.listdir("/dev/fd"))  # noqa: PTH208 - names of open files, which may close
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("threading.Thread.start", RuntimeError("can't start new thread")),
+        ("socket.socketpair", OSError(24, "Too many open files")),
+        ("spark_kafka_sink.producer_thread.NetworkClient", MemoryError("no more")),
+        ("spark_kafka_sink.kafka_producer.SliceAppender", MemoryError("no more")),
+        ("threading.Thread.start", KeyboardInterrupt()),
+        ("spark_kafka_sink.kafka_producer.SliceAppender", KeyboardInterrupt()),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, BaseException) else str(value),
+)
+def test_a_producer_whose_parts_cannot_be_made_closes_all_and_says_why(
+    place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench()
+    files, threads = _open_files(), set(threading.enumerate())
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(BaseException) as raised:  # noqa: PT011 - which one is looked at below
+        bench.producer()
+    if isinstance(error, Exception):
+        assert type(raised.value) is KafkaException
+        said = f"Failed to construct kafka producer: {type(error).__name__}: {error}"
+        assert str(raised.value) == said
+        assert raised.value.__cause__ is error
+    else:
+        assert raised.value is error
+    assert bench.closed == ALL
+    # Those of other tests may end meanwhile.
+    assert set(threading.enumerate()) <= threads
+    assert _open_files() <= files
