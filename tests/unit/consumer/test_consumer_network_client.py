@@ -100,6 +100,20 @@ def test_connections_are_made_only_for_requests_that_wait() -> None:
     assert world.selector.connects == [2002]
 
 
+def test_a_connection_that_broke_is_made_again_only_for_requests_that_wait() -> None:
+    world = World()
+    world.send(2)
+    world.poll()
+    world.selector.break_port(2002)
+    world.poll()
+    world.now += 5.0
+    world.poll()
+    assert world.selector.connects == [2002]
+    world.send(2)
+    world.poll()
+    assert world.selector.connects == [2002, 2002]
+
+
 def test_a_request_for_any_node_is_sent_to_one() -> None:
     world = World()
     world.send(1)
