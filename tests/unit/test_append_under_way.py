@@ -67,6 +67,28 @@ def sent(producer: KafkaProducer) -> int:
     return sum(len(drained.batches) for drained in polled.drained)
 
 
+def is_empty(producer: KafkaProducer) -> bool:
+    """Tell whether nothing is left to be sent, nor any memory taken."""
+    accumulator = producer._thread.accumulator
+    is_free = accumulator.available_bytes == accumulator.buffer_memory_bytes
+    return is_free and not accumulator.has_incomplete and sent(producer) == 0
+
+
+def have_it_end_under_way(
+    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, end: Callable[[KafkaProducer], None]
+) -> None:
+    """Have the end come when the next rows are encoded, and in no batch yet."""
+
+    def encode_until_the_end(
+        grouped: GroupedRows, opens: list[OpenBatch]
+    ) -> tuple[list[Cut], EncodedRecords]:
+        encoded = encode_rows(grouped, opens)
+        end(producer)
+        return encoded
+
+    monkeypatch.setattr(slice_appender, "encode_rows", encode_until_the_end)
+
+
 @pytest.mark.parametrize("goes_on", [True, False])
 @pytest.mark.parametrize(("end", "kind", "said"), ENDS)
 def test_an_append_that_everything_is_given_up_under_fails_and_leaves_nothing(
@@ -78,23 +100,27 @@ def test_an_append_that_everything_is_given_up_under_fails_and_leaves_nothing(
     *,
     goes_on: bool,
 ) -> None:
-    accumulator = producer._thread.accumulator
     if goes_on:  # it goes on with a batch that is given up under it
         producer.append(TOPIC, ROWS)
-
-    def encode_until_the_end(
-        grouped: GroupedRows, opens: list[OpenBatch]
-    ) -> tuple[list[Cut], EncodedRecords]:
-        encoded = encode_rows(grouped, opens)
-        end(producer)
-        return encoded
-
-    monkeypatch.setattr(slice_appender, "encode_rows", encode_until_the_end)
+    have_it_end_under_way(monkeypatch, producer, end)
     with pytest.raises(kind, match=said):
         producer.append(TOPIC, ROWS)
-    assert accumulator.available_bytes == accumulator.buffer_memory_bytes
-    assert not accumulator.has_incomplete
-    assert sent(producer) == 0
+    assert is_empty(producer)
+
+
+@pytest.mark.parametrize(("end", "said"), [(close, "closed forcefully"), (fail, "over for good")])
+def test_rows_that_everything_is_given_up_under_are_told_so_and_leave_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    producer: KafkaProducer,
+    end: Callable[[KafkaProducer], None],
+    said: str,
+) -> None:
+    future = producer.send(TOPIC, b"v")
+    have_it_end_under_way(monkeypatch, producer, end)
+    producer._feeder.drain()
+    producer._thread._make_calls()
+    assert said in str(future.exception(0))
+    assert is_empty(producer)
 
 
 def test_what_is_appended_before_the_end_is_sent(producer: KafkaProducer) -> None:

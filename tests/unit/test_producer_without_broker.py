@@ -193,6 +193,14 @@ def test_who_comes_later_for_memory_is_served_later_though_there_is_room_for_lit
             accumulator.available_bytes = everything
 
 
+def test_who_waits_for_memory_has_what_rows_that_linger_do_not_take() -> None:
+    with producing([1], buffer_memory=100_000, max_block_ms=20_000) as producer:
+        producer.send(TOPIC, b"v")
+        free = producer._thread.accumulator.available_bytes
+        deadline = producer._waits.deadline()
+        producer._waits.reserve(free + 1, deadline, producer._checks.raise_if_closed)
+
+
 def test_a_topic_is_forgotten_when_it_was_idle_for_as_long_as_configured() -> None:
     for idle_ms, is_known in ((5000, False), (300_000, True)):
         with producing([1], metadata_max_idle_ms=idle_ms) as producer, producer._thread.lock:
