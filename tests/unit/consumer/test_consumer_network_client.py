@@ -181,6 +181,14 @@ def test_a_request_that_could_not_be_sent_expires_after_request_timeout_ms() -> 
     assert world.client.unsent_requests(1) == 0
 
 
+def test_a_poll_waits_no_longer_than_a_request_may_wait_for_its_node() -> None:
+    world = World()
+    world.selector.hang = True
+    world.send(1)
+    world.client.poll(10_000.0)
+    assert world.selector.waits[-1] == pytest.approx(30.0)
+
+
 def test_a_request_that_is_never_answered_times_out() -> None:
     world = World()
     world.send(1)
