@@ -392,6 +392,16 @@ def test_one_in_flight_keeps_the_order_also_without_idempotence() -> None:
     assert _bytes_of(again) == _bytes_of(first)
 
 
+@pytest.mark.parametrize("acks", [-1, 0, 1])
+def test_a_request_says_how_many_are_to_acknowledge_it(acks: int) -> None:
+    producer = PureProducer([1], Settings(idempotent=False, acks=acks))
+    producer.append(0, FULL)
+    producer.ready()
+    (request,) = producer.poll()
+    assert isinstance(request.message, ProduceRequest)
+    assert (request.message.acks, request.expects_response) == (acks, acks != 0)
+
+
 def test_acks_0_succeeds_when_written() -> None:
     producer = PureProducer([1], Settings(idempotent=False, acks=0))
     producer.append(0, FULL)
