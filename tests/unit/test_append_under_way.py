@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,8 @@ from spark_kafka_sink.errors import IllegalStateException, KafkaException
 from spark_kafka_sink.producer.slices import GroupedRows, encode_rows
 from spark_kafka_sink.records.encoder import EncodedRecords
 from spark_kafka_sink.records.layout import Cut, OpenBatch
+from spark_kafka_sink.rows import row_producer
+from spark_kafka_sink.rows.chunk import RowChunk
 from spark_kafka_sink.wire.exchange import NodeReady
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
@@ -120,6 +123,19 @@ def test_rows_that_everything_is_given_up_under_are_told_so_and_leave_nothing(
     producer._feeder.drain()
     producer._thread._make_calls()
     assert said in str(future.exception(0))
+    assert is_empty(producer)
+
+
+def test_a_row_that_finds_room_when_its_producer_is_closed_is_refused_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer
+) -> None:
+    def chunk_after_the_end(*arguments: Any) -> RowChunk:  # noqa: ANN401 - as they come
+        close(producer)
+        return RowChunk(*arguments)
+
+    monkeypatch.setattr(row_producer, "RowChunk", chunk_after_the_end)
+    with pytest.raises(IllegalStateException, match="after producer has been closed"):
+        producer.send(TOPIC, b"v")
     assert is_empty(producer)
 
 

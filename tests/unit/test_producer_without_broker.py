@@ -150,6 +150,15 @@ def test_what_waited_for_memory_is_as_old_as_the_end_of_the_wait(*, by_row: bool
     assert batch.created_at >= freed_at
 
 
+def test_what_was_sent_row_by_row_is_as_old_as_its_rows() -> None:
+    with producing([1]) as producer:
+        producer.send(TOPIC, b"v")
+        sent_at = time.monotonic()
+        producer._feeder.drain()
+        (batch,) = producer._thread.accumulator.incomplete
+    assert batch.created_at <= sent_at
+
+
 @pytest.mark.parametrize(
     ("limit", "config"),
     [
