@@ -25,7 +25,7 @@ from spark_kafka_sink.records.compression import NO_COMPRESSION
 from support.transaction_answers import COORDINATOR, TransactionCoordinator, versions_of
 
 PARTITION = TopicPartition("t", 0)
-GROUP = ConsumerGroupMetadata("group", 3, "member", None)
+GROUP = ConsumerGroupMetadata("group", 3, "member", "instance")
 OFFSETS = {TopicPartition("read", 1): OffsetAndMetadata(42, "so far")}
 
 

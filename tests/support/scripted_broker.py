@@ -11,12 +11,14 @@ from spark_kafka_sink.wire import schema
 from spark_kafka_sink.wire.frames import FrameSplitter
 from spark_kafka_sink.wire.messages import (
     APIS,
+    PRODUCE,
     ApiVersion,
     ApiVersionsResponse,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
+    ProduceResponse,
     Response,
 )
 from spark_kafka_sink.wire.primitives import Writer
@@ -24,7 +26,9 @@ from support.server import Server
 
 
 class ScriptedBroker(Server):
-    """Answers ApiVersions, and Metadata with `metadata` (not at all while that is None).
+    """Answers ApiVersions, and Metadata and Produce with `metadata` and `produced`.
+
+    While one of these is None, what would be answered so is not answered.
 
     noise: what is said in answer to a connection's first request, in place of any sense; the
     connection is then closed. asked: the API keys of all requests so far.
@@ -32,6 +36,7 @@ class ScriptedBroker(Server):
 
     def __init__(self, noise: bytes | None = None) -> None:
         self.metadata: MetadataResponse | None = None
+        self.produced: ProduceResponse | None = None
         self.asked: list[int] = []
         self._noise = noise
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -84,7 +89,7 @@ class ScriptedBroker(Server):
             return
 
     def _answer(self, key: int, version: int, correlation_id: int) -> bytes:
-        response: Response
+        response: Response | None = self.produced if key == PRODUCE.key else self.metadata
         if key == 18:
             response = ApiVersionsResponse(
                 error_code=0,
@@ -93,10 +98,8 @@ class ScriptedBroker(Server):
                     for api in APIS.values()
                 ],
             )
-        elif self.metadata is None:
+        elif response is None:
             return b""
-        else:
-            response = self.metadata
         flexible = APIS[key].is_flexible(version)
         writer = Writer()
         writer.out += struct.pack(">ii", 0, correlation_id)

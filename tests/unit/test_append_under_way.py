@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,8 @@ from spark_kafka_sink.errors import IllegalStateException, KafkaException
 from spark_kafka_sink.producer.slices import GroupedRows, encode_rows
 from spark_kafka_sink.records.encoder import EncodedRecords
 from spark_kafka_sink.records.layout import Cut, OpenBatch
+from spark_kafka_sink.rows import row_producer
+from spark_kafka_sink.rows.chunk import RowChunk
 from spark_kafka_sink.wire.exchange import NodeReady
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
@@ -67,6 +70,28 @@ def sent(producer: KafkaProducer) -> int:
     return sum(len(drained.batches) for drained in polled.drained)
 
 
+def is_empty(producer: KafkaProducer) -> bool:
+    """Tell whether nothing is left to be sent, nor any memory taken."""
+    accumulator = producer._thread.accumulator
+    is_free = accumulator.available_bytes == accumulator.buffer_memory_bytes
+    return is_free and not accumulator.has_incomplete and sent(producer) == 0
+
+
+def have_it_end_under_way(
+    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, end: Callable[[KafkaProducer], None]
+) -> None:
+    """Have the end come when the next rows are encoded, and in no batch yet."""
+
+    def encode_until_the_end(
+        grouped: GroupedRows, opens: list[OpenBatch]
+    ) -> tuple[list[Cut], EncodedRecords]:
+        encoded = encode_rows(grouped, opens)
+        end(producer)
+        return encoded
+
+    monkeypatch.setattr(slice_appender, "encode_rows", encode_until_the_end)
+
+
 @pytest.mark.parametrize("goes_on", [True, False])
 @pytest.mark.parametrize(("end", "kind", "said"), ENDS)
 def test_an_append_that_everything_is_given_up_under_fails_and_leaves_nothing(
@@ -78,23 +103,40 @@ def test_an_append_that_everything_is_given_up_under_fails_and_leaves_nothing(
     *,
     goes_on: bool,
 ) -> None:
-    accumulator = producer._thread.accumulator
     if goes_on:  # it goes on with a batch that is given up under it
         producer.append(TOPIC, ROWS)
-
-    def encode_until_the_end(
-        grouped: GroupedRows, opens: list[OpenBatch]
-    ) -> tuple[list[Cut], EncodedRecords]:
-        encoded = encode_rows(grouped, opens)
-        end(producer)
-        return encoded
-
-    monkeypatch.setattr(slice_appender, "encode_rows", encode_until_the_end)
+    have_it_end_under_way(monkeypatch, producer, end)
     with pytest.raises(kind, match=said):
         producer.append(TOPIC, ROWS)
-    assert accumulator.available_bytes == accumulator.buffer_memory_bytes
-    assert not accumulator.has_incomplete
-    assert sent(producer) == 0
+    assert is_empty(producer)
+
+
+@pytest.mark.parametrize(("end", "said"), [(close, "closed forcefully"), (fail, "over for good")])
+def test_rows_that_everything_is_given_up_under_are_told_so_and_leave_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    producer: KafkaProducer,
+    end: Callable[[KafkaProducer], None],
+    said: str,
+) -> None:
+    future = producer.send(TOPIC, b"v")
+    have_it_end_under_way(monkeypatch, producer, end)
+    producer._feeder.drain()
+    producer._thread._make_calls()
+    assert said in str(future.exception(0))
+    assert is_empty(producer)
+
+
+def test_a_row_that_finds_room_when_its_producer_is_closed_is_refused_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer
+) -> None:
+    def chunk_after_the_end(*arguments: Any) -> RowChunk:  # noqa: ANN401 - as they come
+        close(producer)
+        return RowChunk(*arguments)
+
+    monkeypatch.setattr(row_producer, "RowChunk", chunk_after_the_end)
+    with pytest.raises(IllegalStateException, match="after producer has been closed"):
+        producer.send(TOPIC, b"v")
+    assert is_empty(producer)
 
 
 def test_what_is_appended_before_the_end_is_sent(producer: KafkaProducer) -> None:

@@ -129,6 +129,16 @@ def test_what_compressing_a_batch_to_be_sent_frees_is_free_at_once(clock: Clock)
         goes_on_when(producer, clock, sent)
 
 
+def test_rows_that_linger_do_so_no_longer_where_memory_is_short(clock: Clock) -> None:
+    with with_memory(linger_ms=60_000) as producer:
+        producer.send(TOPIC, b"v")
+        feeder = producer._feeder
+        assert feeder.next_feed_at(hurry=False) == clock.now + 60
+        assert feeder.next_feed_at(hurry=True) <= clock.now
+        # A chunk of rows has reserved more than these rows take.
+        goes_on_when(producer, clock, lambda: feeder.feed(clock.now, hurry=True))
+
+
 def test_memory_that_came_when_the_time_was_over_is_found(clock: Clock) -> None:
     with with_memory() as producer:
         accumulator = producer._thread.accumulator

@@ -9,14 +9,22 @@ import pytest
 from support.in_memory_selector import InMemorySelector
 from support.metrics_table import groups
 from support.pure_producer import TOPIC, PureProducer, Settings, batches
+from support.scripted_broker import ScriptedBroker, describe
 
+from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.producer_metrics import ProducerMetrics
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
-from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponse, ProduceResponse
+from spark_kafka_sink.wire.messages import (
+    MetadataRequest,
+    MetadataResponse,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 
 LOCAL = 1001
 
@@ -166,6 +174,20 @@ def test_latency_is_that_of_produce_requests_and_throttling_that_of_all() -> Non
     assert measured.value("produce-throttle-time-max") == 30
     assert measured.value("produce-throttle-time-avg") == pytest.approx(70 / 3)
     assert measured.metrics.throttle_time_ms == 60
+
+
+def test_what_a_broker_answers_to_a_producer_is_measured_with_its_latency_and_throttling() -> None:
+    answer = PartitionProduceResponse(index=0, error_code=0, base_offset=0)
+    topic = TopicProduceResponse(name=TOPIC, partition_responses=[answer])
+    with ScriptedBroker() as broker:
+        broker.metadata = describe(broker.port, TOPIC)
+        broker.produced = ProduceResponse(responses=[topic], throttle_time_ms=30)
+        config = {"bootstrap.servers": broker.address, "enable.idempotence": False}
+        with KafkaProducer(config) as producer:
+            producer.send(TOPIC, b"v").result(20)
+            measured = {n.name: v for n, v in producer.metrics().items() if len(n.tags) == 1}
+    assert measured["produce-throttle-time-max"] == 30
+    assert measured["request-latency-max"] > 0
 
 
 def test_memory_is_read_off_the_accumulator() -> None:

@@ -151,6 +151,15 @@ def test_what_waited_for_memory_is_as_old_as_the_end_of_the_wait(*, by_row: bool
     assert batch.created_at >= freed_at
 
 
+def test_what_was_sent_row_by_row_is_as_old_as_its_rows() -> None:
+    with producing([1]) as producer:
+        producer.send(TOPIC, b"v")
+        sent_at = time.monotonic()
+        producer._feeder.drain()
+        (batch,) = producer._thread.accumulator.incomplete
+    assert batch.created_at <= sent_at
+
+
 @pytest.mark.parametrize(
     ("limit", "config"),
     [
@@ -193,6 +202,14 @@ def test_who_comes_later_for_memory_is_served_later_though_there_is_room_for_lit
         with changed:
             assert accumulator.available_bytes == 0
             accumulator.available_bytes = everything
+
+
+def test_who_waits_for_memory_has_what_rows_that_linger_do_not_take() -> None:
+    with producing([1], buffer_memory=100_000, max_block_ms=20_000) as producer:
+        producer.send(TOPIC, b"v")
+        free = producer._thread.accumulator.available_bytes
+        deadline = producer._waits.deadline()
+        producer._waits.reserve(free + 1, deadline, producer._checks.raise_if_closed)
 
 
 def test_a_topic_is_forgotten_when_it_was_idle_for_as_long_as_configured() -> None:

@@ -100,6 +100,20 @@ def test_connections_are_made_only_for_requests_that_wait() -> None:
     assert world.selector.connects == [2002]
 
 
+def test_a_connection_that_broke_is_made_again_only_for_requests_that_wait() -> None:
+    world = World()
+    world.send(2)
+    world.poll()
+    world.selector.break_port(2002)
+    world.poll()
+    world.now += 5.0
+    world.poll()
+    assert world.selector.connects == [2002]
+    world.send(2)
+    world.poll()
+    assert world.selector.connects == [2002, 2002]
+
+
 def test_a_request_for_any_node_is_sent_to_one() -> None:
     world = World()
     world.send(1)
@@ -165,6 +179,14 @@ def test_a_request_that_could_not_be_sent_expires_after_request_timeout_ms() -> 
     world.poll(1)
     assert isinstance(_error(second), TimeoutException)
     assert world.client.unsent_requests(1) == 0
+
+
+def test_a_poll_waits_no_longer_than_a_request_may_wait_for_its_node() -> None:
+    world = World()
+    world.selector.hang = True
+    world.send(1)
+    world.client.poll(10_000.0)
+    assert world.selector.waits[-1] == pytest.approx(30.0)
 
 
 def test_a_request_that_is_never_answered_times_out() -> None:

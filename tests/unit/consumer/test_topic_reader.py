@@ -1,9 +1,10 @@
-"""What a reader asks for before the first record, with a test as brokers and clock."""
+"""What a reader asks for, with a test as brokers and clock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -19,6 +20,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionException,
 )
 from spark_kafka_sink.wire.exchange import ClientRequest
+from spark_kafka_sink.wire.fetch_messages import FetchRequest
 from spark_kafka_sink.wire.messages import (
     MetadataRequest,
     MetadataResponse,
@@ -35,22 +37,31 @@ TOO_OLD = "the broker has no usable version of Metadata"
 class Cluster:
     """One broker, which answers Metadata at once, and a clock that moves while one waits for it.
 
-    codes: what the broker says of topics, by name; is_late: whether answers wait for `answer`;
-    unsent: the code with which requests fail that cannot be sent, None where they can.
+    codes: what the broker says of topics, by name; topic_number: the id of all of them, 0 for none;
+    is_late: whether answers wait for `answer`; unsent: the code with which requests fail that
+    cannot be sent, None where they can. fetch_caps: the last versions that Fetch, which is not
+    answered, was sent with.
     """
 
     def __init__(self) -> None:
         self.now = 100.0
         self.codes: dict[str, int] = {}
+        self.topic_number = 0
+        self.fetch_caps: list[int | None] = []
         self.asked: list[list[str | None]] = []
         self.is_late = False
         self.unsent: int | None = None
         self._late: list[tuple[RequestFuture, MetadataResponse]] = []
         self._has_news = False
 
-    def send(self, node_id: int | None, message: Request, *_: object) -> RequestFuture:
+    def send(
+        self, node_id: int | None, message: Request, max_version: int | None = None
+    ) -> RequestFuture:
         """Take a request."""
         future = RequestFuture(ClientRequest(node_id=node_id, message=message), float("inf"))
+        if isinstance(message, FetchRequest):
+            self.fetch_caps.append(max_version)
+            return future
         assert isinstance(message, MetadataRequest)
         assert message.topics is not None
         self.asked.append([topic.name for topic in message.topics])
@@ -77,6 +88,7 @@ class Cluster:
                 MetadataResponseTopic(
                     error_code=self.codes.get(topic.name or "", 0),
                     name=topic.name,
+                    topic_id=UUID(int=self.topic_number),
                     partitions=[
                         MetadataResponsePartition(
                             error_code=0,
@@ -270,3 +282,13 @@ def test_what_is_no_offset_is_refused_at_once(
 ) -> None:
     with pytest.raises(ConfigException, match=f"^{name} {message}"):
         reader.read("t", [0], **{name: offsets})  # type: ignore[arg-type] # what is looked at
+
+
+@pytest.mark.parametrize(("topic_number", "last_version"), [(0, 12), (7, None)])
+def test_records_are_fetched_by_topic_ids_only_where_brokers_tell_them(
+    reader: TopicReader, cluster: Cluster, topic_number: int, last_version: int | None
+) -> None:
+    cluster.topic_number = topic_number
+    with pytest.raises(TimeoutException):
+        list(reader.read("t", [0], start={0: 0}, end={0: 1}))
+    assert cluster.fetch_caps == [last_version]

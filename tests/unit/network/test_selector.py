@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -75,6 +76,25 @@ def test_bytes_go_and_come(selector: Selector, listener: socket.socket) -> None:
         assert receive(peer, 6) == b"abcdef"
         peer.sendall(b"answer")
         assert poll_until(selector, lambda e: Received(1, b"answer") in e)
+
+
+def test_a_poll_waits_only_where_nothing_has_happened_yet(
+    monkeypatch: pytest.MonkeyPatch, selector: Selector, listener: socket.socket
+) -> None:
+    waits: list[float | None] = []
+    sockets = selector._selector
+    select = sockets.select
+
+    def note(timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        waits.append(timeout)
+        return select(0)
+
+    with connected(selector, listener):
+        monkeypatch.setattr(sockets, "select", note)
+        selector.send(1, [b"ab"])
+        assert selector.poll(60.0) == [Sent(1)]
+        selector.poll(60.0)
+    assert waits == [0.0, 60.0]
 
 
 def test_large_sends_of_many_buffers_arrive_whole_and_in_order(

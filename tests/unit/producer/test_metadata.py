@@ -546,6 +546,18 @@ def test_after_the_trigger_the_brokers_known_are_forgotten_and_the_topics_kept()
     assert known.nodes, "an answer ends the count"
 
 
+def test_the_bootstrap_servers_have_as_long_as_the_brokers_before_they_are_asked_anew() -> None:
+    known = metadata(rebootstrap_after=60.0)
+    known.track("t", 0.0)
+    began_anew = []
+    for now in range(0, 200, 10):
+        assert ask(known, now) == ["t"]
+        known.failed(now)
+        if known.take_rebootstrap():
+            began_anew.append(now)
+    assert began_anew == [60, 120, 180]
+
+
 def test_a_broker_that_says_so_has_the_client_begin_anew_at_once() -> None:
     known = metadata()
     known.track("t", 0.0)

@@ -119,6 +119,7 @@ def test_a_lost_batch_goes_again_first_and_byte_for_byte() -> None:
     producer.answer(producer.poll()[0])
     requests = producer.poll()
     sent = [_bytes_of(r) for r in requests]
+    producer.append(0, FULL)  # which has to wait
     producer.lose(requests[0])
     producer.answer(requests[1], OUT_OF_ORDER)
     producer.answer(requests[2], OUT_OF_ORDER)
@@ -130,7 +131,9 @@ def test_a_lost_batch_goes_again_first_and_byte_for_byte() -> None:
     (second,) = producer.poll()
     assert _bytes_of(second) == sent[1]
     producer.answer(second)
-    assert [_bytes_of(r) for r in producer.poll()] == [sent[2]]
+    third, new = producer.poll()
+    assert _bytes_of(third) == sent[2]
+    assert (sequences(new), batches(new)[0].attempts) == ([10], 0)
     assert [b.attempts for b in producer.done()] == [0, 1, 1]
 
 
@@ -292,6 +295,18 @@ def test_a_partition_without_leader_waits_and_the_others_go() -> None:
     assert [b.topic_partition.partition for b in batches(later)] == [0]
 
 
+def test_metadata_is_asked_for_where_the_leader_is_none_of_the_brokers_known() -> None:
+    producer = PureProducer([7])
+    response = producer.metadata_response()
+    (asked,) = producer.sender.poll(producer.now).requests
+    response.brokers = [broker for broker in response.brokers if broker.node_id == 1]
+    producer.sender.handle(Answered(asked, 1, response), producer.now)
+    producer.now = 10.0
+    producer.append(0, FULL)
+    assert producer.poll() == [], "which asked for metadata, and was told of the broker"
+    assert producer.sender.poll(producer.now).connect == {7}
+
+
 def test_data_goes_while_metadata_is_asked_for_and_no_answer_comes() -> None:
     producer = PureProducer([1])
     producer.append(0, FULL)
@@ -355,6 +370,16 @@ def test_a_node_that_is_down_is_connected_to_and_then_sent_to() -> None:
     assert len(producer.poll()) == 1
 
 
+def test_a_node_that_goes_down_has_metadata_asked_for() -> None:
+    producer = PureProducer([1])
+    producer.ready()
+    producer.now = 10.0
+    assert producer.sender.poll(producer.now).requests == []
+    producer.sender.handle(NodeDown(1, "gone"), producer.now)
+    (asked,) = producer.sender.poll(producer.now).requests
+    assert isinstance(asked.message, MetadataRequest)
+
+
 def test_one_in_flight_keeps_the_order_also_without_idempotence() -> None:
     producer = PureProducer([1], Settings(idempotent=False, max_in_flight=1))
     producer.append(0, FULL)
@@ -367,6 +392,16 @@ def test_one_in_flight_keeps_the_order_also_without_idempotence() -> None:
     (again,) = producer.poll()
     assert batches(again)[0] is not None
     assert _bytes_of(again) == _bytes_of(first)
+
+
+@pytest.mark.parametrize("acks", [-1, 0, 1])
+def test_a_request_says_how_many_are_to_acknowledge_it(acks: int) -> None:
+    producer = PureProducer([1], Settings(idempotent=False, acks=acks))
+    producer.append(0, FULL)
+    producer.ready()
+    (request,) = producer.poll()
+    assert isinstance(request.message, ProduceRequest)
+    assert (request.message.acks, request.expects_response) == (acks, acks != 0)
 
 
 def test_acks_0_succeeds_when_written() -> None:

@@ -297,6 +297,7 @@ def test_offsets_go_to_the_group_s_coordinator(version: int) -> None:
     assert isinstance(commit.message, TxnOffsetCommitRequest)
     assert commit.min_version == 3
     assert (commit.message.generation_id, commit.message.member_id) == (3, "member")
+    assert commit.message.group_instance_id == "instance"
     (partition,) = commit.message.topics[0].partitions
     assert (partition.partition_index, partition.committed_offset) == (1, 42)
     assert partition.committed_metadata == "so far"
