@@ -208,8 +208,8 @@ def test_who_waits_for_memory_has_what_rows_that_linger_do_not_take() -> None:
     with producing([1], buffer_memory=100_000, max_block_ms=20_000) as producer:
         producer.send(TOPIC, b"v")
         free = producer._thread.accumulator.available_bytes
-        deadline = producer._waits.deadline()
-        producer._waits.reserve(free + 1, deadline, producer._checks.raise_if_closed)
+        check, deadline = producer._checks.raise_if_closed, producer._waits.deadline()
+        producer._waits.reserve(Reservation(), free + 1, deadline, check)
 
 
 def test_a_topic_is_forgotten_when_it_was_idle_for_as_long_as_configured() -> None:
