@@ -106,6 +106,7 @@ class KafkaProducer:
             said = f"{type(error).__name__}: {error}"
             message = f"Failed to construct kafka producer: {said}"
             raise KafkaException(message) from error
+        self._is_closing = False
         self._finalizer = weakref.finalize(self, _warn_unclosed, client_id, thread, os.getpid())
         self._finalizer.atexit = False
 
@@ -364,6 +365,8 @@ class KafkaProducer:
     def close(self, timeout: float | None = None) -> None:
         """Deliver what was appended and sent, then close; closing again does nothing.
 
+        One that was interrupted (KeyboardInterrupt) may be repeated, to close what is still open.
+
         timeout: seconds to wait for deliveries; what is not acknowledged then is given up (0: at
         once; a callback that closes its producer cannot wait either). An open transaction is
         aborted, with timeout 0 by its coordinator once transaction.timeout.ms has passed. Closes
@@ -379,14 +382,25 @@ class KafkaProducer:
             )
             raise IllegalArgumentException(message)
         started = time.monotonic()
-        if self._checks.is_closed:
+        if self._is_closing:
             return
+        try:
+            self._is_closing = True
+            failure = self._close(0 if self._thread.is_current else timeout, started)
+        except KafkaException:
+            raise
+        except BaseException:
+            self._is_closing = False
+            raise
+        if failure is not None:
+            raise failure
+
+    def _close(self, timeout: float | None, started: float) -> KafkaException | None:
+        """Close what is open; gives what `close` raises when all is closed."""
         self._checks.is_closed = True
-        self._finalizer.detach()
         if self._checks.is_forked:
-            return
-        if self._thread.is_current:
-            timeout = 0
+            self._finalizer.detach()
+            return None
         self._rows.close()
         try:
             if timeout is None or timeout > 0:
@@ -400,11 +414,10 @@ class KafkaProducer:
                 self._thread.give_up(error)
             self._feeder.give_up(error)
             self._thread.stop()
+            self._finalizer.detach()
             unclosed = self._user_code.close()
         undelivered = None if timeout == 0 else self._thread.deliveries.take_error()
-        failure = undelivered or unclosed
-        if failure is not None:
-            raise failure
+        return undelivered or unclosed
 
 
 def _warn_unclosed(client_id: str, thread: ProducerThread, pid: int) -> None:

@@ -207,7 +207,8 @@ class ProducerThread:
         After its end another one takes its place, since who causes the call may have locks that it
         needs.
         """
-        self._calls.append(call)
+        # Without a call between, after which a caller could be interrupted: `flush` compares them.
+        self._calls += (call,)
         self.calls_due += 1
         if self._has_ended:
             self._thread = self._make_thread(self._make_last_calls)

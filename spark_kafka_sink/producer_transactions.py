@@ -129,9 +129,10 @@ class ProducerTransactions:
         """
         with self._thread.lock:
             is_new = not self._manager.is_completing
-            result = begin()
-            if is_new:
-                self._manager.has_loose_rows = True
+            with self._thread.whole:
+                result = begin()
+                if is_new:
+                    self._manager.has_loose_rows = True
         self._drain_rows()
 
         def all_in_batches() -> TransactionalResult:

@@ -349,7 +349,10 @@ def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBa
     newer = list(takewhile(lambda k: batches[k].created_at > batch.created_at, reversed(batches)))
     batches[key] = batch
     for each in reversed(newer):
-        batches[each] = batches.pop(each)
+        # In place of `pop`, after which a caller could be interrupted, and the batch forgotten.
+        moved = batches[each]
+        del batches[each]
+        batches[each] = moved
 
 
 def _is_before(batch: ProducerBatch, sequence: int) -> bool:

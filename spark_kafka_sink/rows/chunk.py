@@ -31,7 +31,8 @@ class RowChunk:
 
     reservation: the bytes of buffer.memory that are set aside for its rows, which it gives back
     when they are in batches or given up, and is over then; created_at: when they were, in seconds
-    of the producer's clock. error: why they are given up. progress: their way into batches.
+    of the producer's clock. error: why they are given up. progress: their way into batches, and
+    is_in_hands: whether a thread sees to it now.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class RowChunk:
         "created_at",
         "error",
         "headers",
+        "is_in_hands",
         "is_over",
         "metadata",
         "partitions",
@@ -63,6 +65,7 @@ class RowChunk:
         self.reservation = reservation
         self.room = reservation.size_bytes
         self.is_over = False
+        self.is_in_hands = False
         self.error: KafkaException | None = None
         self.progress = SliceProgress()
         self.created_at = created_at

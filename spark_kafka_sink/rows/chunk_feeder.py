@@ -74,42 +74,46 @@ class ChunkFeeder:
     def convert(self, chunk: RowChunk, queue: RowQueue) -> None:
         """Turn a chunk into batches, unless another thread has."""
         self._check_not_asking()
+        left = queue.under_way
+        if left is not None and left is not chunk:  # its caller was interrupted
+            self.convert(left, queue)
+        mine: RowChunk | None = None
         try:
             with self._appender.turn:
                 queue.take(chunk)
-                with self._lock:
-                    self._pending.pop(chunk, None)
                 if not chunk.is_over:
+                    mine = queue.under_way = chunk
                     self._append(chunk)
-            self._appender.pack(chunk.progress)
+                if queue.under_way is chunk:
+                    queue.under_way = None
+            if mine is not None:
+                self._appender.pack(mine.progress)
         except BaseException:
-            self._leave(chunk, queue)
+            if mine is not None:
+                self._appender.leave(mine.progress)
+                self._end_if_given_up(mine)
             raise
-
-    def _leave(self, chunk: RowChunk, queue: RowQueue) -> None:
-        """Leave to the I/O thread what is still to be done of a chunk."""
-        with self._lock:
-            error = self._given_up
-            if error is None and not chunk.is_over:
-                self._pending = {chunk: queue, **self._pending}
-        if error is not None and not chunk.is_over:
-            self._give_up(chunk, error)
-        self._appender.leave(chunk.progress)
 
     def _append(self, chunk: RowChunk) -> None:
         """Append a chunk's rows, or fail them; with the turn."""
         try:
+            chunk.is_in_hands = True
             if chunk.error is not None:
                 self._fail(chunk, chunk.error)
             elif len(chunk):  # none if it is taken before its first row came
                 self._append_rows(chunk)
-            chunk.is_over = True
-            self._thread.give_back(chunk.reservation)
+            self._is_over(chunk)
         except BaseException:
+            chunk.is_in_hands = False
             if chunk.progress.is_in_batches or chunk.is_over:
-                chunk.is_over = True
-                self._thread.give_back(chunk.reservation)
+                self._is_over(chunk)
             raise
+
+    def _is_over(self, chunk: RowChunk) -> None:
+        chunk.is_over = True
+        self._thread.give_back(chunk.reservation)
+        with self._lock:
+            self._pending.pop(chunk, None)
 
     def _append_rows(self, chunk: RowChunk) -> None:
         """Append a chunk's rows; where that fails, their futures say why."""
@@ -128,11 +132,15 @@ class ChunkFeeder:
                 created_at=chunk.created_at,
                 owner=chunk.sent,
             )
-        except KafkaException as error:
-            self._fail(chunk, error)
-        except Exception as error:
-            if chunk.progress.is_in_batches:  # what a signal's handler raised
+        except BaseException as error:
+            # In a caller's thread, it may be what a signal's handler raised: that is the caller's,
+            # and the I/O thread, where there are no signals, appends the rows or finds the same.
+            is_own = isinstance(error, KafkaException)
+            if chunk.progress.is_in_batches or not (is_own or self._thread.is_current):
                 raise
+            if isinstance(error, KafkaException):
+                self._fail(chunk, error)
+                return
             logger.exception("rows for topic %s could not be encoded", chunk.topic)
             message = f"the rows could not be encoded: {type(error).__name__}: {error}"
             failure = KafkaException(message, topic=chunk.topic)
@@ -161,8 +169,9 @@ class ChunkFeeder:
             raise self._thread.fatal_error
 
     def _fail(self, chunk: RowChunk, error: KafkaException) -> None:
-        chunk.error = error
-        self._thread.refused(len(chunk), error)
+        is_known, chunk.error = chunk.error is not None, error
+        if not is_known:
+            self._thread.refused(len(chunk), error)
         self._thread.spoil_transaction(error)
         with self._thread.lock:
             self._thread.call_later(partial(chunk.sent.fail, len(chunk), error))
@@ -206,20 +215,27 @@ class ChunkFeeder:
             self._closed = True
 
     def give_up(self, error: KafkaException) -> None:
-        """Fail the rows that are not in batches yet."""
+        """Fail the rows that are not in batches yet.
+
+        What another thread has in its hands, that thread finds to be too late.
+        """
         self.close()
         with self._lock:
             self._given_up = error
             pending = list(self._pending.items())
         for chunk, queue in pending:
-            with self._appender.turn:
-                queue.take(chunk)
-                with self._lock:
-                    self._pending.pop(chunk, None)
-                if not chunk.is_over:
+            if not chunk.is_in_hands:
+                with self._appender.turn:
+                    queue.take(chunk)
                     self._give_up(chunk, error)
 
+    def _end_if_given_up(self, chunk: RowChunk) -> None:
+        """End a chunk that nobody will take up again."""
+        if self._given_up is not None:
+            with self._appender.turn:
+                self._give_up(chunk, self._given_up)
+
     def _give_up(self, chunk: RowChunk, error: KafkaException) -> None:
-        self._fail(chunk, error)
-        chunk.is_over = True
-        self._thread.give_back(chunk.reservation)
+        if not chunk.is_over:
+            self._fail(chunk, error)
+            self._is_over(chunk)

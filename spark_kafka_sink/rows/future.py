@@ -233,11 +233,12 @@ class _Watch:
     who looks at several futures and then waits for the rest sees each either done or not.
     """
 
-    __slots__ = ("callbacks", "condition", "future", "is_told", "waiters")
+    __slots__ = ("callbacks", "condition", "future", "is_told", "lock", "waiters")
 
     def __init__(self, future: RowFuture) -> None:
         self.future = future
-        self.condition = threading.Condition()
+        self.lock = threading.RLock()
+        self.condition = threading.Condition(self.lock)
         self.waiters: list[Any] = []
         self.callbacks: list[Callable[[Future[RecordMetadata]], object]] = []
         self.is_told = False
@@ -250,7 +251,7 @@ class _Watch:
 
     def tell_waiters(self) -> None:
         """Tell those who wait that the future is done, unless they have been told."""
-        with self.condition:
+        with self.lock:
             if self.is_told:
                 return
             self.is_told = True
@@ -310,7 +311,7 @@ class RowFuture(Future[RecordMetadata]):
     def add_done_callback(self, fn: Callable[[Future[RecordMetadata]], object]) -> None:
         """Call `fn` with this future when it is done: in the I/O thread, or now if it is done."""
         watch = self._watched()
-        with watch.condition:
+        with watch.lock:
             if not self.done():
                 watch.callbacks.append(fn)
                 return

@@ -43,16 +43,18 @@ def next_chunk_bytes(used_bytes: int, age_s: float) -> int:
 class RowQueue:
     """One topic's chunk.
 
+    under_way: the chunk that is on its way into batches, or was when its caller was interrupted.
     room: bytes that its chunk still takes, -1 without one. partitions: how many the topic has by
     the chunk's metadata, or had by that of the last one; 0 before there was any.
     """
 
-    __slots__ = ("chunk", "chunk_bytes", "lock", "partitions", "room", "topic")
+    __slots__ = ("chunk", "chunk_bytes", "lock", "partitions", "room", "topic", "under_way")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.lock = threading.Lock()
         self.chunk: RowChunk | None = None
+        self.under_way: RowChunk | None = None
         self.room = -1
         self.chunk_bytes = SMALLEST_CHUNK_BYTES
         self.partitions = 0

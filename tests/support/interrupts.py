@@ -11,11 +11,17 @@ from collections.abc import Callable
 from types import FrameType
 
 
-class InterruptedFromOutsideError(BaseException):
-    """What a signal's handler raises."""
+class InterruptError(BaseException):
+    """What a signal's handler raises, as KeyboardInterrupt."""
 
 
-def interrupted(call: Callable[[], object], moment: int) -> str | None:
+class AlarmError(Exception):
+    """What a handler of SIGALRM raises that ends what takes too long."""
+
+
+def interrupted(
+    call: Callable[[], object], moment: int, error: type[BaseException] = InterruptError
+) -> str | None:
     """Make a call, and interrupt it at the moment of a number, from 1 on.
 
     Gives where that was, None where the call was over before. Raises what the call does by itself.
@@ -29,14 +35,14 @@ def interrupted(call: Callable[[], object], moment: int) -> str | None:
             seen += 1
             if seen == moment:
                 where = f"{frame.f_code.co_qualname}:{frame.f_lineno} ({event})"
-                raise InterruptedFromOutsideError
+                raise error
 
     # What is raised where Python forgets an object, it prints and passes over.
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     sys.setprofile(look)
     try:
         call()
-    except InterruptedFromOutsideError:
+    except error:
         return where
     finally:
         sys.setprofile(None)

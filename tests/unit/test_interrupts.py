@@ -9,26 +9,36 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.interrupts import interrupted
+from support.interrupts import AlarmError, InterruptError, interrupted
+from support.pure_transactions import PureTransactions
+from support.timed_waits import made, stop_time, tell
+from support.transaction_answers import COORDINATOR, versions_of
 from support.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import KafkaException, TimeoutException
 from spark_kafka_sink.model import RecordMetadata
+from spark_kafka_sink.producer.error_actions import Call
+from spark_kafka_sink.producer.slices import Rows
+from spark_kafka_sink.slice_appender import SliceAppender
 from spark_kafka_sink.slice_owner import AppendFailure
 
 # How many moments of each call are tried; all with 0.
 MOMENTS = int(os.environ.get("INTERRUPTS", "60"))
 SEED = int(os.environ.get("INTERRUPTS_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 PARTITIONS = 3
+OTHER = "other"
 ENOUGH_S = 20
 
 
@@ -43,9 +53,12 @@ class World:
         self.futures: dict[int, Future[RecordMetadata]] = {}
         self.partitions: dict[int, int] = {}
         thread = self.producer._thread
+        known = answer([1] * PARTITIONS)
+        known.topics.append(replace(known.topics[0], name=OTHER))
         with thread.lock:
-            thread.metadata.track(TOPIC, time.monotonic())
-            thread.metadata.update(answer([1] * PARTITIONS), time.monotonic())
+            for topic in (TOPIC, OTHER):
+                thread.metadata.track(topic, time.monotonic())
+            thread.metadata.update(known, time.monotonic())
 
     def send(self, rows: range) -> None:
         """Send rows one by one, each with a partition that its number gives."""
@@ -57,7 +70,10 @@ class World:
 
             partition = row % PARTITIONS
             self.futures[row] = self.producer.send(
-                TOPIC, b"x" * 200, partition=partition, on_delivery=told
+                OTHER if row % 7 == 0 else TOPIC,
+                b"x" * 200,
+                partition=partition,
+                on_delivery=told,
             )
 
     def append(self, rows: range) -> None:
@@ -77,18 +93,20 @@ class World:
     def check(self) -> None:
         """See that another thread can use the producer, and that it comes to rest."""
         with contextlib.suppress(KafkaException):
-            self.producer.flush(ENOUGH_S)
+            if self.producer._checks.is_closed:
+                self.producer.close()
+            else:
+                self.producer.flush(ENOUGH_S)
         thread = self.producer._thread
         with thread.lock:
             accumulator = thread.accumulator
             assert accumulator.incomplete == []
-            assert accumulator._held == set()
             assert (accumulator.waiters, accumulator.flushes) == (0, 0)
             if thread.fatal_error is None:
-                assert accumulator._packing == set()
+                assert (accumulator._held, accumulator._packing) == (set(), set())
                 assert accumulator.available_bytes == accumulator.buffer_memory_bytes
             else:
-                assert "came in the middle of a change" in str(thread.fatal_error)
+                assert re.search("in the middle of a change|closed force", str(thread.fatal_error))
         for row, future in self.futures.items():
             assert future.exception(ENOUGH_S) is not None
             assert self.told[row] == 1, row
@@ -125,6 +143,11 @@ def rows_and_a_flush(world: World) -> None:
         world.producer.flush()
 
 
+def rows_and_a_close(world: World) -> None:
+    world.send(range(3))
+    world.producer.close()
+
+
 def a_batch(world: World) -> None:
     world.append(range(60))
 
@@ -141,6 +164,7 @@ CALLS: dict[str, tuple[Callable[[World], None], dict[str, object]]] = {
     "flush": (rows_and_a_flush, {}),
     "columns": (a_batch, SMALL | {"buffer_memory": 20_000}),
     "compressed columns": (a_batch, {"compression_type": "lz4", "batch_size": 1_000}),
+    "close": (rows_and_a_close, {}),
     "memory": (rows_that_wait_for_memory, {"buffer_memory": 5_600}),
 }
 
@@ -160,9 +184,10 @@ def moments_of(call: Callable[[World], None], config: dict[str, object]) -> list
     return moments if not MOMENTS else sorted(random.Random(SEED).sample(moments, MOMENTS))
 
 
+@pytest.mark.parametrize("error", [InterruptError, AlarmError])
 @pytest.mark.parametrize("name", CALLS)
 def test_a_caller_that_is_interrupted_loses_nothing_and_leaves_nothing_that_hangs(
-    name: str,
+    name: str, error: type[BaseException]
 ) -> None:
     print(f"INTERRUPTS_SEED={SEED}")
     call, config = CALLS[name]
@@ -171,18 +196,79 @@ def test_a_caller_that_is_interrupted_loses_nothing_and_leaves_nothing_that_hang
         world = World(**config)
         where = None
         with contextlib.suppress(KafkaException):
-            where = interrupted(lambda: call(world), moment)  # noqa: B023 - called at once
+            where = interrupted(lambda: call(world), moment, error)  # noqa: B023 - called at once
         try:
             in_another_thread(world.check)
-            if world.producer._thread.fatal_error is None:
+            if world.producer._checks.is_closed:
+                pass
+            elif world.producer._thread.fatal_error is None:
                 in_another_thread(lambda: world.send(range(1000, 1010)))  # noqa: B023
             else:
                 cut += 1
             in_another_thread(world.check)
-            assert world.producer._feeder._pending == {}
-        except BaseException as error:
-            error.add_note(f"interrupted at moment {moment}: {where}; INTERRUPTS_SEED={SEED}")
-            raise
-        finally:
             in_another_thread(lambda: world.producer.close(0))  # noqa: B023
+            assert world.producer._feeder._pending == {}
+            assert not world.producer._thread._thread.is_alive()
+        except BaseException as failure:
+            failure.add_note(f"interrupted at moment {moment}: {where}; INTERRUPTS_SEED={SEED}")
+            raise
     print(f"{name}: {cut} in the middle of a change")
+
+
+@pytest.mark.parametrize("end", [KafkaProducer.commit_transaction, KafkaProducer.abort_transaction])
+def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_for_all_rows(
+    monkeypatch: pytest.MonkeyPatch, end: Callable[[KafkaProducer], None]
+) -> None:
+    clock = stop_time(monkeypatch)
+    print(f"INTERRUPTS_SEED={SEED}")
+    moments = random.Random(SEED).sample(range(1, 600), MOMENTS) if MOMENTS else range(1, 1000)
+    for moment in moments:
+        with made(transactional_id="tid", max_block_ms=0, linger_ms=1000) as producer:
+            thread, transactions = producer._thread, PureTransactions()
+            with thread.lock:
+                thread.metadata.track(TOPIC, clock.now)
+            tell(producer, answer([1]))
+            assert thread.transactions is not None
+            transactions.manager = thread.transactions
+            transactions.manager.node_ready(COORDINATOR, versions_of(2))
+            transactions.writing()
+            producer.send(TOPIC, b"x", partition=0)
+            with contextlib.suppress(TimeoutException):
+                interrupted(lambda: end(producer), moment)
+            sent = [request.call for request in transactions.run()]
+            in_chunks = sum(map(len, producer._feeder._pending))
+            assert not (in_chunks and Call.COMMIT in sent), moment
+            if thread.fatal_error is None:
+                with contextlib.suppress(KafkaException):
+                    end(producer)
+                sent += [request.call for request in transactions.run()]
+                assert len(sent) == 1, moment
+
+
+def test_rows_whose_caller_was_interrupted_go_before_those_that_are_sent_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    append, appended, interrupts = SliceAppender.append, list[int](), [KeyboardInterrupt]
+
+    def interrupted_once(
+        self: SliceAppender,
+        rows: Rows,
+        *args: Any,  # noqa: ANN401 - handed on
+        **more: Any,  # noqa: ANN401
+    ) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        appended.extend(rows.columns.timestamps_ms.tolist())
+        append(self, rows, *args, **more)
+
+    monkeypatch.setattr(SliceAppender, "append", interrupted_once)
+    config = {"delivery_timeout_ms": 120_000, "request_timeout_ms": 1000, "linger_ms": 60_000}
+    world, sent = World(**config), 0
+    while len(appended) < 200:
+        with contextlib.suppress(KeyboardInterrupt):
+            world.producer.send(TOPIC, b"x" * 200, partition=0, timestamp_ms=sent)
+        sent += 1
+    in_another_thread(lambda: world.producer.close(0))
+    assert appended == sorted(appended)
+    assert appended[0] == 0
+    assert interrupts == []
