@@ -12,6 +12,7 @@ from conftest import NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from support import fetch_kafka
 from support.peer import SOON, Sink
 from support.readers import read_with_confluent
@@ -19,6 +20,7 @@ from support.readers import read_with_confluent
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 Start = Callable[..., StreamingQuery]
+Begin = Callable[[DataStreamWriter], StreamingQuery]
 
 
 @pytest.fixture
@@ -38,17 +40,17 @@ def start(spark: SparkSession, sink: Sink, tmp_path: Path) -> Start:
         mode: str = "append",
         grouped: bool = False,
         options: Mapping[str, str] | None = None,
+        begin: Begin = DataStreamWriter.start,
     ) -> StreamingQuery:
         frame = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(source))
         frame = frame.groupBy("value").count() if grouped else frame
-        query = (
+        query = begin(
             frame.selectExpr(*columns)
             .writeStream.format(sink.format)
             .outputMode(mode)
             .options(**sink.options(topic, options or {}))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
         query.awaitTermination()
         return query
@@ -77,6 +79,23 @@ def test_the_topic_comes_from_the_option(start: Start, sink: Sink, new_topic: Ne
 def test_the_option_wins_over_the_column(start: Start, sink: Sink, new_topic: NewTopic) -> None:
     topic = new_topic(3)
     start("'foo' AS topic", "value", topic=topic)
+    assert is_whole(sink, topic)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda writer: writer.queryName("orders").start(),
+        lambda writer: writer.start(queryName="orders"),
+    ],
+    ids=["by-its-method", "by-start"],
+)
+def test_a_query_may_have_a_name(
+    start: Start, sink: Sink, new_topic: NewTopic, begin: Begin
+) -> None:
+    topic = new_topic(3)
+    query = start("value", topic=topic, begin=begin)
+    assert query.name == "orders"
     assert is_whole(sink, topic)
 
 

@@ -169,6 +169,11 @@ def test_what_is_ignored_is_said_once_however_often_a_stream_is_planned(
     assert ("subscribe" in more) == record.getMessage().endswith("on a sink: subscribe")
 
 
+def test_what_spark_itself_puts_among_the_options_is_no_option_of_the_sink() -> None:
+    sparks = {"path": "p", "checkpointLocation": "/c", "queryName": "orders"}
+    assert sink_options(NAMES | sparks) == sink_options(NAMES)
+
+
 def test_write_batch_s_reports_are_lines_as_a_stream_s(tmp_path: Path) -> None:
     options = sink_options(NAMES | {"reportPath": str(tmp_path / "reports.jsonl")})
     for batch_id in (7, 8):
