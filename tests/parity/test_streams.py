@@ -99,6 +99,15 @@ def test_a_query_may_have_a_name(
     assert is_whole(sink, topic)
 
 
+@pytest.mark.parametrize("by", ["partitionBy", "clusterBy"])
+def test_a_layout_of_a_stream_is_ignored_unless_register_was_called(
+    start: Start, sink: Sink, new_topic: NewTopic, by: str
+) -> None:
+    topic = new_topic(3)
+    start("value", topic=topic, begin=lambda writer: getattr(writer, by)("value").start())
+    assert is_whole(sink, topic)
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
