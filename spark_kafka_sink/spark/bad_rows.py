@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.kafka_producer import KafkaProducer
-from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
+from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, Fault, find_bad_rows
 from spark_kafka_sink.serde.columns import named_columns
 from spark_kafka_sink.spark.dead_letter_file import DeadLetterFile
 from spark_kafka_sink.spark.dead_letters import (
@@ -35,6 +35,7 @@ from spark_kafka_sink.spark.on_error import OnError
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.refusals import CarefulAppender
 from spark_kafka_sink.spark.report import SAMPLES_PER_TASK, BadRowSample, BadRowsReport
+from spark_kafka_sink.spark.topic_limit import TopicLimit
 
 
 class TaskRows:
@@ -49,9 +50,10 @@ class TaskRows:
         self._policy = options.bad_rows
         self._topic = options.topic
         # How small compressed ones get only brokers know.
-        is_plain = options.producer.compression_type == "none"
-        self._max_message_bytes = options.max_message_bytes if is_plain else None
+        self._is_plain = options.producer.compression_type == "none"
         self._producer = producer
+        self._limit = TopicLimit(options)
+        self._limit_messages(self._limit.by_topic)
         self._missing_topics = MissingTopics(options)
         self._task = task
         self._rows = 0
@@ -85,14 +87,10 @@ class TaskRows:
             self._producer.append(self._topic, batch)
             return
         numbers = np.arange(self._rows - batch.num_rows, self._rows)
-        found = find_bad_rows(
-            batch,
-            self._topic,
-            self._producer.record_limits,
-            self._partition_counts,
-            time.time_ns() // 1_000_000,
-            self._max_message_bytes,
-        )
+        found = self._find(batch)
+        if found is not None and found.has(Fault.TOO_LARGE) and self._is_plain:
+            self._limit_messages(self._limit.look_anew())
+            found = self._find(batch)
         if found is not None:
             self._take(BadBatch(found.bad(batch), found.codes, numbers[found.rows]))
             numbers = np.delete(numbers, found.rows)
@@ -100,6 +98,19 @@ class TaskRows:
         self._missing_topics.create_those_of(batch)
         self._appender.append(batch, _Appended(batch, numbers))
         self._settle()
+
+    def _limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
+        self._producer.limit_messages(max_message_bytes, self._limit.look_anew)
+
+    def _find(self, batch: pa.RecordBatch) -> BadRows | None:
+        return find_bad_rows(
+            batch,
+            self._topic,
+            self._producer.record_limits,
+            self._partition_counts,
+            time.time_ns() // 1_000_000,
+            self._limit.bytes if self._is_plain else None,
+        )
 
     def _refuse_dead_letters_own(self, batch: pa.RecordBatch) -> None:
         """Raise DataException for a topic column that names the dead letter topic.

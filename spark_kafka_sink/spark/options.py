@@ -106,13 +106,6 @@ class SinkOptions:
     new_topic: NewTopic | None = None
     max_message_bytes: int | None = None
 
-    @property
-    def topic_limits(self) -> dict[str, int]:
-        """What is known of topics' max.message.bytes."""
-        if self.topic is None or self.max_message_bytes is None:
-            return {}
-        return {self.topic: self.max_message_bytes}
-
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Check the options of a write. Raises ConfigException."""

@@ -11,24 +11,23 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
 from spark_kafka_sink.batch_partitioner import load_partitioner
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
 from spark_kafka_sink.errors import (
-    ApiException,
     ConfigException,
     TimeoutException,
     UnknownTopicOrPartitionException,
     api_exception,
 )
 from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.topic_limit import max_message_bytes
 
 logger = logging.getLogger(__name__)
 
-_MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 # All that what was found depends on; another user or address may find something else.
 _Asked: TypeAlias = tuple[ProducerConfig, str | None, NewTopic | None]
 
@@ -112,7 +111,7 @@ def _look(options: SinkOptions) -> int | None:
             raise
         _check_may_write(topic)
         _compare(topic, options.new_topic)
-        return _max_message_bytes(admin, name)
+        return max_message_bytes(admin, name)
 
 
 def _check_may_write(topic: TopicDescription) -> None:
@@ -132,13 +131,3 @@ def _compare(topic: TopicDescription, new: NewTopic | None) -> None:
             "topic %s exists with %d partitions and stays as it is: option topic.partitions=%d "
             "is for topics that do not exist", topic.name, topic.partitions, new.partitions,
         )  # fmt: skip
-
-
-def _max_message_bytes(admin: KafkaAdmin, topic: str) -> int | None:
-    """Give the limit if the brokers tell it; if not, they refuse by themselves what is over it."""
-    try:
-        value = admin.topic_configs(topic, [_MAX_MESSAGE_BYTES]).get(_MAX_MESSAGE_BYTES)
-    except ApiException as error:
-        logger.info("%s of topic %s is not known: %s", _MAX_MESSAGE_BYTES, topic, error)
-        return None
-    return int(value) if value is not None and value.isdecimal() else None

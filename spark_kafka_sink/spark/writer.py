@@ -86,7 +86,6 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
         POOL.producer(options.producer) as producer,
         TaskRows(options, producer, task, attempt) as task_rows,
     ):
-        producer.limit_messages(options.topic_limits)
         throttle_ms = producer.throttle_time_ms
         for batch in coalesce(batches):
             task_rows.append(batch)
