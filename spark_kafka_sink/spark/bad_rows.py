@@ -54,7 +54,10 @@ class TaskRows:
         self._producer = producer
         self._limit = TopicLimit(options)
         self._limit_messages(self._limit.by_topic)
-        self._missing_topics = MissingTopics(options)
+        self._missing_topics = MissingTopics(options.producer, options.topic, options.new_topic)
+        self._missing_dead_letter_topic = MissingTopics(
+            options.producer, options.bad_rows.topic, options.new_dead_letter_topic
+        )
         self._task = task
         self._rows = 0
         self._reasons: Counter[str] = Counter()
@@ -159,6 +162,8 @@ class TaskRows:
         counts = np.bincount(bad.codes, minlength=len(FAULTS)).tolist()
         self._reasons += Counter(dict(zip([f.value for f in FAULTS], counts, strict=True)))
         self._describe(bad, SAMPLES_PER_TASK - len(self._samples))
+        if self._policy.topic is not None:
+            self._missing_dead_letter_topic.create([self._policy.topic])
         if self._dead_letters is not None:
             self._dead_letters.take(bad)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
@@ -105,6 +105,15 @@ class SinkOptions:
     bad_rows: BadRowPolicy = FAIL_ON_BAD_ROWS
     new_topic: NewTopic | None = None
     max_message_bytes: int | None = None
+
+    @property
+    def new_dead_letter_topic(self) -> NewTopic | None:
+        """What the topic for bad rows is created with.
+
+        Without topic.config.*, which are about good rows: a compacted topic, for one, would refuse
+        the letters that have no key.
+        """
+        return self.new_topic and replace(self.new_topic, configs=())
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:

@@ -82,17 +82,13 @@ def check_cluster(options: SinkOptions, *, may_remember: bool = False) -> SinkOp
 
 
 def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False) -> None:
-    """Look at the topic for bad rows, if there is one, as at the topic of all rows.
-
-    It is created without topic.config.*, which are about good rows: a compacted topic, for one,
-    would refuse the letters that have no key.
-    """
+    """Look at the topic for bad rows, if there is one, as at the topic of all rows."""
     if options.bad_rows.topic is None:
         return
-    new = options.new_topic and replace(options.new_topic, configs=())
-    check_cluster(
-        replace(options, topic=options.bad_rows.topic, new_topic=new), may_remember=may_remember
+    letters = replace(
+        options, topic=options.bad_rows.topic, new_topic=options.new_dead_letter_topic
     )
+    check_cluster(letters, may_remember=may_remember)
 
 
 def _look(options: SinkOptions) -> int | None:

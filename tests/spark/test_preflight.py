@@ -14,11 +14,16 @@ from confluent_kafka.admin import AdminClient
 from conftest import NewTopic, topic_maker
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import IntegerType, StringType, StructType
 from support.access import allow_only
 from support.fault_proxy import METADATA, FaultProxy
 from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent, read_with_kafka_python, set_config
+from support.readers import (
+    delete_topics,
+    read_with_confluent,
+    read_with_kafka_python,
+    set_config,
+)
 from support.sink import save
 
 from spark_kafka_sink.errors import RecordTooLargeException
@@ -194,6 +199,31 @@ def test_a_row_is_too_large_only_for_what_the_topic_takes_now(
         write(8000)
     found = read_with_confluent(kafka.bootstrap, topic)
     assert [len(record.value or b"") for record in found] == [10, 5000, 20, 8000]
+
+
+def test_topics_that_are_deleted_between_micro_batches_are_created_again(
+    proxied_kafka: tuple[KafkaCluster, FaultProxy],
+) -> None:
+    kafka, _ = proxied_kafka
+    topic, letters = new_name(), new_name()
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap,
+        "kafka.max.block.ms": "5000",
+        "topic": topic,
+        "createTopics": "true",
+        "topic.partitions": "2",
+        "onError": "deadLetter",
+        "deadLetterTopic": letters,
+    }
+    schema = StructType().add("value", StringType()).add("partition", IntegerType())
+    batch = pa.record_batch({"value": ["a", "b"], "partition": pa.array([1, 2], pa.int32())})
+    for _ in range(2):
+        writer = KafkaDataSource(options).streamWriter(schema, overwrite=False)
+        assert writer.write(iter([batch])).bad_rows.rows == 1
+        found = read_with_confluent(kafka.bootstrap, topic)
+        assert [(record.partition, record.value) for record in found] == [(1, b"a")]
+        assert [r.value for r in read_with_confluent(kafka.bootstrap, letters)] == [b"b"]
+        delete_topics(kafka.bootstrap, [topic, letters])
 
 
 def test_a_stream_asks_once_and_a_batch_job_every_time(

@@ -45,6 +45,15 @@ def create_topics(
         future.result()
 
 
+def delete_topics(bootstrap: str, topics: Sequence[str]) -> None:
+    """Delete topics of a cluster of one node, and wait until the node knows them no more."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for future in admin.delete_topics(list(topics)).values():
+        future.result()
+    while set(topics) & set(admin.list_topics(timeout=30).topics):
+        time.sleep(0.01)
+
+
 def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:
     """Change a setting of a topic of a cluster of one node, and wait until the node knows it."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
