@@ -49,8 +49,15 @@ _OWN: Final = {
         "unknownOptions", *BAD_ROW_OPTIONS,
     )
 }  # fmt: skip
-# What Spark itself puts among the options: save(path), and a stream's name and checkpoint.
-_SPARKS: Final = frozenset({"path", "checkpointlocation", "queryname"})
+# What Spark itself puts among the options, save(path), and a stream's name and checkpoint, and what
+# it looks for there itself.
+_SPARKS: Final = {
+    name.lower(): name
+    for name in (
+        "asyncProgressTrackingCheckpointIntervalMs", "asyncProgressTrackingEnabled",
+        "checkpointLocation", "path", "queryName",
+    )
+}  # fmt: skip
 # Of Java's consumers and not of its producers; kafka.client.rack is refused by its name.
 _CONSUMERS: Final = (
     "allow.auto.create.topics", "auto.commit.interval.ms", "auto.offset.reset", "check.crcs",

@@ -178,6 +178,31 @@ def test_update_mode_is_spark_s_own_sink_s_alone(
         assert is_whole(sink, topic)
 
 
+def test_async_progress_tracking_is_spark_s_own_sink_s_alone(
+    start: Start, sink: Sink, new_topic: NewTopic
+) -> None:
+    def all_there_is(writer: DataStreamWriter) -> StreamingQuery:
+        query = writer.trigger(processingTime="0 seconds").start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        return query
+
+    topic = new_topic(3)
+    enabled = {"asyncProgressTrackingEnabled": "true"}
+    interval = {"asyncProgressTrackingCheckpointIntervalMs": "100"}
+    if sink.is_ours:
+        words = "Sink pykafka does not support async progress tracking"
+        with pytest.raises(Exception, match=words):
+            start("value", topic=topic, options=enabled | interval, begin=all_there_is)
+        assert read_with_confluent(sink.bootstrap, topic) == []
+        enabled = {"asyncProgressTrackingEnabled": "false"}
+    options = enabled | interval
+    start("value", topic=topic, options=options, begin=all_there_is, checkpoint="again")
+    assert is_whole(sink, topic)
+
+
 @pytest.mark.skipif(not fetch_kafka.takes_jvm_sink(), reason="no source for this trigger")
 def test_the_real_time_trigger_is_spark_s_own_sink_s_alone(
     spark: SparkSession, sink: Sink, new_topic: NewTopic, tmp_path: Path

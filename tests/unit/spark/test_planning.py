@@ -171,6 +171,10 @@ def test_what_is_ignored_is_said_once_however_often_a_stream_is_planned(
 
 def test_what_spark_itself_puts_among_the_options_is_no_option_of_the_sink() -> None:
     sparks = {"path": "p", "checkpointLocation": "/c", "queryName": "orders"}
+    sparks |= {
+        "asyncProgressTrackingEnabled": "false",
+        "asyncProgressTrackingCheckpointIntervalMs": "1000",
+    }
     assert sink_options(NAMES | sparks) == sink_options(NAMES)
 
 
