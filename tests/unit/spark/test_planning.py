@@ -169,6 +169,14 @@ def test_what_is_ignored_is_said_once_however_often_a_stream_is_planned(
     assert ("subscribe" in more) == record.getMessage().endswith("on a sink: subscribe")
 
 
+def test_the_sink_s_batches_are_large_and_linger() -> None:
+    producer = sink_options(NAMES).producer
+    assert (producer.batch_size, producer.linger_ms) == (512 * 1024, 100)
+    given = {"kafka.batch.size": "1000", "kafka.linger.ms": "5"}
+    producer = sink_options(NAMES | given).producer
+    assert (producer.batch_size, producer.linger_ms) == (1000, 5)
+
+
 def test_what_spark_itself_puts_among_the_options_is_no_option_of_the_sink() -> None:
     sparks = {"path": "p", "checkpointLocation": "/c", "queryName": "orders"}
     sparks |= {
