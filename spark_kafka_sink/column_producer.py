@@ -156,14 +156,14 @@ class ColumnProducer:
             return topics
         checked = list(topics)
         for number, of_topic in rows.by_topic():
-            name, explicit = rows.topics[number], rows.partitions[of_topic]
+            name, explicit = rows.topics[number], rows.partitions
             try:
-                check_partitions(name, explicit, len(topics[number].leaders))
+                check_partitions(name, explicit, len(topics[number].leaders), of_topic)
             except DataException:
                 # The topic may have been given more partitions since.
-                check, least = self._checks.raise_if_unusable, int(explicit.max()) + 1
+                check, least = self._checks.raise_if_unusable, int(explicit[of_topic].max()) + 1
                 known = self._waits.grown_topic(name, least, deadline, check)
-                check_partitions(name, explicit, len(known.leaders))
+                check_partitions(name, explicit, len(known.leaders), of_topic)
                 checked[number] = known
         return checked
 

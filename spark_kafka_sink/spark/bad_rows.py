@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -19,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.errors import DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, Fault, find_bad_rows
 from spark_kafka_sink.serde.columns import named_columns
@@ -83,13 +84,14 @@ class TaskRows:
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Append a batch of the task."""
+        numbers = np.arange(self._rows, self._rows + batch.num_rows)
         self._rows += batch.num_rows
-        self._refuse_dead_letters_own(batch)
+        self._refuse_dead_letters_own(batch, numbers)
         if self._policy.on_error is OnError.FAIL:
             self._missing_topics.create_those_of(batch)
-            self._producer.append(self._topic, batch)
+            with self._naming(numbers):
+                self._producer.append(self._topic, batch)
             return
-        numbers = np.arange(self._rows - batch.num_rows, self._rows)
         found = self._find(batch)
         if found is not None and found.has(Fault.TOO_LARGE) and self._is_plain:
             self._limit_messages(self._limit.look_anew())
@@ -99,8 +101,25 @@ class TaskRows:
             numbers = np.delete(numbers, found.rows)
             batch = found.good(batch)
         self._missing_topics.create_those_of(batch)
-        self._appender.append(batch, _Appended(batch, numbers))
+        self._append_good(batch, numbers)
         self._settle()
+
+    def _append_good(self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> None:
+        with self._naming(numbers):
+            self._appender.append(batch, _Appended(batch, numbers))
+
+    @contextmanager
+    def _naming(self, numbers: npt.NDArray[np.int64]) -> Iterator[None]:
+        """Have errors tell rows by their numbers in the task: batches are made here, of Spark's."""
+        try:
+            yield
+        except KafkaException as error:
+            if error.row is not None:
+                error.say_place(self._place(int(numbers[error.row])))
+            raise
+
+    def _place(self, number: int) -> str:
+        return f"row {number} of task {self._task}"
 
     def _limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
         self._producer.limit_messages(max_message_bytes, self._limit.look_anew)
@@ -115,7 +134,9 @@ class TaskRows:
             self._limit.bytes if self._is_plain else None,
         )
 
-    def _refuse_dead_letters_own(self, batch: pa.RecordBatch) -> None:
+    def _refuse_dead_letters_own(
+        self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]
+    ) -> None:
         """Raise DataException for a topic column that names the dead letter topic.
 
         What is there would else be counted as dead letters, and readers could not tell them apart.
@@ -126,7 +147,7 @@ class TaskRows:
         row = pc.index(named_columns(batch)["topic"].cast(pa.large_binary()), name.encode()).as_py()
         if row >= 0:
             message = (
-                f"the topic column has {name} in row {row} of an Arrow batch, which is "
+                f"the topic column has {name} in {self._place(int(numbers[row]))}, which is "
                 "deadLetterTopic: expected another topic; name one that no row goes to by itself"
             )
             raise DataException(message, topic=name)
@@ -152,7 +173,7 @@ class TaskRows:
                 rows = batch.take(pa.array(culprits))
                 self._take(BadBatch(rows, codes, numbers[culprits], str(error)))
             rest = batch.take(pa.array(others))
-            self._appender.append(rest, _Appended(rest, numbers[others]))
+            self._append_good(rest, numbers[others])
             refused = True
         if self._dead_letters is not None:
             refused |= self._dead_letters.settle()

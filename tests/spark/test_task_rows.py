@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from pyarrow import parquet
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topics, read_with_confluent
 
-from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.errors import DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
@@ -107,6 +108,55 @@ def test_a_dead_letter_topic_is_created_without_the_settings_of_the_others(
     assert [(record.key, record.value) for record in records] == [(None, b"without key")]
 
 
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def strings_of(*values: bytes) -> pa.Array:
+    """Make a column of strings as Spark hands them over, text or not."""
+    return pa.array(values, pa.binary()).cast(pa.string(), safe=False)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ({"topic": pa.array([None], pa.string())}, "contains a null topic ({})"),
+        ({"topic": strings_of(b"t\xff")}, "b't\\xff' is not UTF-8 ({})"),
+        ({"topic": ["t" * 300]}, "expected at most 249 ({})"),
+        ({"topic": ["{letters}"]}, "the topic column has {letters} in {}"),
+        ({"partition": pa.array([-7], pa.int32())}, "Invalid partition: -7 ({})"),
+        ({"partition": pa.array([7], pa.int32())}, "the partition column has 7 in {}, but topic"),
+        ({"timestamp": [-7]}, "Invalid timestamp: -7 ms ({})"),
+        ({"headers": pa.array([[(None, b"")]], HEADERS)}, "a header whose key is null ({})"),
+        ({"value": ["x" * 20_000]}, "the record of {} is 20076 bytes when serialized"),
+    ],
+    ids=lambda case: next(iter(case)) if isinstance(case, dict) else None,
+)
+def test_a_row_that_fails_a_task_is_told_by_its_number_in_the_task(
+    kafka: KafkaCluster, new_topic: NewTopic, column: dict[str, Any], said: str
+) -> None:
+    """Its number in the Arrow batch that the task has made of several is of use to nobody."""
+    topic, letters = new_topic(3), new_topic(1)
+    good = {
+        "topic": [topic],
+        "partition": pa.array([None], pa.int32()),
+        "timestamp": pa.array([None], pa.int64()),
+        "headers": pa.array([None], HEADERS),
+        "value": ["v"],
+    }
+    if column.get("topic") == ["{letters}"]:
+        column, said = {"topic": [letters]}, said.replace("{letters}", letters)
+        more = {"onError": "deadLetter", "deadLetterTopic": letters}
+    else:
+        more = {"onError": "fail"}
+    row = pa.record_batch(good)
+    large = pa.record_batch(good | {"value": ["x" * 9000]})
+    batches = [large] * 500 + [row] * 7 + [pa.record_batch(good | column), row]
+    given = {"kafka.max.request.size": "10000"} | more
+    with pytest.raises(KafkaException) as failed:
+        write_task(options(kafka, given), iter(batches))
+    assert said.format("row 507 of task 0") in str(failed.value)
+
+
 def test_no_topic_is_created_for_bad_rows_alone(kafka: KafkaCluster) -> None:
     good, in_doubt, bad = new_name(), new_name(), new_name()
     columns = {
@@ -120,11 +170,6 @@ def test_no_topic_is_created_for_bad_rows_alone(kafka: KafkaCluster) -> None:
     assert (message.report.rows, message.bad_rows.rows) == (2, 1)
     assert (values(kafka, good), values(kafka, in_doubt)) == ([b"a"], [b"b"])
     assert bad not in topics_of(kafka)
-
-
-def strings_of(*values: bytes) -> pa.Array:
-    """Make a column of strings as Spark hands them over, text or not."""
-    return pa.array(values, pa.binary()).cast(pa.string(), safe=False)
 
 
 def test_a_dead_letter_file_can_be_read_whatever_bytes_are_in_its_strings(
