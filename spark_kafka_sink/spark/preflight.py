@@ -23,6 +23,7 @@ from spark_kafka_sink.errors import (
     UnknownTopicOrPartitionException,
     api_exception,
 )
+from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.topic_limit import max_message_bytes
 
@@ -61,6 +62,24 @@ def check_report_path(options: SinkOptions) -> None:
         return
     message = f"option reportPath is {path}, {found}: expected a file in a folder that exists"
     raise ConfigException(message)
+
+
+def make_dead_letter_path(options: SinkOptions) -> None:
+    """Make the folder for bad rows, if there is to be one; raise ConfigException where it cannot.
+
+    Tasks make none: an executor that has not mounted the filesystem would make one on its own disk.
+    """
+    path = options.bad_rows.path
+    if path is None:
+        return
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = (
+            f"option deadLetterPath is {path}, which the driver cannot make ({error.strerror}): "
+            f"expected {DEAD_LETTER_FOLDER}"
+        )
+        raise ConfigException(message) from error
 
 
 def check_cluster(options: SinkOptions, *, may_remember: bool = False) -> SinkOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pyarrow import parquet
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topics, read_with_confluent
 
-from spark_kafka_sink.errors import DataException, KafkaException
+from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
@@ -185,6 +186,21 @@ def test_a_dead_letter_file_can_be_read_whatever_bytes_are_in_its_strings(
     (letter,) = parquet.read_table(message.bad_rows.files[0]).to_pylist()
     assert (letter["key"], letter["value"]) == (b"k\xff", b"v\xfe")
     assert (letter["note"], letter["pykafka_error_topic"]) == ("n\ufffd", "t\ufffd")
+
+
+def test_a_task_makes_no_folder_for_dead_letters(
+    kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """Where the filesystem is not mounted, they would stay behind on the disk of an executor."""
+    folder = tmp_path / "not mounted" / "letters"
+    given = {"topic": new_topic(1), "onError": "deadLetter", "deadLetterPath": str(folder)}
+    assert write(kafka, {"value": ["good"]}, given).report.rows == 1
+    with pytest.raises(ConfigException) as refused:
+        write(kafka, {"value": ["bad"], "partition": pa.array([-1], pa.int32())}, given)
+    assert f"deadLetterPath is {folder}, which is no folder on {os.uname().nodename}: " in str(
+        refused.value
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_parquet_has_no_place_for_is_told_and_leaves_no_file(
