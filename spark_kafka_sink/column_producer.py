@@ -15,7 +15,7 @@ from spark_kafka_sink.batch_partitioner import BatchPartitioner, with_partitions
 from spark_kafka_sink.caller_checks import CallerChecks
 from spark_kafka_sink.caller_waits import CallerWaits
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import DataException, KafkaException
+from spark_kafka_sink.errors import DataException, KafkaException, RecordTooLargeException
 from spark_kafka_sink.producer.partitioner import check_partitions
 from spark_kafka_sink.producer.slices import (
     Rows,
@@ -59,13 +59,19 @@ class ColumnProducer:
         self._config = config
         self._limits = limits
         self._max_message_bytes: Mapping[str, int] = {}
+        self._look_anew: Callable[[], Mapping[str, int]] | None = None
         self._partitioner = partitioner
         self._drain_rows = drain_rows
 
-    def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
+    def limit_messages(
+        self,
+        max_message_bytes: Mapping[str, int],
+        look_anew: Callable[[], Mapping[str, int]] | None,
+    ) -> None:
         """Know the max.message.bytes of topics; see `KafkaProducer.limit_messages`."""
         with self._thread.lock:
             self._max_message_bytes = dict(max_message_bytes)
+            self._look_anew = look_anew
             self._thread.accumulator.limit_topics(max_message_bytes)
 
     def append(
@@ -143,7 +149,13 @@ class ColumnProducer:
         check_record_sizes(sizes, self._limits)
         if self._config.compression_type == "none":
             request = self._config.setting("max.request.size", self._config.max_request_size)
-            check_message_sizes(rows, sizes, self._max_message_bytes, request)
+            try:
+                check_message_sizes(rows, sizes, self._max_message_bytes, request)
+            except RecordTooLargeException:
+                if self._look_anew is None:
+                    raise
+                self.limit_messages(self._look_anew(), self._look_anew)
+                check_message_sizes(rows, sizes, self._max_message_bytes, request)
 
     def _check_partitions(
         self, rows: Rows, topics: list[TopicMetadata], deadline: float
@@ -153,14 +165,14 @@ class ColumnProducer:
             return topics
         checked = list(topics)
         for number, of_topic in rows.by_topic():
-            name, explicit = rows.topics[number], rows.partitions[of_topic]
+            name, explicit = rows.topics[number], rows.partitions
             try:
-                check_partitions(name, explicit, len(topics[number].leaders))
+                check_partitions(name, explicit, len(topics[number].leaders), of_topic)
             except DataException:
                 # The topic may have been given more partitions since.
-                check, least = self._checks.raise_if_unusable, int(explicit.max()) + 1
+                check, least = self._checks.raise_if_unusable, int(explicit[of_topic].max()) + 1
                 known = self._waits.grown_topic(name, least, deadline, check)
-                check_partitions(name, explicit, len(known.leaders))
+                check_partitions(name, explicit, len(known.leaders), of_topic)
                 checked[number] = known
         return checked
 

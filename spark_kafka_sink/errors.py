@@ -2,8 +2,8 @@
 
 Class names are the Java client's where the thing is the same, so that a message can be looked up
 where Kafka users look. Each exception carries what it is about (topic, partition, node, API, error
-code, attempts) as attributes; the message is one sentence or two: what was found, what is expected,
-what to do.
+code, attempts, row of the Arrow batch) as attributes; the message is one sentence or two: what was
+found, what is expected, what to do.
 
 ``KafkaException`` is the root. ``ConfigException`` and ``DataException`` mean the caller's input is
 wrong; ``ApiException`` and below, what a broker answered or failed to; ``ProtocolError``, that
@@ -24,6 +24,11 @@ from spark_kafka_sink import error_codes
 from spark_kafka_sink.error_codes import ERROR_CODES, ErrorCode, error_code
 
 
+def row_of_batch(row: int) -> str:
+    """Say in a message which row it is about: the number is that of `KafkaException.row`."""
+    return f"row {row} of the Arrow batch"
+
+
 class KafkaException(Exception):
     """The root; `message` is what the user reads, the rest what it is about."""
 
@@ -36,6 +41,7 @@ class KafkaException(Exception):
         node_id: int | None = None,
         api: str | None = None,
         attempts: int | None = None,
+        row: int | None = None,
     ) -> None:
         super().__init__(message)
         self.topic = topic
@@ -43,6 +49,12 @@ class KafkaException(Exception):
         self.node_id = node_id
         self.api = api
         self.attempts = attempts
+        self.row = row
+
+    def say_place(self, place: str) -> None:
+        """Say `place` of the row that the message is about, in place of `row_of_batch`."""
+        if self.row is not None:
+            self.args = (str(self).replace(row_of_batch(self.row), place),)
 
 
 class ConfigException(KafkaException):

@@ -13,7 +13,7 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
@@ -184,13 +184,18 @@ class KafkaProducer:
             topic, record_batch, on_failure, built_in_partitioner=built_in_partitioner
         )
 
-    def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
+    def limit_messages(
+        self,
+        max_message_bytes: Mapping[str, int],
+        look_anew: Callable[[], Mapping[str, int]] | None = None,
+    ) -> None:
         """Know the max.message.bytes of topics, in place of what was said before.
 
         Batches are kept below; rows that are above are refused with RecordTooLargeException, or
-        left to the broker where they are compressed.
+        left to the broker where they are compressed. look_anew: asked for what they are now, before
+        `append` refuses a row.
         """
-        self._columns.limit_messages(max_message_bytes)
+        self._columns.limit_messages(max_message_bytes, look_anew)
 
     # -- sending row by row -----------------------------------------------------------------------
 

@@ -23,10 +23,12 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.errors import DataException, row_of_batch
 from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.varint import Int64s
+
+_ALL: Final = slice(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,13 +187,18 @@ def hash_keys(key: BinaryColumn | None) -> Int64s | None:
     return hashes if key.valid is None else np.where(key.valid, hashes, -1)
 
 
-def check_partitions(topic: str, explicit: Int64s, partitions: int) -> None:
-    """Raise DataException for the first explicit partition that the topic does not have."""
-    beyond = np.flatnonzero(explicit >= partitions)
+def check_partitions(
+    topic: str, explicit: Int64s, partitions: int, of_topic: Int64s | slice = _ALL
+) -> None:
+    """Raise DataException for the first explicit partition that the topic does not have.
+
+    explicit: of all rows; of_topic: which of them are the topic's.
+    """
+    beyond = np.flatnonzero(explicit[of_topic] >= partitions)
     if len(beyond):
-        row = int(beyond[0])
+        row = int(np.arange(len(explicit))[of_topic][beyond[0]])
         message = (
-            f"the partition column has {int(explicit[row])} in row {row} of an Arrow batch, "
+            f"the partition column has {int(explicit[row])} in {row_of_batch(row)}, "
             f"but topic {topic} has {partitions} partitions, 0 to {partitions - 1}"
         )
-        raise DataException(message, topic=topic, partition=int(explicit[row]))
+        raise DataException(message, topic=topic, partition=int(explicit[row]), row=row)

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_kafka_sink.errors import RecordTooLargeException
+from spark_kafka_sink.errors import RecordTooLargeException, row_of_batch
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, hash_keys
 from spark_kafka_sink.producer.topic_metadata import TopicMetadata
@@ -86,12 +86,12 @@ def check_record_sizes(sizes: Int64s, limits: Mapping[str, int]) -> None:
         if largest > limit:
             row = int(np.flatnonzero(sizes + RECORD_BATCH_OVERHEAD > limit)[0])
             message = (
-                f"the record of row {row} of an Arrow batch is "
+                f"the record of {row_of_batch(row)} is "
                 f"{int(sizes[row]) + RECORD_BATCH_OVERHEAD} bytes when serialized, more than "
                 f"{option}={limit}; raise it (and the topic's max.message.bytes where needed), "
                 "or make the record smaller"
             )
-            raise RecordTooLargeException(message)
+            raise RecordTooLargeException(message, row=row)
 
 
 def check_message_sizes(
@@ -115,12 +115,12 @@ def check_message_sizes(
         if too_large.any():
             row = int(np.flatnonzero(too_large)[0])
             message = (
-                f"the record of row {row} of an Arrow batch is {int(alone[row])} bytes when "
+                f"the record of {row_of_batch(row)} is {int(alone[row])} bytes when "
                 f"serialized, more than topic {topic} takes (max.message.bytes={limit}, while "
                 f"{max_request_size}); make the record smaller, compress it, or raise the topic's "
                 "max.message.bytes"
             )
-            raise RecordTooLargeException(message, topic=topic)
+            raise RecordTooLargeException(message, topic=topic, row=row)
 
 
 def slice_ends(sizes: Int64s, buffer_memory_bytes: int) -> list[int]:

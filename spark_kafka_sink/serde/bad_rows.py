@@ -76,6 +76,10 @@ class BadRows:
     rows: Int64s
     codes: UInt8s
 
+    def has(self, fault: Fault) -> bool:
+        """Tell whether any of them has this fault."""
+        return bool((self.codes == FAULTS.index(fault)).any())
+
     def good(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Give the other rows of the batch."""
         mask = np.ones(batch.num_rows, np.bool_)

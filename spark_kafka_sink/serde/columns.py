@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.errors import DataException, row_of_batch
 from spark_kafka_sink.producer.slices import Rows
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, valid_mask
 from spark_kafka_sink.records.headers import encode_headers
@@ -96,20 +96,33 @@ def _topics(array: pa.Array | None, topic: str | None) -> tuple[list[str], Int64
         row = pc.index(pc.is_null(array), True).as_py()
         message = (
             "The Kafka message data sent to the producer contains a null topic "
-            f"(row {row} of an Arrow batch). Use the `topic` option for setting a default topic."
+            f"({row_of_batch(row)}). Use the `topic` option for setting a default topic."
         )
-        raise DataException(message)
+        raise DataException(message, row=row)
     encoded = array.dictionary_encode()
-    try:
-        names = encoded.dictionary.to_pylist()
-    except UnicodeDecodeError as error:
-        message = f"topic has a name that is not text: {error.object[:20]!r} is not UTF-8"
-        raise DataException(message) from None
-    for name in names:
-        check_topic_name(name)
+    names = [
+        _topic_name(name, encoded.indices, number)
+        for number, name in enumerate(encoded.dictionary.cast(pa.large_binary()).to_pylist())
+    ]
     if len(names) <= 1:
         return names, None
     return names, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _topic_name(name: bytes, numbers: pa.Array, number: int) -> str:
+    """Check a topic's name; numbers: of the name in each row, number: its own."""
+    try:
+        text = name.decode()
+        check_topic_name(text)
+    except UnicodeDecodeError:
+        reason = f"topic has a name that is not text: {name[:20]!r} is not UTF-8"
+    except DataException as error:
+        reason = str(error)
+    else:
+        return text
+    row = pc.index(numbers, number).as_py()
+    message = f"{reason} ({row_of_batch(row)})"
+    raise DataException(message, row=row)
 
 
 def _partitions(array: pa.Array | None) -> Int64s | None:
@@ -125,10 +138,10 @@ def _partitions(array: pa.Array | None) -> Int64s | None:
     if negative.any():
         row = int(np.flatnonzero(negative)[0])
         message = (
-            f"Invalid partition: {int(numbers[row])} (row {row} of an Arrow batch). "
+            f"Invalid partition: {int(numbers[row])} ({row_of_batch(row)}). "
             "Partition number should always be non-negative or null."
         )
-        raise DataException(message)
+        raise DataException(message, row=row)
     return numbers
 
 
@@ -149,10 +162,10 @@ def _timestamps(array: pa.Array | None, rows: int, now_ms: int) -> Int64s:
     if len(numbers) and int(numbers.min()) < 0:
         row = int(np.flatnonzero(numbers < 0)[0])
         message = (
-            f"Invalid timestamp: {int(numbers[row])} ms (row {row} of an Arrow batch). "
+            f"Invalid timestamp: {int(numbers[row])} ms ({row_of_batch(row)}). "
             "Timestamp should always be non-negative or null."
         )
-        raise DataException(message)
+        raise DataException(message, row=row)
     return numbers
 
 
@@ -165,10 +178,10 @@ def _headers(array: pa.Array | None) -> BinaryColumn | None:
             f"headers attribute unsupported type {array.type}. headers must be a(n) {HEADERS_TYPE}"
         )
         raise DataException(message)
-    keys, values = _header_entries(lists)
+    counts = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    keys, values = _header_entries(lists, counts)
     if not len(keys):
         return None
-    counts = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     return encode_headers(counts.astype(np.int64), keys, values)
 
 
@@ -193,14 +206,22 @@ def _are_headers(kind: pa.DataType) -> bool:
     )
 
 
-def _header_entries(array: pa.Array) -> tuple[BinaryColumn, BinaryColumn]:
-    """Give the keys and the values of all headers of all rows. `array` may be a slice."""
+def _header_entries(array: pa.Array, counts: Int64s) -> tuple[BinaryColumn, BinaryColumn]:
+    """Give the keys and the values of all headers of all rows. `array` may be a slice.
+
+    counts: the headers of each row.
+    """
     entries = array.flatten()
     names = [field.name.lower() for field in entries.type]
     fields = dict(zip(names, entries.flatten(), strict=True))
     if fields["key"].null_count:
-        message = "headers has a header whose key is null: Kafka has no such header; give it a name"
-        raise DataException(message)
+        entry = pc.index(pc.is_null(fields["key"]), True).as_py()
+        row = int(np.searchsorted(np.cumsum(counts), entry, "right"))
+        message = (
+            f"headers has a header whose key is null ({row_of_batch(row)}): Kafka has no such "
+            "header; give it a name"
+        )
+        raise DataException(message, row=row)
     return BinaryColumn.of(fields["key"]), BinaryColumn.of(fields["value"])
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -19,9 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.errors import DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
-from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
+from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, Fault, find_bad_rows
 from spark_kafka_sink.serde.columns import named_columns
 from spark_kafka_sink.spark.dead_letter_file import DeadLetterFile
 from spark_kafka_sink.spark.dead_letters import (
@@ -35,6 +36,7 @@ from spark_kafka_sink.spark.on_error import OnError
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.refusals import CarefulAppender
 from spark_kafka_sink.spark.report import SAMPLES_PER_TASK, BadRowSample, BadRowsReport
+from spark_kafka_sink.spark.topic_limit import TopicLimit
 
 
 class TaskRows:
@@ -49,10 +51,14 @@ class TaskRows:
         self._policy = options.bad_rows
         self._topic = options.topic
         # How small compressed ones get only brokers know.
-        is_plain = options.producer.compression_type == "none"
-        self._max_message_bytes = options.max_message_bytes if is_plain else None
+        self._is_plain = options.producer.compression_type == "none"
         self._producer = producer
-        self._missing_topics = MissingTopics(options)
+        self._limit = TopicLimit(options)
+        self._limit_messages(self._limit.by_topic)
+        self._missing_topics = MissingTopics(options.producer, options.topic, options.new_topic)
+        self._missing_dead_letter_topic = MissingTopics(
+            options.producer, options.bad_rows.topic, options.new_dead_letter_topic
+        )
         self._task = task
         self._rows = 0
         self._reasons: Counter[str] = Counter()
@@ -78,30 +84,59 @@ class TaskRows:
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Append a batch of the task."""
+        numbers = np.arange(self._rows, self._rows + batch.num_rows)
         self._rows += batch.num_rows
-        self._refuse_dead_letters_own(batch)
+        self._refuse_dead_letters_own(batch, numbers)
         if self._policy.on_error is OnError.FAIL:
             self._missing_topics.create_those_of(batch)
-            self._producer.append(self._topic, batch)
+            with self._naming(numbers):
+                self._producer.append(self._topic, batch)
             return
-        numbers = np.arange(self._rows - batch.num_rows, self._rows)
-        found = find_bad_rows(
-            batch,
-            self._topic,
-            self._producer.record_limits,
-            self._partition_counts,
-            time.time_ns() // 1_000_000,
-            self._max_message_bytes,
-        )
+        found = self._find(batch)
+        if found is not None and found.has(Fault.TOO_LARGE) and self._is_plain:
+            self._limit_messages(self._limit.look_anew())
+            found = self._find(batch)
         if found is not None:
             self._take(BadBatch(found.bad(batch), found.codes, numbers[found.rows]))
             numbers = np.delete(numbers, found.rows)
             batch = found.good(batch)
         self._missing_topics.create_those_of(batch)
-        self._appender.append(batch, _Appended(batch, numbers))
+        self._append_good(batch, numbers)
         self._settle()
 
-    def _refuse_dead_letters_own(self, batch: pa.RecordBatch) -> None:
+    def _append_good(self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> None:
+        with self._naming(numbers):
+            self._appender.append(batch, _Appended(batch, numbers))
+
+    @contextmanager
+    def _naming(self, numbers: npt.NDArray[np.int64]) -> Iterator[None]:
+        """Have errors tell rows by their numbers in the task: batches are made here, of Spark's."""
+        try:
+            yield
+        except KafkaException as error:
+            if error.row is not None:
+                error.say_place(self._place(int(numbers[error.row])))
+            raise
+
+    def _place(self, number: int) -> str:
+        return f"row {number} of task {self._task}"
+
+    def _limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
+        self._producer.limit_messages(max_message_bytes, self._limit.look_anew)
+
+    def _find(self, batch: pa.RecordBatch) -> BadRows | None:
+        return find_bad_rows(
+            batch,
+            self._topic,
+            self._producer.record_limits,
+            self._partition_counts,
+            time.time_ns() // 1_000_000,
+            self._limit.bytes if self._is_plain else None,
+        )
+
+    def _refuse_dead_letters_own(
+        self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]
+    ) -> None:
         """Raise DataException for a topic column that names the dead letter topic.
 
         What is there would else be counted as dead letters, and readers could not tell them apart.
@@ -112,7 +147,7 @@ class TaskRows:
         row = pc.index(named_columns(batch)["topic"].cast(pa.large_binary()), name.encode()).as_py()
         if row >= 0:
             message = (
-                f"the topic column has {name} in row {row} of an Arrow batch, which is "
+                f"the topic column has {name} in {self._place(int(numbers[row]))}, which is "
                 "deadLetterTopic: expected another topic; name one that no row goes to by itself"
             )
             raise DataException(message, topic=name)
@@ -138,7 +173,7 @@ class TaskRows:
                 rows = batch.take(pa.array(culprits))
                 self._take(BadBatch(rows, codes, numbers[culprits], str(error)))
             rest = batch.take(pa.array(others))
-            self._appender.append(rest, _Appended(rest, numbers[others]))
+            self._append_good(rest, numbers[others])
             refused = True
         if self._dead_letters is not None:
             refused |= self._dead_letters.settle()
@@ -148,6 +183,8 @@ class TaskRows:
         counts = np.bincount(bad.codes, minlength=len(FAULTS)).tolist()
         self._reasons += Counter(dict(zip([f.value for f in FAULTS], counts, strict=True)))
         self._describe(bad, SAMPLES_PER_TASK - len(self._samples))
+        if self._policy.topic is not None:
+            self._missing_dead_letter_topic.create([self._policy.topic])
         if self._dead_letters is not None:
             self._dead_letters.take(bad)
 

@@ -19,6 +19,7 @@ from spark_kafka_sink.spark.preflight import (
     check_dead_letter_topic,
     check_partitioner,
     check_report_path,
+    make_dead_letter_path,
 )
 from spark_kafka_sink.spark.schema import check_schema, warn_of_unsent_columns
 from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
@@ -85,6 +86,7 @@ def _check_surroundings(
     """
     check_partitioner(options)
     check_report_path(options)
+    make_dead_letter_path(options)
     options = check_cluster(options, may_remember=may_remember)
     check_dead_letter_topic(options, may_remember=may_remember)
     warn_of_unsent_columns(schema)

@@ -5,15 +5,17 @@ A row has all columns that it came with, key and value as bytes, and `ERROR_COLU
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.serde.columns import named_columns
 from spark_kafka_sink.spark.dead_letters import BadBatch, Faults
+from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter
@@ -31,7 +33,7 @@ class DeadLetterFile:
     """Writes a task's dead letters to one file of a folder; topic: where good rows go.
 
     The file has its name when the task has done all else, and is hidden until then. No other
-    attempt of any job has the same name.
+    attempt of any job has the same name. The folder is the driver's to make.
     """
 
     def __init__(self, folder: Path, topic: str | None, task: int, attempt: int) -> None:
@@ -64,7 +66,13 @@ class DeadLetterFile:
         if self._writer is None:
             from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - few tasks need it
 
-            self._partial.parent.mkdir(parents=True, exist_ok=True)
+            folder = self._partial.parent
+            if not folder.is_dir():
+                message = (
+                    f"option deadLetterPath is {folder}, which is no folder on "
+                    f"{os.uname().nodename}: expected {DEAD_LETTER_FOLDER}"
+                )
+                raise ConfigException(message)
             self._writer = ParquetWriter(self._partial, letters.schema)
         self._writer.write_batch(letters)
 

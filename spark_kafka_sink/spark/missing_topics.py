@@ -1,7 +1,8 @@
-"""Topics of a topic column that do not exist, created by the task that writes to them first.
+"""Topics that do not exist, created by the task that writes to them first.
 
-Which topics there are is known only from the rows, so the driver cannot create them. Tasks that
-meet the same one at once may all ask for it: one creates it, the others find it there.
+Which topics a column names is known only from the rows, so the driver cannot create them; that of
+the option it has created, but a stream remembers that it did, and the topic may be gone since.
+Tasks that meet the same one at once may all ask for it: one creates it, the others find it there.
 """
 
 from __future__ import annotations
@@ -11,25 +12,33 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.admin import KafkaAdmin, NewTopic
+from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.serde.bad_rows import TOPIC_NAME
-from spark_kafka_sink.spark.options import SinkOptions
 
 
 class MissingTopics:
-    """What a task knows of its topics; it asks once for each."""
+    """What a task knows of its topics; it asks once for each.
 
-    def __init__(self, options: SinkOptions) -> None:
-        self._producer = options.producer
-        self._new = options.new_topic if options.topic is None else None
+    topic: of all rows, None for a topic column; new: what is created, None for nothing.
+    """
+
+    def __init__(self, producer: ProducerConfig, topic: str | None, new: NewTopic | None) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._new = new
         self._there: set[str] = set()
 
     def create_those_of(self, batch: pa.RecordBatch) -> None:
         """Create the topics of an Arrow batch where createTopics asks for it; see `create`."""
-        if self._new is not None:
-            # Spark's strings may hold bytes that are no text.
-            met = pc.unique(batch.column("topic")).drop_null().cast(pa.large_binary()).to_pylist()
-            self.create([name.decode(errors="replace") for name in met])
+        if self._new is None:
+            return
+        if self._topic is not None:
+            self.create([self._topic])
+            return
+        # Spark's strings may hold bytes that are no text.
+        met = pc.unique(batch.column("topic")).drop_null().cast(pa.large_binary()).to_pylist()
+        self.create([name.decode(errors="replace") for name in met])
 
     def create(self, names: Iterable[str]) -> None:
         """Create topics where createTopics asks for it and they are not known to be there.

@@ -16,6 +16,11 @@ from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.serde.bad_rows import TOPIC_NAME
 from spark_kafka_sink.spark.local_path import local_path
 
+# What deadLetterPath has to be.
+DEAD_LETTER_FOLDER: Final = (
+    "a folder on a filesystem that the driver and every executor have mounted, as "
+    "/shared/dead-letters or file:///shared/dead-letters"
+)
 BAD_ROW_OPTIONS: Final = ("onError", "deadLetterTopic", "deadLetterPath")
 
 
@@ -97,13 +102,10 @@ def _topic(value: str, topic: str | None) -> str:
 
 
 def _path(value: str) -> Path:
-    expected = (
-        "a folder on a filesystem that every executor has mounted, as /shared/dead-letters or "
-        "file:///shared/dead-letters"
-    )
-    path = local_path("deadLetterPath", value, "which is not a mounted filesystem", expected)
+    elsewhere = "which is not a mounted filesystem"
+    path = local_path("deadLetterPath", value, elsewhere, DEAD_LETTER_FOLDER)
     found = "not an absolute path" if not path.is_absolute() else "a file" if path.is_file() else ""
     if found:
-        message = f"option deadLetterPath is {path}, {found}: expected {expected}"
+        message = f"option deadLetterPath is {path}, {found}: expected {DEAD_LETTER_FOLDER}"
         raise ConfigException(message)
     return path

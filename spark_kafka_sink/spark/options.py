@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
@@ -49,8 +49,15 @@ _OWN: Final = {
         "unknownOptions", *BAD_ROW_OPTIONS,
     )
 }  # fmt: skip
-# What Spark itself puts among the options.
-_SPARKS: Final = frozenset({"path", "checkpointlocation"})
+# What Spark itself puts among the options, save(path), and a stream's name and checkpoint, and what
+# it looks for there itself.
+_SPARKS: Final = {
+    name.lower(): name
+    for name in (
+        "asyncProgressTrackingCheckpointIntervalMs", "asyncProgressTrackingEnabled",
+        "checkpointLocation", "path", "queryName",
+    )
+}  # fmt: skip
 # Of Java's consumers and not of its producers; kafka.client.rack is refused by its name.
 _CONSUMERS: Final = (
     "allow.auto.create.topics", "auto.commit.interval.ms", "auto.offset.reset", "check.crcs",
@@ -107,11 +114,13 @@ class SinkOptions:
     max_message_bytes: int | None = None
 
     @property
-    def topic_limits(self) -> dict[str, int]:
-        """What is known of topics' max.message.bytes."""
-        if self.topic is None or self.max_message_bytes is None:
-            return {}
-        return {self.topic: self.max_message_bytes}
+    def new_dead_letter_topic(self) -> NewTopic | None:
+        """What the topic for bad rows is created with.
+
+        Without topic.config.*, which are about good rows: a compacted topic, for one, would refuse
+        the letters that have no key.
+        """
+        return self.new_topic and replace(self.new_topic, configs=())
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:

@@ -11,24 +11,24 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
 from spark_kafka_sink.batch_partitioner import load_partitioner
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
 from spark_kafka_sink.errors import (
-    ApiException,
     ConfigException,
     TimeoutException,
     UnknownTopicOrPartitionException,
     api_exception,
 )
+from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.topic_limit import max_message_bytes
 
 logger = logging.getLogger(__name__)
 
-_MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 # All that what was found depends on; another user or address may find something else.
 _Asked: TypeAlias = tuple[ProducerConfig, str | None, NewTopic | None]
 
@@ -64,6 +64,24 @@ def check_report_path(options: SinkOptions) -> None:
     raise ConfigException(message)
 
 
+def make_dead_letter_path(options: SinkOptions) -> None:
+    """Make the folder for bad rows, if there is to be one; raise ConfigException where it cannot.
+
+    Tasks make none: an executor that has not mounted the filesystem would make one on its own disk.
+    """
+    path = options.bad_rows.path
+    if path is None:
+        return
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = (
+            f"option deadLetterPath is {path}, which the driver cannot make ({error.strerror}): "
+            f"expected {DEAD_LETTER_FOLDER}"
+        )
+        raise ConfigException(message) from error
+
+
 def check_cluster(options: SinkOptions, *, may_remember: bool = False) -> SinkOptions:
     """Give the options with what was found of their topic, which is created where that is asked.
 
@@ -83,17 +101,13 @@ def check_cluster(options: SinkOptions, *, may_remember: bool = False) -> SinkOp
 
 
 def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False) -> None:
-    """Look at the topic for bad rows, if there is one, as at the topic of all rows.
-
-    It is created without topic.config.*, which are about good rows: a compacted topic, for one,
-    would refuse the letters that have no key.
-    """
+    """Look at the topic for bad rows, if there is one, as at the topic of all rows."""
     if options.bad_rows.topic is None:
         return
-    new = options.new_topic and replace(options.new_topic, configs=())
-    check_cluster(
-        replace(options, topic=options.bad_rows.topic, new_topic=new), may_remember=may_remember
+    letters = replace(
+        options, topic=options.bad_rows.topic, new_topic=options.new_dead_letter_topic
     )
+    check_cluster(letters, may_remember=may_remember)
 
 
 def _look(options: SinkOptions) -> int | None:
@@ -112,7 +126,7 @@ def _look(options: SinkOptions) -> int | None:
             raise
         _check_may_write(topic)
         _compare(topic, options.new_topic)
-        return _max_message_bytes(admin, name)
+        return max_message_bytes(admin, name)
 
 
 def _check_may_write(topic: TopicDescription) -> None:
@@ -132,13 +146,3 @@ def _compare(topic: TopicDescription, new: NewTopic | None) -> None:
             "topic %s exists with %d partitions and stays as it is: option topic.partitions=%d "
             "is for topics that do not exist", topic.name, topic.partitions, new.partitions,
         )  # fmt: skip
-
-
-def _max_message_bytes(admin: KafkaAdmin, topic: str) -> int | None:
-    """Give the limit if the brokers tell it; if not, they refuse by themselves what is over it."""
-    try:
-        value = admin.topic_configs(topic, [_MAX_MESSAGE_BYTES]).get(_MAX_MESSAGE_BYTES)
-    except ApiException as error:
-        logger.info("%s of topic %s is not known: %s", _MAX_MESSAGE_BYTES, topic, error)
-        return None
-    return int(value) if value is not None and value.isdecimal() else None

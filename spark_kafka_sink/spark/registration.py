@@ -1,4 +1,4 @@
-"""``register(spark)``: the sink by name, the bare ``save()``, and no continuous trigger.
+"""``register(spark)``: the sink by name, the bare ``save()``, and no stream that loses something.
 
 Spark's default save mode is "error if the target exists". For the data sources of its V2 interface,
 to which every Python data source belongs, it refuses that mode in the JVM before any code of the
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from spark_kafka_sink.spark.continuous import refuse_continuous
 from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.stream_start import check_starts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,7 +115,7 @@ def register(spark: SparkSession) -> None:
         hooks: _Hooks = _Connect() if is_connect else _Classic(writer_class)
         _hook_save(writer_class, hooks)
         setattr(writer_class, _MARK, True)
-    refuse_continuous(KafkaDataSource.name(), is_connect=is_connect)
+    check_starts(KafkaDataSource.name(), is_connect=is_connect)
 
 
 def _writer_class(spark: SparkSession) -> tuple[Any, bool]:

@@ -22,6 +22,8 @@ from pyspark.sql.types import (
     StringType,
     StructType,
     TimestampType,
+    UserDefinedType,
+    YearMonthIntervalType,
 )
 
 from spark_kafka_sink.errors import DataException
@@ -39,6 +41,8 @@ def check_schema(schema: StructType, topic: str | None) -> None:
     topic: the option, which makes a topic column irrelevant.
     """
     types = _types_by_name(schema)
+    for name, kind in types.items():
+        _check_can_be_handed_over(name, kind)
     if topic is None and "topic" not in types:
         raise DataException(" ".join([NO_TOPIC, *_other_case(types, "topic")]))
     if "value" not in types:
@@ -86,6 +90,44 @@ def _types_by_name(schema: StructType) -> dict[str, DataType]:
             )
             raise DataException(message)
     return {field.name: field.dataType for field in schema.fields}
+
+
+def _check_can_be_handed_over(name: str, kind: DataType) -> None:
+    """Raise DataException for a column, sent or not, of which Spark or Arrow makes an error later.
+
+    Spark hands all columns to Python's Arrow, which knows no months inside a frame (inside arrays
+    and structs it lets them be), and which Spark gives no struct with two fields of one name.
+    """
+    twice = _field_there_twice(kind)
+    if twice is not None:
+        reason = f"has a struct with two fields named {twice}"
+    elif isinstance(_stored(kind), YearMonthIntervalType):
+        reason = f"is of type {_stored(kind).simpleString()}"
+    else:
+        return
+    message = f"column {name} {reason} and cannot be handed to Python: drop it before writing"
+    raise DataException(message)
+
+
+def _field_there_twice(kind: DataType) -> str | None:
+    """Give the name of a field that a struct has twice, however deep in the type."""
+    kind = _stored(kind)
+    inner: list[DataType] = []
+    if isinstance(kind, StructType):
+        for name, count in Counter(kind.fieldNames()).items():
+            if count > 1:
+                return name
+        inner = [field.dataType for field in kind.fields]
+    elif isinstance(kind, ArrayType):
+        inner = [kind.elementType]
+    elif isinstance(kind, MapType):
+        inner = [kind.keyType, kind.valueType]
+    found = (_field_there_twice(each) for each in inner)
+    return next((name for name in found if name is not None), None)
+
+
+def _stored(kind: DataType) -> DataType:
+    return kind.sqlType() if isinstance(kind, UserDefinedType) else kind
 
 
 def _other_case(types: dict[str, DataType], wanted: str) -> list[str]:

@@ -25,11 +25,11 @@ from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.spark.bad_rows import TaskRows
 from spark_kafka_sink.spark.coalesce import coalesce
 from spark_kafka_sink.spark.commit import SinkCommitMessage, commit_report, publish
-from spark_kafka_sink.spark.continuous import REFUSAL as CONTINUOUS
 from spark_kafka_sink.spark.memory import keep_heap
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.producer_pool import POOL
 from spark_kafka_sink.spark.report import PartitionReport, TaskReport
+from spark_kafka_sink.spark.stream_start import REFUSAL as CONTINUOUS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,7 +86,6 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
         POOL.producer(options.producer) as producer,
         TaskRows(options, producer, task, attempt) as task_rows,
     ):
-        producer.limit_messages(options.topic_limits)
         throttle_ms = producer.throttle_time_ms
         for batch in coalesce(batches):
             task_rows.append(batch)

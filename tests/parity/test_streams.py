@@ -12,6 +12,7 @@ from conftest import NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from support import fetch_kafka
 from support.peer import SOON, Sink
 from support.readers import read_with_confluent
@@ -19,6 +20,7 @@ from support.readers import read_with_confluent
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 Start = Callable[..., StreamingQuery]
+Begin = Callable[[DataStreamWriter], StreamingQuery]
 
 
 @pytest.fixture
@@ -38,17 +40,18 @@ def start(spark: SparkSession, sink: Sink, tmp_path: Path) -> Start:
         mode: str = "append",
         grouped: bool = False,
         options: Mapping[str, str] | None = None,
+        begin: Begin = DataStreamWriter.start,
+        checkpoint: str = "checkpoint",
     ) -> StreamingQuery:
         frame = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(source))
         frame = frame.groupBy("value").count() if grouped else frame
-        query = (
+        query = begin(
             frame.selectExpr(*columns)
             .writeStream.format(sink.format)
             .outputMode(mode)
             .options(**sink.options(topic, options or {}))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .option("checkpointLocation", str(tmp_path / checkpoint))
             .trigger(availableNow=True)
-            .start()
         )
         query.awaitTermination()
         return query
@@ -81,6 +84,32 @@ def test_the_option_wins_over_the_column(start: Start, sink: Sink, new_topic: Ne
 
 
 @pytest.mark.parametrize(
+    "begin",
+    [
+        lambda writer: writer.queryName("orders").start(),
+        lambda writer: writer.start(queryName="orders"),
+    ],
+    ids=["by-its-method", "by-start"],
+)
+def test_a_query_may_have_a_name(
+    start: Start, sink: Sink, new_topic: NewTopic, begin: Begin
+) -> None:
+    topic = new_topic(3)
+    query = start("value", topic=topic, begin=begin)
+    assert query.name == "orders"
+    assert is_whole(sink, topic)
+
+
+@pytest.mark.parametrize("by", ["partitionBy", "clusterBy"])
+def test_a_layout_of_a_stream_is_ignored_unless_register_was_called(
+    start: Start, sink: Sink, new_topic: NewTopic, by: str
+) -> None:
+    topic = new_topic(3)
+    start("value", topic=topic, begin=lambda writer: getattr(writer, by)("value").start())
+    assert is_whole(sink, topic)
+
+
+@pytest.mark.parametrize(
     ("columns", "message"),
     [
         (["value AS key", "value"], "topic option required when no 'topic' attribute is present"),
@@ -100,6 +129,20 @@ def test_wrong_columns_are_refused(
         start(*(column.format(topic=untouched) for column in columns))
     assert message in str(refused.value).lower()
     assert read_with_confluent(sink.bootstrap, untouched) == []
+
+
+def test_a_year_month_interval_is_ignored_by_spark_s_own_sink_alone(
+    start: Start, sink: Sink, new_topic: NewTopic, untouched: str
+) -> None:
+    columns = ("value", "INTERVAL '1' YEAR AS other", "INTERVAL '1' DAY AS another")
+    if sink.is_ours:
+        with pytest.raises(StreamingQueryException, match="column other is of type interval year"):
+            start(*columns, topic=untouched)
+        assert read_with_confluent(sink.bootstrap, untouched) == []
+        columns = ("value", "array(INTERVAL '1' YEAR) AS other", columns[-1])
+    topic = new_topic(3)
+    start(*columns, topic=topic, checkpoint="again")
+    assert is_whole(sink, topic)
 
 
 @pytest.mark.parametrize("name", ["key.serializer", "value.serializer"])
@@ -133,6 +176,31 @@ def test_update_mode_is_spark_s_own_sink_s_alone(
         topic = new_topic(3)
         start("value", topic=topic, mode="update")
         assert is_whole(sink, topic)
+
+
+def test_async_progress_tracking_is_spark_s_own_sink_s_alone(
+    start: Start, sink: Sink, new_topic: NewTopic
+) -> None:
+    def all_there_is(writer: DataStreamWriter) -> StreamingQuery:
+        query = writer.trigger(processingTime="0 seconds").start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        return query
+
+    topic = new_topic(3)
+    enabled = {"asyncProgressTrackingEnabled": "true"}
+    interval = {"asyncProgressTrackingCheckpointIntervalMs": "100"}
+    if sink.is_ours:
+        words = "Sink pykafka does not support async progress tracking"
+        with pytest.raises(Exception, match=words):
+            start("value", topic=topic, options=enabled | interval, begin=all_there_is)
+        assert read_with_confluent(sink.bootstrap, topic) == []
+        enabled = {"asyncProgressTrackingEnabled": "false"}
+    options = enabled | interval
+    start("value", topic=topic, options=options, begin=all_there_is, checkpoint="again")
+    assert is_whole(sink, topic)
 
 
 @pytest.mark.skipif(not fetch_kafka.takes_jvm_sink(), reason="no source for this trigger")

@@ -258,7 +258,6 @@ def test_a_task_that_fails_leaves_no_dead_letter_file(
     options = {"onError": "deadLetter", "deadLetterPath": str(folder)}
     with pytest.raises(PySparkException, match="Topic not-there not present in metadata"):
         save(frame.coalesce(1), kafka.bootstrap, **options, kafka_max_block_ms="2000")
-    assert folder.is_dir(), "the bad row was not found before"
     assert list(folder.iterdir()) == []
 
 

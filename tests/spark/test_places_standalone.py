@@ -181,11 +181,17 @@ def test_pip_on_the_workers(
     assert str(python) in done.stdout
 
 
+@pytest.mark.parametrize("how", ["registered", "source"])
 def test_the_sink_shipped_by_py_files(
-    master: str, bare_python: Path, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+    master: str,
+    bare_python: Path,
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    how: str,
 ) -> None:
     topic = new_topic(PARTITIONS)
-    common, job = job_arguments(master, kafka, topic, tmp_path, "source")
+    common, job = job_arguments(master, kafka, topic, tmp_path, how)
     common += ["--conf", f"spark.pyspark.python={bare_python}"]
     (tmp_path / "spark_kafka_sink").symlink_to(Path(spark_kafka_sink.__file__).parent)
     done = run_recipe(recipe_of("--py-files"), common, job, tmp_path)

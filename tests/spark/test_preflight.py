@@ -8,20 +8,28 @@ import uuid
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 from conftest import NewTopic, topic_maker
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import IntegerType, StringType, StructType
 from support.access import allow_only
 from support.fault_proxy import METADATA, FaultProxy
 from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent, read_with_kafka_python
+from support.readers import (
+    delete_topics,
+    read_with_confluent,
+    read_with_kafka_python,
+    set_config,
+)
 from support.sink import save
 
+from spark_kafka_sink.errors import RecordTooLargeException
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.micro_batch import BATCH_ID
+from spark_kafka_sink.spark.report import BadRowsReport
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -148,7 +156,7 @@ def test_a_record_that_its_topic_does_not_take_fails_before_anything_is_sent(
     with pytest.raises(PySparkException) as refused:
         save(spark.range(0, 10, 1, 1).selectExpr(value), kafka.bootstrap, topic)
     assert re.search(
-        rf"RecordTooLargeException: the record of row 7 of an Arrow batch is 5001 bytes when "
+        rf"RecordTooLargeException: the record of row 7 of task 0 is 5001 bytes when "
         rf"serialized, more than topic {topic} takes \(max\.message\.bytes=5000, while "
         r"kafka\.max\.request\.size=8388608\)",
         str(refused.value),
@@ -163,6 +171,59 @@ def test_a_record_that_is_compressed_below_the_limit_is_written(
     frame = spark.sql("SELECT repeat('x', 50000) AS value")
     save(frame, kafka.bootstrap, topic, kafka_compression_type="zstd")
     assert [r.value for r in read_with_confluent(kafka.bootstrap, topic)] == [b"x" * 50000]
+
+
+@pytest.mark.parametrize("more", [{}, {"onError": "skip"}], ids=["fail", "skip"])
+def test_a_row_is_too_large_only_for_what_the_topic_takes_now(
+    proxied_kafka: tuple[KafkaCluster, FaultProxy], more: dict[str, str]
+) -> None:
+    """A stream remembers the limit, which is raised between two of its micro-batches."""
+    kafka, _ = proxied_kafka
+    topic = topic_maker(kafka)(1, {"max.message.bytes": "2000"})
+    schema = StructType().add("value", StringType())
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic} | more
+
+    def write(*sizes: int) -> BadRowsReport:
+        writer = KafkaDataSource(options).streamWriter(schema, overwrite=False)
+        batch = pa.record_batch({"value": ["x" * size for size in sizes]})
+        return writer.write(iter([batch])).bad_rows
+
+    write(10)
+    set_config(kafka.bootstrap, topic, "max.message.bytes", "9000")
+    assert write(5000, 20).rows == 0
+    if more:
+        assert write(9500, 8000).reasons == {"too_large": 1}
+    else:
+        with pytest.raises(RecordTooLargeException, match=r"max\.message\.bytes=9000"):
+            write(9500)
+        write(8000)
+    found = read_with_confluent(kafka.bootstrap, topic)
+    assert [len(record.value or b"") for record in found] == [10, 5000, 20, 8000]
+
+
+def test_topics_that_are_deleted_between_micro_batches_are_created_again(
+    proxied_kafka: tuple[KafkaCluster, FaultProxy],
+) -> None:
+    kafka, _ = proxied_kafka
+    topic, letters = new_name(), new_name()
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap,
+        "kafka.max.block.ms": "5000",
+        "topic": topic,
+        "createTopics": "true",
+        "topic.partitions": "2",
+        "onError": "deadLetter",
+        "deadLetterTopic": letters,
+    }
+    schema = StructType().add("value", StringType()).add("partition", IntegerType())
+    batch = pa.record_batch({"value": ["a", "b"], "partition": pa.array([1, 2], pa.int32())})
+    for _ in range(2):
+        writer = KafkaDataSource(options).streamWriter(schema, overwrite=False)
+        assert writer.write(iter([batch])).bad_rows.rows == 1
+        found = read_with_confluent(kafka.bootstrap, topic)
+        assert [(record.partition, record.value) for record in found] == [(1, b"a")]
+        assert [r.value for r in read_with_confluent(kafka.bootstrap, letters)] == [b"b"]
+        delete_topics(kafka.bootstrap, [topic, letters])
 
 
 def test_a_stream_asks_once_and_a_batch_job_every_time(

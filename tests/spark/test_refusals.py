@@ -246,13 +246,16 @@ def test_a_record_over_max_request_size_fails_before_anything_is_sent(
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("'x' AS value, 9 AS partition", "but topic {topic} has 3 partitions, 0 to 2"),
-        ("'x' AS value, -1 AS partition", "Invalid partition: -1 (row 0 of an Arrow batch)"),
-        ("'x' AS value, -5L AS timestamp", "Invalid timestamp: -5 ms (row 0 of an Arrow batch)"),
+        (
+            "'x' AS value, 9 AS partition",
+            "in row 0 of task 0, but topic {topic} has 3 partitions, 0 to 2",
+        ),
+        ("'x' AS value, -1 AS partition", "Invalid partition: -1 (row 0 of task 0)"),
+        ("'x' AS value, -5L AS timestamp", "Invalid timestamp: -5 ms (row 0 of task 0)"),
         (
             "'x' AS value, array(named_struct('key', CAST(NULL AS STRING), 'value', "
             "CAST('' AS BINARY))) AS headers",
-            "headers has a header whose key is null",
+            "headers has a header whose key is null (row 0 of task 0)",
         ),
     ],
 )

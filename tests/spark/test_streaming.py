@@ -343,6 +343,27 @@ def test_the_continuous_trigger_is_refused_at_the_start(
 
 
 @pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("by", ["partitionBy", "clusterBy"])
+def test_a_layout_is_refused_at_the_start(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, by: str
+) -> None:
+    def writer() -> DataStreamWriter:
+        return rate_stream(spark, kafka, "any", tmp_path / "checkpoint").trigger(availableNow=True)
+
+    words = f"{by} is about files, and a topic has none: remove it"
+    with pytest.raises(ConfigException, match=words):
+        getattr(writer(), by)("value").start()
+    with pytest.raises(ConfigException, match=words):
+        getattr(writer(), by)(["value"]).format("console").start(format="PyKafka")
+    if by == "partitionBy":
+        with pytest.raises(ConfigException, match=words):
+            writer().start(partitionBy="value")
+        with pytest.raises(ConfigException, match=words):
+            writer().start(None, None, "append", ["value"])
+    assert not (tmp_path / "checkpoint").exists(), "the query began"
+
+
+@pytest.mark.usefixtures("registered")
 def test_other_triggers_and_other_formats_start_as_ever(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, source: Path, tmp_path: Path
 ) -> None:
@@ -352,6 +373,8 @@ def test_other_triggers_and_other_formats_start_as_ever(
     query = (
         lines.writeStream.trigger(continuous="1 second")
         .trigger(availableNow=True)
+        .partitionBy("value")
+        .partitionBy([])
         .option("kafka.bootstrap.servers", kafka.bootstrap)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .start(format="pykafka", topic=topic)
@@ -361,6 +384,10 @@ def test_other_triggers_and_other_formats_start_as_ever(
     numbers = spark.readStream.format("rate").load()
     other = numbers.writeStream.format("noop").trigger(continuous="1 second").start()
     other.stop()
+    files = lines.selectExpr("value", "value AS part").writeStream.format("parquet")
+    files = files.option("checkpointLocation", str(tmp_path / "other")).trigger(availableNow=True)
+    files.start(str(tmp_path / "files"), partitionBy="part").awaitTermination()
+    assert (tmp_path / "files" / "part=7").is_dir()
 
 
 def test_a_continuous_query_that_begins_nevertheless_has_no_epoch_done(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +15,7 @@ from pyarrow import parquet
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topics, read_with_confluent
 
-from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
@@ -107,6 +109,55 @@ def test_a_dead_letter_topic_is_created_without_the_settings_of_the_others(
     assert [(record.key, record.value) for record in records] == [(None, b"without key")]
 
 
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def strings_of(*values: bytes) -> pa.Array:
+    """Make a column of strings as Spark hands them over, text or not."""
+    return pa.array(values, pa.binary()).cast(pa.string(), safe=False)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ({"topic": pa.array([None], pa.string())}, "contains a null topic ({})"),
+        ({"topic": strings_of(b"t\xff")}, "b't\\xff' is not UTF-8 ({})"),
+        ({"topic": ["t" * 300]}, "expected at most 249 ({})"),
+        ({"topic": ["{letters}"]}, "the topic column has {letters} in {}"),
+        ({"partition": pa.array([-7], pa.int32())}, "Invalid partition: -7 ({})"),
+        ({"partition": pa.array([7], pa.int32())}, "the partition column has 7 in {}, but topic"),
+        ({"timestamp": [-7]}, "Invalid timestamp: -7 ms ({})"),
+        ({"headers": pa.array([[(None, b"")]], HEADERS)}, "a header whose key is null ({})"),
+        ({"value": ["x" * 20_000]}, "the record of {} is 20076 bytes when serialized"),
+    ],
+    ids=lambda case: next(iter(case)) if isinstance(case, dict) else None,
+)
+def test_a_row_that_fails_a_task_is_told_by_its_number_in_the_task(
+    kafka: KafkaCluster, new_topic: NewTopic, column: dict[str, Any], said: str
+) -> None:
+    """Its number in the Arrow batch that the task has made of several is of use to nobody."""
+    topic, letters = new_topic(3), new_topic(1)
+    good = {
+        "topic": [topic],
+        "partition": pa.array([None], pa.int32()),
+        "timestamp": pa.array([None], pa.int64()),
+        "headers": pa.array([None], HEADERS),
+        "value": ["v"],
+    }
+    if column.get("topic") == ["{letters}"]:
+        column, said = {"topic": [letters]}, said.replace("{letters}", letters)
+        more = {"onError": "deadLetter", "deadLetterTopic": letters}
+    else:
+        more = {"onError": "fail"}
+    row = pa.record_batch(good)
+    large = pa.record_batch(good | {"value": ["x" * 9000]})
+    batches = [large] * 500 + [row] * 7 + [pa.record_batch(good | column), row]
+    given = {"kafka.max.request.size": "10000"} | more
+    with pytest.raises(KafkaException) as failed:
+        write_task(options(kafka, given), iter(batches))
+    assert said.format("row 507 of task 0") in str(failed.value)
+
+
 def test_no_topic_is_created_for_bad_rows_alone(kafka: KafkaCluster) -> None:
     good, in_doubt, bad = new_name(), new_name(), new_name()
     columns = {
@@ -122,11 +173,6 @@ def test_no_topic_is_created_for_bad_rows_alone(kafka: KafkaCluster) -> None:
     assert bad not in topics_of(kafka)
 
 
-def strings_of(*values: bytes) -> pa.Array:
-    """Make a column of strings as Spark hands them over, text or not."""
-    return pa.array(values, pa.binary()).cast(pa.string(), safe=False)
-
-
 def test_a_dead_letter_file_can_be_read_whatever_bytes_are_in_its_strings(
     kafka: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -140,6 +186,21 @@ def test_a_dead_letter_file_can_be_read_whatever_bytes_are_in_its_strings(
     (letter,) = parquet.read_table(message.bad_rows.files[0]).to_pylist()
     assert (letter["key"], letter["value"]) == (b"k\xff", b"v\xfe")
     assert (letter["note"], letter["pykafka_error_topic"]) == ("n\ufffd", "t\ufffd")
+
+
+def test_a_task_makes_no_folder_for_dead_letters(
+    kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """Where the filesystem is not mounted, they would stay behind on the disk of an executor."""
+    folder = tmp_path / "not mounted" / "letters"
+    given = {"topic": new_topic(1), "onError": "deadLetter", "deadLetterPath": str(folder)}
+    assert write(kafka, {"value": ["good"]}, given).report.rows == 1
+    with pytest.raises(ConfigException) as refused:
+        write(kafka, {"value": ["bad"], "partition": pa.array([-1], pa.int32())}, given)
+    assert f"deadLetterPath is {folder}, which is no folder on {os.uname().nodename}: " in str(
+        refused.value
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_parquet_has_no_place_for_is_told_and_leaves_no_file(

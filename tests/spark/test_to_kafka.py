@@ -138,12 +138,28 @@ for name, function in (
 
 register(spark)
 numbers = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
-try:
-    numbers.writeStream.format("pykafka").options(**options).trigger(continuous="1 second").start()
-except ConfigException as refused:
-    print(refused)
+ours = lambda: numbers.writeStream.format("pykafka").options(**options)
+for refused in (
+    lambda: ours().trigger(continuous="1 second").start(),
+    lambda: ours().partitionBy("value").start(),
+    lambda: ours().clusterBy("value").start(),
+    lambda: numbers.writeStream.start(format="pykafka", partitionBy="value"),
+):
+    try:
+        refused()
+    except ConfigException as error:
+        print(error)
+stream = spark.readStream.format("text").load(folder + "/source").selectExpr("'stream' AS key", "*")
+writer = (
+    stream.writeStream.format("pykafka").options(**options).queryName("by Connect")
+    .option("checkpointLocation", f"{folder}/stream").trigger(availableNow=True)
+)
+start(writer).awaitTermination()
 spark.stop()
 """
+
+
+_LAYOUTS = ("partitionBy", "clusterBy", "partitionBy")
 
 
 def test_the_helpers_work_by_spark_connect(
@@ -161,13 +177,14 @@ def test_the_helpers_work_by_spark_connect(
             timeout=250,
         )
     assert done.returncode == 0, done.stderr[-5000:]
-    assert "the continuous trigger loses every row" in done.stdout
+    said = [line.split()[0:2] for line in done.stdout.splitlines()]
+    assert said == [["the", "continuous"], *([by, "is"] for by in _LAYOUTS)], done.stdout
     found = sorted((r.key, r.value) for r in read_with_confluent(kafka.bootstrap, topic))
     assert found == sorted(
         [
             *((b"%d" % n, b'{"id":%d,"Key":%d}' % (n, 2 * n)) for n in range(10)),
             *[(b"extra", b"v")] * 2,
-            *((name, b"%d" % n) for n in range(10) for name in (b"partial", b"lambda")),
+            *((name, b"%d" % n) for n in range(10) for name in (b"partial", b"lambda", b"stream")),
         ]
     )
     warning = "pykafka does not send the columns offset, Headers (column names are case-sensitive"

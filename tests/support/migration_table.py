@@ -25,6 +25,11 @@ DEFAULTS_OF_3_9: Final[Mapping[str, object]] = {
     "metadata.recovery.rebootstrap.trigger.ms": None,
     "metadata.recovery.strategy": "none",
 }
+# What Spark makes of its own options with a sink of Python.
+_OF_SPARK: Final[Mapping[str, str]] = {
+    "asyncprogresstrackingenabled": "refused by Spark where it is true: remove it",
+    "asyncprogresstrackingcheckpointintervalms": "without effect without the next one",
+}
 # What means the same with a reservation.
 _NOTES: Final[Mapping[str, str]] = {
     "partitioner.class": "; Java's own by name, other Java classes are refused",
@@ -64,6 +69,8 @@ def _own() -> Iterator[tuple[str, ...]]:
     yield f"{options._TOPIC_CONFIG}<name>", "ignored", "new: see the README"
     for _, name in sorted(options._SOURCE_ONLY.items()):
         yield name, "of the source: ignored", "ignored, with a warning"
+    for lower, name in sorted(options._SPARKS.items()):
+        yield name, "of Spark itself", _OF_SPARK.get(lower, "the same")
     yield "any other", "ignored", "refused, with the nearest name; `unknownOptions=warn` ignores it"
 
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
@@ -41,6 +43,27 @@ def create_topics(
     new = [NewTopic(topic, num_partitions=partitions, config=config or {}) for topic in topics]
     for future in admin.create_topics(new).values():
         future.result()
+
+
+def delete_topics(bootstrap: str, topics: Sequence[str]) -> None:
+    """Delete topics of a cluster of one node, and wait until the node knows them no more."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for future in admin.delete_topics(list(topics)).values():
+        future.result()
+    while set(topics) & set(admin.list_topics(timeout=30).topics):
+        time.sleep(0.01)
+
+
+def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:
+    """Change a setting of a topic of a cluster of one node, and wait until the node knows it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([change]).values():
+        future.result()
+    asked = ConfigResource(ResourceType.TOPIC, topic)
+    while admin.describe_configs([asked])[asked].result()[name].value != value:
+        time.sleep(0.01)
 
 
 def read_with_confluent(bootstrap: str, topic: str, *, checksums: bool = True) -> list[Record]:

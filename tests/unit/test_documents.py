@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support import fetch_kafka
 from support.jvm import run_java
+from support.matrix import TESTS
 from support.migration_table import DEFAULTS_OF_3_9, DOCUMENT, with_table
 from support.named_tests import ROOT, cells, exists, named_tests
 
@@ -53,6 +54,11 @@ def test_the_tests_that_a_row_names_exist(document: Path) -> None:
     names = [name for row in rows(document) for name in named_tests(row[-1])]
     assert names
     assert [name for name in names if not exists(name)] == []
+
+
+def test_what_is_said_of_every_spark_is_shown_by_tests_that_run_on_each() -> None:
+    (names,) = (named_tests(row[-1]) for row in rows(FEATURES) if row[1].endswith("every Spark 4"))
+    assert [name for name in names if not f"tests/{name}".startswith(TESTS)] == []
 
 
 def test_every_difference_names_the_test_that_shows_it() -> None:

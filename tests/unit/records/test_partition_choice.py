@@ -190,6 +190,10 @@ def test_a_partition_that_the_topic_lacks_is_refused_by_its_row() -> None:
     assert "has 3 in row 2" in str(refusal.value)
     assert "topic flights has 3 partitions, 0 to 2" in str(refusal.value)
     assert (refusal.value.topic, refusal.value.partition) == ("flights", 3)
+    of_topic = _int64([1, 3])
+    check_partitions("flights", _int64([9, 0, 9, 1]), 3, of_topic)
+    with pytest.raises(DataException, match="has 7 in row 3 of the Arrow batch"):
+        check_partitions("flights", _int64([9, 0, 9, 7]), 3, of_topic)
 
 
 @given(lengths=st.lists(st.integers(0, 9), min_size=2, max_size=6), seed=SEEDS)

@@ -123,8 +123,11 @@ def test_another_type_is_refused_with_what_is_expected(kind: pa.DataType) -> Non
 
 
 def test_a_header_without_a_name_is_refused() -> None:
-    cells = [[{"key": "a", "value": b""}], [{"key": None, "value": b"1"}]]
+    cells = [[{"key": "a", "value": b""}] * 2, None, [], [{"key": None, "value": b"1"}]]
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    batch = pa.record_batch({"value": ["x", "y"], "headers": pa.array(cells, kind)})
-    with pytest.raises(DataException, match="headers has a header whose key is null"):
+    batch = pa.record_batch({"value": ["x"] * 4, "headers": pa.array(cells, kind)})
+    said = r"headers has a header whose key is null \(row 3 of the Arrow batch\)"
+    with pytest.raises(DataException, match=said):
         read_rows(batch, "t", 0)
+    with pytest.raises(DataException, match=said.replace("3", "0")):
+        read_rows(batch.slice(3), "t", 0)

@@ -13,8 +13,10 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     ByteType,
+    CalendarIntervalType,
     DataType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     IntegerType,
@@ -27,6 +29,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
     VariantType,
+    YearMonthIntervalType,
 )
 from support import fetch_kafka
 from support.jvm import run_java
@@ -35,6 +38,7 @@ from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, optio
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.spark import options as sink
 from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.schema import check_schema
 
 VALUE = StructType().add("value", StringType())
 # No value of theirs is wrong by itself.
@@ -171,6 +175,41 @@ def test_a_column_that_is_missing_or_there_twice_is_named() -> None:
     assert "the data has 2 columns named value" in refusal({}, twice)
     others = StructType().add("x", LongType()).add("x", MapType(StringType(), StringType()))
     assert "the data has 2 columns named x" in refusal({}, others)
+
+
+TWICE = StructType().add("a", LongType()).add("a", LongType())
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (YearMonthIntervalType(), "is of type interval year to month"),
+        (TWICE, "has a struct with two fields named a"),
+        (ArrayType(TWICE), "has a struct with two fields named a"),
+        (MapType(StringType(), TWICE), "has a struct with two fields named a"),
+        (MapType(TWICE, StringType()), "has a struct with two fields named a"),
+        (StructType().add("s", TWICE), "has a struct with two fields named a"),
+    ],
+    ids=str,
+)
+def test_a_column_that_cannot_be_handed_to_python_is_refused_though_it_is_not_sent(
+    kind: DataType, reason: str
+) -> None:
+    said = refusal({}, StructType().add("value", StringType()).add("other", kind))
+    assert said == (f"column other {reason} and cannot be handed to Python: drop it before writing")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *TYPES, DayTimeIntervalType(), CalendarIntervalType(), ArrayType(YearMonthIntervalType()),
+        StructType().add("y", YearMonthIntervalType()), MapType(StringType(), HEADER), StructType(),
+        StructType().add("a", LongType()).add("A", LongType()),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_any_other_column_may_stand_beside_those_that_are_sent(kind: DataType) -> None:
+    check_schema(StructType().add("value", StringType()).add("other", kind), "t")
 
 
 def test_overwriting_is_refused() -> None:

@@ -18,7 +18,7 @@ from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.micro_batch import MicroBatchWriter
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.preflight import check_report_path
+from spark_kafka_sink.spark.preflight import check_report_path, make_dead_letter_path
 from spark_kafka_sink.spark.report import BadRowsReport, TaskReport
 from spark_kafka_sink.spark.schema import check_schema, warn_of_unsent_columns
 from spark_kafka_sink.spark.warn_once import warn_once
@@ -83,6 +83,25 @@ def test_a_report_needs_a_file_in_a_folder_that_exists(tmp_path: Path) -> None:
     for path in (tmp_path / "new.json", Path("report-of-a-test.json")):
         check_report_path(sink_options(NAMES | {"reportPath": str(path)}))
     assert list(tmp_path.iterdir()) == [], "the check wrote something"
+
+
+def test_the_driver_makes_the_folder_for_dead_letters_and_says_where_it_cannot(
+    tmp_path: Path,
+) -> None:
+    def make(folder: Path) -> None:
+        options = {"onError": "deadLetter", "deadLetterPath": str(folder)}
+        make_dead_letter_path(sink_options(NAMES | options))
+
+    for _ in range(2):
+        make(tmp_path / "dead" / "letters")
+    assert (tmp_path / "dead" / "letters").is_dir()
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "letters"
+    with pytest.raises(ConfigException) as refused:
+        make(folder)
+    words = f"option deadLetterPath is {folder}, which the driver cannot make (Not a directory): "
+    assert str(refused.value).startswith(words)
+    make_dead_letter_path(sink_options(NAMES))
 
 
 def test_a_write_is_not_planned_where_the_topic_cannot_be_asked_for(dead_address: str) -> None:
@@ -167,6 +186,23 @@ def test_what_is_ignored_is_said_once_however_often_a_stream_is_planned(
         sink_options(NAMES | more)
     (record,) = caplog.records
     assert ("subscribe" in more) == record.getMessage().endswith("on a sink: subscribe")
+
+
+def test_the_sink_s_batches_are_large_and_linger() -> None:
+    producer = sink_options(NAMES).producer
+    assert (producer.batch_size, producer.linger_ms) == (512 * 1024, 100)
+    given = {"kafka.batch.size": "1000", "kafka.linger.ms": "5"}
+    producer = sink_options(NAMES | given).producer
+    assert (producer.batch_size, producer.linger_ms) == (1000, 5)
+
+
+def test_what_spark_itself_puts_among_the_options_is_no_option_of_the_sink() -> None:
+    sparks = {"path": "p", "checkpointLocation": "/c", "queryName": "orders"}
+    sparks |= {
+        "asyncProgressTrackingEnabled": "false",
+        "asyncProgressTrackingCheckpointIntervalMs": "1000",
+    }
+    assert sink_options(NAMES | sparks) == sink_options(NAMES)
 
 
 def test_write_batch_s_reports_are_lines_as_a_stream_s(tmp_path: Path) -> None:

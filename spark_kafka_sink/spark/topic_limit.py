@@ -1,0 +1,49 @@
+"""The max.message.bytes of a topic: what may be known of it, and what it is now.
+
+The driver finds it, and a stream remembers it, so that a task knows what it was. That is enough to
+cut batches by; a row is too large for its topic only by what the topic says then.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.errors import ApiException
+from spark_kafka_sink.spark.options import SinkOptions
+
+logger = logging.getLogger(__name__)
+
+_NAME: Final = "max.message.bytes"
+
+
+def max_message_bytes(admin: KafkaAdmin, topic: str) -> int | None:
+    """Give the limit if the brokers tell it; if not, they refuse by themselves what is over it."""
+    try:
+        value = admin.topic_configs(topic, [_NAME]).get(_NAME)
+    except ApiException as error:
+        logger.info("%s of topic %s is not known: %s", _NAME, topic, error)
+        return None
+    return int(value) if value is not None and value.isdecimal() else None
+
+
+class TopicLimit:
+    """The limit of the option's topic, as a task knows it; None where nobody says, or no option."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._topic = options.topic
+        self._producer = options.producer
+        self.bytes = options.max_message_bytes
+
+    @property
+    def by_topic(self) -> dict[str, int]:
+        """The limit, where it is known."""
+        return {} if self._topic is None or self.bytes is None else {self._topic: self.bytes}
+
+    def look_anew(self) -> dict[str, int]:
+        """Ask the cluster, for a row that seems to be over it; gives `by_topic`."""
+        if self._topic is not None and self.bytes is not None:
+            with KafkaAdmin(self._producer) as admin:
+                self.bytes = max_message_bytes(admin, self._topic)
+        return self.by_topic
