@@ -135,22 +135,19 @@ class ChunkFeeder:
         except BaseException as error:
             # In a caller's thread, it may be what a signal's handler raised: that is the caller's,
             # and the I/O thread, where there are no signals, appends the rows or finds the same.
-            is_own = isinstance(error, KafkaException)
-            if chunk.progress.is_in_batches or not (is_own or self._thread.is_current):
+            is_known = isinstance(error, KafkaException) or self._thread.is_current
+            if chunk.progress.is_in_batches or not is_known:
                 raise
-            if isinstance(error, KafkaException):
-                self._fail(chunk, error)
-                return
-            logger.exception("rows for topic %s could not be encoded", chunk.topic)
-            message = f"the rows could not be encoded: {type(error).__name__}: {error}"
-            failure = KafkaException(message, topic=chunk.topic)
-            failure.__cause__ = error
-            self._fail(chunk, failure)
+            self._fail(chunk, _encoding_failure(chunk, error))
 
     def _ask(self, partitioner: BatchPartitioner, rows: Rows, chunk: RowChunk) -> Rows:
         try:
             self._asking = threading.get_ident()
             return with_partitions(rows, sent_batch(rows), [chunk.metadata], partitioner)
+        except KafkaException:
+            raise
+        except Exception as error:
+            raise _encoding_failure(chunk, error) from error
         finally:
             self._asking = None
 
@@ -239,3 +236,14 @@ class ChunkFeeder:
         if not chunk.is_over:
             self._fail(chunk, error)
             self._is_over(chunk)
+
+
+def _encoding_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
+    """Give what the rows' futures say; what is none of the producer's own errors is logged."""
+    if isinstance(error, KafkaException):
+        return error
+    logger.error("rows for topic %s could not be encoded", chunk.topic, exc_info=error)
+    message = f"the rows could not be encoded: {type(error).__name__}: {error}"
+    failure = KafkaException(message, topic=chunk.topic)
+    failure.__cause__ = error
+    return failure

@@ -8,7 +8,13 @@ import pyarrow as pa
 import pytest
 from conftest import NewTopic
 from support.kafka_cluster import KafkaCluster
-from support.readers import Record, create_topic, read_with_confluent, read_with_kafka_python
+from support.readers import (
+    Record,
+    create_topic,
+    read_with_confluent,
+    read_with_kafka_python,
+    wait_for_transactions,
+)
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import RecordTooLargeException
@@ -92,6 +98,7 @@ def test_every_row_is_written_by_smaller_batches(
         if transactional:
             assert read_with_confluent(kafka.bootstrap, narrow_topic) == []
             producer.commit_transaction()
+            wait_for_transactions(kafka.bootstrap, narrow_topic)
         splits = [v for name, v in producer.metrics().items() if name.name == "batch-split-total"]
         assert splits[0] > 0
         deliveries = producer.deliveries()

@@ -21,7 +21,7 @@ from conftest import NO_KAFKA, NewTopic, topic_maker
 from support import fetch_kafka
 from support.class_archives import kafka_options
 from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent, read_with_kafka_python
+from support.readers import read_with_confluent, read_with_kafka_python, wait_for_transactions
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import (
@@ -117,6 +117,7 @@ def values(*texts: str) -> pa.RecordBatch:
 
 def committed(cluster: KafkaCluster, topic: str) -> list[str]:
     """Give the values that a reader sees who waits for transactions to end, sorted."""
+    wait_for_transactions(cluster.bootstrap, topic)
     records = read_with_confluent(cluster.bootstrap, topic)
     return sorted(record.value.decode() for record in records if record.value is not None)
 

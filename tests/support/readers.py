@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import confluent_kafka
+from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer
@@ -72,6 +74,33 @@ def read_with_confluent(bootstrap: str, topic: str, *, checksums: bool = True) -
     checksums: whether those of batches have to be right.
     """
     return read_topics(bootstrap, [topic], checksums=checksums)[topic]
+
+
+def wait_for_transactions(bootstrap: str, topic: str) -> None:
+    """Wait until no transaction has records of a topic that nobody may read yet.
+
+    A commit is over for its producer when the coordinator has noted it; readers see it a little
+    later, when the partitions have it.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    partitions = admin.list_topics(topic, timeout=_IDLE_S).topics[topic].partitions
+    latest = {
+        confluent_kafka.TopicPartition(topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call] # theirs
+        for number in partitions
+    }
+    deadline = time.monotonic() + _IDLE_S
+    while True:
+        ends = [
+            [future.result().offset for future in asked.values()]
+            for asked in (
+                admin.list_offsets(latest, isolation_level=IsolationLevel.READ_COMMITTED),
+                admin.list_offsets(latest, isolation_level=IsolationLevel.READ_UNCOMMITTED),
+            )
+        ]
+        if ends[0] == ends[1]:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"topic {topic} can be read up to {ends[0]} of {ends[1]}")
 
 
 def read_topics(
