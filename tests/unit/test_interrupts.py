@@ -35,7 +35,7 @@ from spark_kafka_sink.slice_appender import SliceAppender
 from spark_kafka_sink.slice_owner import AppendFailure
 
 # How many moments of each call are tried; all with 0.
-MOMENTS = int(os.environ.get("INTERRUPTS", "60"))
+MOMENTS = int(os.environ.get("INTERRUPTS", "30"))
 SEED = int(os.environ.get("INTERRUPTS_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 PARTITIONS = 3
 OTHER = "other"
