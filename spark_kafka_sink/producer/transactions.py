@@ -21,7 +21,12 @@ from typing import Final
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import IllegalStateException, KafkaException, api_exception
+from spark_kafka_sink.errors import (
+    IllegalStateException,
+    KafkaException,
+    TransactionAbortedException,
+    api_exception,
+)
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
     Node,
@@ -272,7 +277,7 @@ class TransactionManager:
         while (request := self._queue.first()) is not None:
             if self._is_refused(request):
                 self._queue.drop_first()
-                self._finish(request.result, self.error)
+                self._finish(request.result, self.error or _not_sent(request))
             elif request.priority is not Priority.END_TXN:
                 break
             elif has_incomplete or self._collects:
@@ -299,6 +304,9 @@ class TransactionManager:
     def _is_refused(self, request: TransactionalRequest) -> bool:
         if self._state is _S.ABORTABLE_ERROR:
             return request.call is not Call.FIND_COORDINATOR
+        if self._state is _S.ABORTING:
+            # Nobody needs them any more; and their coordinator may be one that is not told.
+            return request.call in (Call.ADD_OFFSETS_TO_TXN, Call.TXN_OFFSET_COMMIT)
         return self._state is _S.FATAL_ERROR
 
     def _ask_for_producer_id(self, priority: Priority, result: TransactionalResult) -> None:
@@ -501,3 +509,8 @@ class TransactionManager:
     def _finish(self, result: TransactionalResult, error: KafkaException | None = None) -> None:
         result.finish(error)
         self.has_news = True
+
+
+def _not_sent(request: TransactionalRequest) -> KafkaException:
+    message = f"{request.call.value} was not sent: the transaction was aborted before its turn came"
+    return TransactionAbortedException(message)

@@ -575,6 +575,24 @@ def test_offsets_of_a_member_that_was_replaced_end_the_transaction_only() -> Non
     assert transactions.state is S.READY
 
 
+@pytest.mark.parametrize("denied_first", [True, False])
+def test_an_abort_does_not_wait_for_offsets_of_a_group_that_is_denied(
+    *, denied_first: bool
+) -> None:
+    transactions = PureTransactions().writing()
+    result = transactions.manager.send_offsets(OFFSETS, GROUP)
+    look_up = transactions.take_until(Call.FIND_COORDINATOR)
+    if denied_first:
+        transactions.answer(look_up, codes.GROUP_AUTHORIZATION_FAILED)
+    abort = transactions.manager.begin_abort()
+    if not denied_first:
+        transactions.answer(look_up, codes.GROUP_AUTHORIZATION_FAILED)
+    assert transactions.finish(abort) == [Call.ABORT]
+    assert result.is_done
+    assert result.error is not None
+    assert transactions.state is S.READY
+
+
 def test_offsets_that_cannot_be_written_end_the_transaction_only() -> None:
     transactions = PureTransactions().writing()
     result = transactions.manager.send_offsets(OFFSETS, GROUP)
