@@ -109,7 +109,7 @@ class Simulation:
     def _simulated(self) -> Iterator[None]:
         clock = SimpleNamespace(monotonic=lambda: self.scheduler.now)
         no_threads = SimpleNamespace(
-            Lock=threading.Lock, Condition=threading.Condition, Thread=_NoThread
+            RLock=threading.RLock, Condition=threading.Condition, Thread=_NoThread
         )
         with (
             mock.patch.multiple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,11 @@ def write_command(path: Path, script: str) -> Path:
     return path
 
 
+def _heed_interrupts() -> None:
+    """Have make end by Ctrl-C, also where what runs the tests was told to ignore it (nohup)."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Project:
     """A folder with the Makefile and what it names, and the only folder on its PATH."""
 
@@ -76,6 +82,7 @@ class Project:
             text=True,
             check=False,
             timeout=TIMEOUT_S,
+            preexec_fn=_heed_interrupts,
         )
 
     def refusal(self, *arguments: str, **environment: str) -> list[str]:
