@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
 # Has the kernel end the program when we die, and becomes the program. A preexec_fn would do so with
 # less, but runs Python in a fork of this process, where the other threads' objects are finalized:
 # py4j's then shut down the connections that they share with the parent.
@@ -98,7 +96,8 @@ def hear(process: subprocess.Popen[str], beginning: str) -> str:
         said += text
         if text.startswith(beginning):
             return said
-    pytest.fail(f"this was all that was said, and no line that begins with {beginning!r}:\n{said}")
+    message = f"this was all that was said, and no line that begins with {beginning!r}:\n{said}"
+    raise AssertionError(message)
 
 
 def press_ctrl_c(process: subprocess.Popen[str], timeout_s: float) -> str:
