@@ -102,14 +102,15 @@ class ChunkFeeder:
                 self._fail(chunk, chunk.error)
             elif len(chunk):  # none if it is taken before its first row came
                 self._append_rows(chunk)
-            self._is_over(chunk)
+            self._end(chunk)
         except BaseException:
             chunk.is_in_hands = False
             if chunk.progress.is_in_batches or chunk.is_over:
-                self._is_over(chunk)
+                self._end(chunk)
             raise
 
-    def _is_over(self, chunk: RowChunk) -> None:
+    def _end(self, chunk: RowChunk) -> None:
+        """Be done with a chunk; may be called twice."""
         chunk.is_over = True
         self._thread.give_back(chunk.reservation)
         with self._lock:
@@ -235,7 +236,7 @@ class ChunkFeeder:
     def _give_up(self, chunk: RowChunk, error: KafkaException) -> None:
         if not chunk.is_over:
             self._fail(chunk, error)
-            self._is_over(chunk)
+            self._end(chunk)
 
 
 def _encoding_failure(chunk: RowChunk, error: BaseException) -> KafkaException:

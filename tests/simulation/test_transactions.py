@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -58,17 +58,24 @@ def _committed_before_all_is_delivered() -> Iterator[None]:
 
 
 @contextmanager
-def _a_lost_answer_taken_for_the_end() -> Iterator[None]:
+def _lost_answers_taken(
+    call: Call, take: Callable[[TransactionManager, TransactionalResult], None]
+) -> Iterator[None]:
+    """Have a lost answer to a call be taken for one."""
     failed: Any = TransactionManager.request_failed
 
-    def end(manager: TransactionManager, request: TransactionalRequest, *more: object) -> None:
-        if request.call is Call.COMMIT and manager._queue.back(request):
-            manager._ended(request.result)
+    def answer(manager: TransactionManager, request: TransactionalRequest, *more: object) -> None:
+        if request.call is call and manager._queue.back(request):
+            take(manager, request.result)
         else:
             failed(manager, request, *more)
 
-    with mock.patch.object(TransactionManager, "request_failed", end):
+    with mock.patch.object(TransactionManager, "request_failed", answer):
         yield
+
+
+def _a_lost_answer_taken_for_the_end() -> AbstractContextManager[None]:
+    return _lost_answers_taken(Call.COMMIT, TransactionManager._ended)
 
 
 @contextmanager
@@ -151,18 +158,8 @@ def _offsets_seen_though_they_were_aborted() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _offsets_whose_answer_was_lost_taken_for_written() -> Iterator[None]:
-    failed: Any = TransactionManager.request_failed
-
-    def finish(manager: TransactionManager, request: TransactionalRequest, *more: object) -> None:
-        if request.call is Call.TXN_OFFSET_COMMIT and manager._queue.back(request):
-            manager._finish(request.result)
-        else:
-            failed(manager, request, *more)
-
-    with mock.patch.object(TransactionManager, "request_failed", finish):
-        yield
+def _offsets_whose_answer_was_lost_taken_for_written() -> AbstractContextManager[None]:
+    return _lost_answers_taken(Call.TXN_OFFSET_COMMIT, TransactionManager._finish)
 
 
 @contextmanager

@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-from random import Random
+from dataclasses import replace
 
 import pytest
-from support.in_memory_selector import InMemorySelector
+from support import client_world
+from support.client_world import BOOTSTRAP, CONFIG, NODES, metadata
 
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
-from spark_kafka_sink.wire.exchange import ClientRequest, Event, NodeDown, RequestFailed
-from spark_kafka_sink.wire.messages import MetadataRequest
+from spark_kafka_sink.wire.exchange import Event, NodeDown, RequestFailed
 
-BOOTSTRAP_PORT, PORT = 1001, 2001
+PORT = NODES[1].port
 
 
-class World:
-    """A client of one broker and one bootstrap address, its selector and its clock."""
+class World(client_world.World):
+    """A client of brokers and one bootstrap address, which has long to connect."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.selector = InMemorySelector()
-        self.client = NetworkClient(
-            self.selector,  # type: ignore[arg-type]  # the same calls, without sockets
-            NetworkConfig(
-                client_id="client",
-                request_timeout_s=30.0,
-                reconnect_backoff=ExponentialBackoff(0.05, 1.0),
-                connection_setup_timeout=ExponentialBackoff(100.0, 100.0),
-                connections_max_idle_s=540.0,
-            ),
-            [Node(id=-1, host="127.0.0.1", port=BOOTSTRAP_PORT)],
-            lambda: self.now,
-            Random(1),
-        )
-        self.client.set_nodes({1: Node(id=1, host="127.0.0.1", port=PORT)})
-
-    def bring_up(self) -> None:
-        """Connect the broker and let it be ready."""
-        self.client.connect({1})
-        for _ in range(3):
-            self.client.poll(0.0)
-        self.client.connect(set())
+        timeout = ExponentialBackoff(100.0, 100.0)
+        super().__init__(BOOTSTRAP[:1], replace(CONFIG, connection_setup_timeout=timeout))
+        self.client.set_nodes(NODES)
 
     def wait(self) -> float:
         """Let time pass as where nothing comes; gives how long it was."""
@@ -51,14 +29,9 @@ class World:
         self.now += waited
         return waited
 
-    def poll(self) -> list[type[Event]]:
+    def due(self) -> list[type[Event]]:
         """Give what is due now."""
-        return [type(event) for event in self.client.poll(0.0)]
-
-
-def metadata(node_id: int | None) -> ClientRequest:
-    """Make a request."""
-    return ClientRequest(node_id=node_id, message=MetadataRequest(topics=[]))
+        return [type(event) for event in self.poll()]
 
 
 def test_a_poll_does_not_wait_where_it_has_something_to_tell() -> None:
@@ -74,17 +47,18 @@ def test_a_request_that_no_broker_takes_fails_when_its_time_is_over() -> None:
     world.selector.hang = True
     world.client.send(metadata(None))
     assert world.wait() == pytest.approx(30.0)
-    assert world.poll() == [RequestFailed]
+    assert world.due() == [RequestFailed]
 
 
 def test_a_request_that_is_not_answered_fails_when_its_time_is_over() -> None:
     world = World()
-    world.bring_up()
+    world.bring_up(1)
+    world.client.connect(set())
     world.selector.silent = True
     world.client.send(metadata(1))
-    assert world.poll() == []
+    assert world.due() == []
     assert world.wait() == pytest.approx(30.0)
-    assert world.poll() == [RequestFailed, NodeDown]
+    assert world.due() == [RequestFailed, NodeDown]
 
 
 def test_a_connection_that_does_not_come_up_is_given_up_when_its_time_is_over() -> None:
@@ -92,14 +66,14 @@ def test_a_connection_that_does_not_come_up_is_given_up_when_its_time_is_over() 
     world.selector.hang = True
     world.client.connect({1})
     assert world.wait() == pytest.approx(100.0, rel=0.2)
-    assert world.poll() == [NodeDown]
+    assert world.due() == [NodeDown]
 
 
 def test_a_node_that_refused_is_connected_to_when_the_back_off_is_over() -> None:
     world = World()
     world.selector.refuse.add(PORT)
     world.client.connect({1})
-    assert world.poll() == [NodeDown]
+    assert world.due() == [NodeDown]
     assert world.wait() == pytest.approx(0.05, rel=0.2)
     world.poll()
     assert world.selector.connects == [PORT, PORT]
@@ -107,6 +81,7 @@ def test_a_node_that_refused_is_connected_to_when_the_back_off_is_over() -> None
 
 def test_a_connection_is_closed_when_it_was_idle_for_long_enough() -> None:
     world = World()
-    world.bring_up()
+    world.bring_up(1)
+    world.client.connect(set())
     assert world.wait() == pytest.approx(540.0)
-    assert world.poll() == [NodeDown]
+    assert world.due() == [NodeDown]
