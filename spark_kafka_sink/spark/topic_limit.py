@@ -7,6 +7,9 @@ cut batches by; a row is too large for its topic only by what the topic says the
 from __future__ import annotations
 
 import logging
+import math
+import time
+from collections.abc import Callable
 from typing import Final
 
 from spark_kafka_sink.admin import KafkaAdmin
@@ -16,6 +19,8 @@ from spark_kafka_sink.spark.options import SinkOptions
 logger = logging.getLogger(__name__)
 
 _NAME: Final = "max.message.bytes"
+# Brokers themselves take as long to hear of a change, and a question takes a connection.
+GOOD_FOR_S: Final = 1.0
 
 
 def max_message_bytes(admin: KafkaAdmin, topic: str) -> int | None:
@@ -29,9 +34,14 @@ def max_message_bytes(admin: KafkaAdmin, topic: str) -> int | None:
 
 
 class TopicLimit:
-    """The limit of the option's topic, as a task knows it; None where nobody says, or no option."""
+    """The limit of the option's topic, as a task knows it; None where nobody says, or no option.
 
-    def __init__(self, options: SinkOptions) -> None:
+    `clock` gives seconds.
+    """
+
+    def __init__(self, options: SinkOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._good_until = -math.inf
         self._topic = options.topic
         self._producer = options.producer
         self.bytes = options.max_message_bytes
@@ -42,8 +52,9 @@ class TopicLimit:
         return {} if self._topic is None or self.bytes is None else {self._topic: self.bytes}
 
     def look_anew(self) -> dict[str, int]:
-        """Ask the cluster, for a row that seems to be over it; gives `by_topic`."""
-        if self._topic is not None and self.bytes is not None:
+        """Ask the cluster, for a row that seems to be over it, a second apart; gives `by_topic`."""
+        if self._topic is not None and self.bytes is not None and self._clock() >= self._good_until:
             with KafkaAdmin(self._producer) as admin:
                 self.bytes = max_message_bytes(admin, self._topic)
+            self._good_until = self._clock() + GOOD_FOR_S
         return self.by_topic

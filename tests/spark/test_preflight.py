@@ -6,6 +6,7 @@ import json
 import re
 import uuid
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,7 +30,9 @@ from support.sink import save
 from spark_kafka_sink.errors import RecordTooLargeException
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.micro_batch import BATCH_ID
+from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.report import BadRowsReport
+from spark_kafka_sink.spark.topic_limit import TopicLimit
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -199,6 +202,21 @@ def test_a_row_is_too_large_only_for_what_the_topic_takes_now(
         write(8000)
     found = read_with_confluent(kafka.bootstrap, topic)
     assert [len(record.value or b"") for record in found] == [10, 5000, 20, 8000]
+
+
+def test_a_topic_is_asked_for_its_limit_once_a_second(kafka: KafkaCluster) -> None:
+    """Not for each Arrow batch that has a row over it: every question takes a connection."""
+    topic = topic_maker(kafka)(1, {"max.message.bytes": "2000"})
+    options = sink_options({"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic})
+    seconds = 100.0
+    limit = TopicLimit(replace(options, max_message_bytes=1000), lambda: seconds)
+    assert limit.by_topic == {topic: 1000}
+    assert limit.look_anew() == {topic: 2000}
+    set_config(kafka.bootstrap, topic, "max.message.bytes", "3000")
+    seconds += 0.99
+    assert limit.look_anew() == {topic: 2000}
+    seconds += 0.01
+    assert limit.look_anew() == {topic: 3000}
 
 
 def test_topics_that_are_deleted_between_micro_batches_are_created_again(
