@@ -147,7 +147,8 @@ class ProducerConfig(
     transactional_id: Annotated[str, Meta(min_length=1)] | None = field(
         name="transactional.id", default=None
     )
-    """The name under which transactions go on after a restart; needs idempotence."""
+    """The name under which transactions go on after a restart; needs idempotence. Not for writes of
+    Spark, whose tasks would share it."""
     transaction_timeout_ms: Positive = field(name="transaction.timeout.ms", default=60_000)
     """After how long the coordinator aborts a transaction that was not ended."""
     security_protocol: Literal["PLAINTEXT"] = field(name="security.protocol", default="PLAINTEXT")

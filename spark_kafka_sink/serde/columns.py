@@ -30,6 +30,8 @@ NO_TOPIC: Final = (
     "topic option required when no 'topic' attribute is present. "
     "Use the topic option for setting a topic."
 )
+# The name that Spark's own sink gives it.
+NULL_TOPIC: Final = "KAFKA_NULL_TOPIC_IN_DATA"
 NO_VALUE: Final = "Required attribute 'value' not found: the data has no column named value"
 _NO_PARTITION: Final = -1
 
@@ -95,7 +97,7 @@ def _topics(array: pa.Array | None, topic: str | None) -> tuple[list[str], Int64
     if array.null_count:
         row = pc.index(pc.is_null(array), True).as_py()
         message = (
-            "The Kafka message data sent to the producer contains a null topic "
+            f"[{NULL_TOPIC}] The Kafka message data sent to the producer contains a null topic "
             f"({row_of_batch(row)}). Use the `topic` option for setting a default topic."
         )
         raise DataException(message, row=row)

@@ -272,7 +272,8 @@ def test_a_null_topic_says_how_to_set_a_default(spark: SparkSession, kafka: Kafk
     frame = spark.sql("SELECT 'x' AS value, CAST(NULL AS STRING) AS topic")
     with pytest.raises(PySparkException) as refused:
         save(frame, kafka.bootstrap)
-    assert "contains a null topic" in str(refused.value)
+    said = "[KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to the producer contains a null"
+    assert f"{said} topic (row 0 of task 0)" in str(refused.value)
     assert "Use the `topic` option for setting a default topic" in str(refused.value)
 
 

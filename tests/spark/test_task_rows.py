@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
-from conftest import NewTopic
+from conftest import NewTopic, topic_maker
 from pyarrow import parquet
+from support.fault_proxy import Fault, FaultProxy, Kind
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topics, read_with_confluent
 
-from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
+from spark_kafka_sink.errors import ConfigException, DataException, KafkaException, TimeoutException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
@@ -156,6 +157,27 @@ def test_a_row_that_fails_a_task_is_told_by_its_number_in_the_task(
     with pytest.raises(KafkaException) as failed:
         write_task(options(kafka, given), iter(batches))
     assert said.format("row 507 of task 0") in str(failed.value)
+
+
+def test_a_task_does_not_end_well_before_every_row_is_acknowledged(
+    proxied_kafka: tuple[KafkaCluster, FaultProxy],
+) -> None:
+    """The broker has the rows, but its answer is lost: nobody knows of them, so the task fails."""
+    kafka, proxy = proxied_kafka
+    topic = topic_maker(kafka)(1)
+    given = {
+        "kafka.bootstrap.servers": f"127.0.0.1:{proxy.port}",
+        "kafka.request.timeout.ms": "300",
+        "kafka.delivery.timeout.ms": "1000",
+        "topic": topic,
+    }
+    proxy.inject(Fault(kind=Kind.DROP_ANSWER, times=10**9))
+    try:
+        with pytest.raises(TimeoutException, match=r"within kafka\.delivery\.timeout\.ms=1000"):
+            write_task(sink_options(given), iter([pa.record_batch({"value": ["a", "b"]})]))
+    finally:
+        proxy.clear()
+    assert values(kafka, topic) == [b"a", b"b"]
 
 
 def test_no_topic_is_created_for_bad_rows_alone(kafka: KafkaCluster) -> None:

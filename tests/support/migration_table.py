@@ -33,6 +33,7 @@ _OF_SPARK: Final[Mapping[str, str]] = {
 # What means the same with a reservation.
 _NOTES: Final[Mapping[str, str]] = {
     "partitioner.class": "; Java's own by name, other Java classes are refused",
+    "security.protocol": "; others are refused so far",
 }
 
 

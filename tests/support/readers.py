@@ -56,6 +56,12 @@ def delete_topics(bootstrap: str, topics: Sequence[str]) -> None:
         time.sleep(0.01)
 
 
+def partition_count(bootstrap: str, topic: str) -> int:
+    """Give how many partitions a topic has."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    return len(admin.list_topics(topic, timeout=30).topics[topic].partitions)
+
+
 def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:
     """Change a setting of a topic of a cluster of one node, and wait until the node knows it."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
