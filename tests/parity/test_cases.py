@@ -129,8 +129,7 @@ COLUMNS = [
     Case("wrong-type-in-an-empty-frame", "1 AS value WHERE false",
          wrong("value", "int", STRING_OR_BINARY)),
     Case("null-topic", "'v' AS value, CAST(NULL AS STRING) AS topic",
-         Refused("[KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to the producer contains "
-                 "a null topic"), topic=None),
+         Refused("The Kafka message data sent to the producer contains a null topic"), topic=None),
     Case("negative-partition", "'v' AS value, -1 AS partition", Refused("Invalid partition: -1")),
     Case("topic-that-is-not-there", "'v' AS value", Refused("Topic nope not present in metadata"),
          topic="nope", options=SOON),
