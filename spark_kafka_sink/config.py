@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Meta, field
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.masking import masked
 from spark_kafka_sink.model import Node
 
 logger = logging.getLogger(__name__)
@@ -191,7 +192,9 @@ class ProducerConfig(
     @property
     def bootstrap_nodes(self) -> list[Node]:
         """The bootstrap addresses as nodes with the ids -1, -2 and so on."""
-        entries = dict.fromkeys(e.strip() for e in self.bootstrap_servers.split(",") if e.strip())
+        # An @ is refused below. What stands before it may be a password, even with a comma in it.
+        servers = masked(self.bootstrap_servers)
+        entries = dict.fromkeys(e.strip() for e in servers.split(",") if e.strip())
         return [
             _node(-1 - number, entry, self.option_prefix) for number, entry in enumerate(entries)
         ]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.masking import masked
 from spark_kafka_sink.serde.bad_rows import TOPIC_NAME
 from spark_kafka_sink.spark.local_path import local_path
 
@@ -106,6 +107,7 @@ def _path(value: str) -> Path:
     path = local_path("deadLetterPath", value, elsewhere, DEAD_LETTER_FOLDER)
     found = "not an absolute path" if not path.is_absolute() else "a file" if path.is_file() else ""
     if found:
-        message = f"option deadLetterPath is {path}, {found}: expected {DEAD_LETTER_FOLDER}"
+        shown = masked(str(path))
+        message = f"option deadLetterPath is {shown}, {found}: expected {DEAD_LETTER_FOLDER}"
         raise ConfigException(message)
     return path

@@ -23,6 +23,7 @@ from spark_kafka_sink.errors import (
     UnknownTopicOrPartitionException,
     api_exception,
 )
+from spark_kafka_sink.masking import masked
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.topic_limit import max_message_bytes
@@ -57,10 +58,12 @@ def check_report_path(options: SinkOptions) -> None:
     if path.is_dir():
         found = "a folder"
     elif not path.parent.is_dir():
-        found = f"in the folder {path.parent}, which does not exist on the driver"
+        folder = masked(str(path.parent))
+        found = f"in the folder {folder}, which does not exist on the driver"
     else:
         return
-    message = f"option reportPath is {path}, {found}: expected a file in a folder that exists"
+    shown = masked(str(path))
+    message = f"option reportPath is {shown}, {found}: expected a file in a folder that exists"
     raise ConfigException(message)
 
 
@@ -76,10 +79,10 @@ def make_dead_letter_path(options: SinkOptions) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         message = (
-            f"option deadLetterPath is {path}, which the driver cannot make ({error.strerror}): "
-            f"expected {DEAD_LETTER_FOLDER}"
+            f"option deadLetterPath is {masked(str(path))}, which the driver cannot make "
+            f"({error.strerror}): expected {DEAD_LETTER_FOLDER}"
         )
-        raise ConfigException(message) from error
+        raise ConfigException(message) from None
 
 
 def check_cluster(options: SinkOptions, *, may_remember: bool = False) -> SinkOptions:

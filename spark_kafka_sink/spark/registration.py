@@ -1,4 +1,4 @@
-"""``register(spark)``: the sink by name, the bare ``save()``, and no stream that loses something.
+"""``register(spark)``: the sink by name, the bare ``save()``, and nothing lost or shown.
 
 Spark's default save mode is "error if the target exists". For the data sources of its V2 interface,
 to which every Python data source belongs, it refuses that mode in the JVM before any code of the
@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.redaction import mask_secrets
 from spark_kafka_sink.spark.stream_start import check_starts
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ class _Classic:
 def register(spark: SparkSession) -> None:
     """Make ``format("pykafka")`` known to a session, and let its bare ``save()`` append.
 
+    From then on the session masks Kafka's secrets where Spark itself shows options.
+
     For classic sessions and Spark Connect; calling it again is harmless. Call it before
     ``df.write``: a classic writer that is older keeps Spark's meaning of a bare save. After
     ``pip install`` the name is known without it; ``save()`` then needs ``.mode("append")``.
@@ -116,6 +119,7 @@ def register(spark: SparkSession) -> None:
         _hook_save(writer_class, hooks)
         setattr(writer_class, _MARK, True)
     check_starts(KafkaDataSource.name(), is_connect=is_connect)
+    mask_secrets(spark)
 
 
 def _writer_class(spark: SparkSession) -> tuple[Any, bool]:

@@ -2,19 +2,22 @@
 
 A process of its own writes with a marker in every option that may hold a secret, in every way that
 is refused, by the sink or by Spark, and in one that is not; then everything it left is searched.
-Spark itself prints options with plans: spark.redaction.regex of conf/spark-defaults.conf is for it.
+Spark itself prints options with plans, and a Connect server keeps requests as text: they are masked
+by what `register` sets, or by the settings of conf/spark-defaults.conf.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import NewTopic
-from support.kafka_cluster import KafkaCluster
+from support.kafka_cluster import KafkaCluster, free_ports
 from support.readers import read_with_confluent
+from support.spark_processes import connect_server
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -45,24 +48,24 @@ def _redaction_regex() -> str:
 
 _SCRIPT = '''
 """Writes with secrets in options, and tells what is refused; the log is this process's output."""
+import html
+import json
+import re
 import sys
 import urllib.request
 
 from pyspark.sql import SparkSession
 
-bootstrap, topic, folder, redacted, marker, unknown, *secrets = sys.argv[1:]
-spark = (
-    SparkSession.builder.master("local[1]")
-    .config("spark.ui.port", "0")
-    .config("spark.log.level", "INFO")
-    .config("spark.eventLog.enabled", "true")
-    .config("spark.eventLog.compress", "false")
-    .config("spark.eventLog.dir", "file://" + folder + "/events")
-    .config("spark.sql.warehouse.dir", folder + "/warehouse")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.redaction.regex", redacted)
-    .getOrCreate()
-)
+from spark_kafka_sink import register
+
+folder, address, settings, bootstrap, topic, marker, unknown, *secrets = sys.argv[1:]
+builder = SparkSession.builder
+settings = json.loads(settings)
+for name, value in settings.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+if "spark.redaction.regex" not in settings:
+    register(spark)
 where = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
 every = {name: marker for name in secrets}
 frame = spark.sql("SELECT 'v' AS value")
@@ -104,32 +107,63 @@ lenient = {unknown: marker, "unknownOptions": "warn", "reportPath": folder + "/r
 writer(lenient).mode("append").save()
 stream("append", {unknown: marker, "unknownOptions": "warn"})
 
-address = spark.sparkContext.uiWebUrl
-api = f"{address}/api/v1/applications/{spark.sparkContext.applicationId}"
-for page in (
+
+def read(page):
+    return urllib.request.urlopen(page).read().decode()
+
+
+address = address or spark.sparkContext.uiWebUrl
+api = f"{address}/api/v1/applications"
+api = f"{api}/{json.loads(read(api))[0]['id']}"
+pages = (
     f"{api}/sql?details=true&planDescription=true&length=1000",
     f"{api}/environment",
     f"{api}/jobs",
     f"{api}/stages",
     f"{address}/SQL/execution/?id=0",
     f"{address}/StreamingQuery/",
-):
-    print(urllib.request.urlopen(page).read().decode())
+)
+for page in pages:
+    print(read(page))
+if "spark.remote" in settings:
+    sessions = read(f"{address}/connect/")
+    print(sessions)
+    session = html.unescape(re.search('/connect/session/[^"]*', sessions)[0])
+    print(read(address + session))
 spark.stop()
 print("all tried")
 '''
 
 
-def test_a_secret_is_nowhere_to_be_seen(
-    kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
-) -> None:
-    topic = new_topic(1)
+def _settings(folder: Path) -> dict[str, str]:
+    """Give settings with which Spark keeps and shows what it can."""
+    return {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": (folder / "events").as_uri(),
+        "spark.eventLog.enabled": "true",
+        "spark.log.level": "INFO",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "true",
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a source for streams, and with one for events."""
     for name in ("events", "source"):
         (tmp_path / name).mkdir()
     (tmp_path / "source" / "a.txt").write_text("v\n")
-    script = tmp_path / "secrets.py"
+    return tmp_path
+
+
+def _try_everything(
+    folder: Path, settings: dict[str, str], kafka: KafkaCluster, topic: str, address: str = ""
+) -> None:
+    """Run the script; leave what it said in the folder. address: of Spark's pages, if known."""
+    script = folder / "write_secrets.py"
     script.write_text(_SCRIPT)
-    arguments = [kafka.bootstrap, topic, str(tmp_path), _redaction_regex()]
+    arguments = [str(folder), address, json.dumps(settings), kafka.bootstrap, topic]
     arguments += [_MARKER, _UNKNOWN_SECRET, *_SECRETS]
     done = subprocess.run(
         [sys.executable, str(script), *arguments],
@@ -138,16 +172,48 @@ def test_a_secret_is_nowhere_to_be_seen(
         check=False,
         timeout=250,
     )
+    (folder / "its output").write_text(done.stdout)
+    (folder / "its log").write_text(done.stderr)
     assert done.stdout.endswith("all tried\n"), done.stderr[-5000:]
     assert [record.value for record in read_with_confluent(kafka.bootstrap, topic)] == [b"v", b"v"]
+
+
+def _search(folder: Path) -> dict[str, bytes]:
+    """Look for the marker in everything that was left, and give that by its name."""
     left = {
-        str(path.relative_to(tmp_path)): path.read_bytes()
-        for path in sorted(tmp_path.rglob("*"))
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-    assert any(name.startswith("events/") for name in left)
     assert "report.json" in left
-    left |= {"its output": done.stdout.encode(), "its log": done.stderr.encode()}
     for name, text in left.items():
         place = text.find(_MARKER.encode())
         assert place < 0, f"in {name}: {text[max(0, place - 300) : place + 20]!r}"
+    return left
+
+
+def _events(left: dict[str, bytes]) -> bytes:
+    return b"".join(text for name, text in left.items() if name.startswith("events/"))
+
+
+@pytest.mark.parametrize("masked_by", ["settings", "register"])
+def test_a_secret_is_nowhere_to_be_seen(
+    kafka: KafkaCluster, new_topic: NewTopic, folder: Path, masked_by: str
+) -> None:
+    settings = _settings(folder) | {"spark.master": "local[1]", "spark.ui.port": "0"}
+    if masked_by == "settings":
+        settings["spark.redaction.regex"] = _redaction_regex()
+    _try_everything(folder, settings, kafka, new_topic(1))
+    assert b"SparkListenerSQLExecutionStart" in _events(_search(folder))
+
+
+def test_a_secret_is_nowhere_to_be_seen_of_a_connect_server(
+    kafka: KafkaCluster, new_topic: NewTopic, folder: Path
+) -> None:
+    (port,) = free_ports(1)
+    page = f"http://127.0.0.1:{port}"
+    # What cannot be analysed a server says outside of any session; the rest is register's.
+    more = {"spark.ui.port": str(port), "spark.redaction.regex": _redaction_regex()}
+    with connect_server(folder, _settings(folder) | more) as remote:
+        _try_everything(folder, {"spark.remote": remote}, kafka, new_topic(1), page)
+    assert b"SparkListenerConnectOperationStarted" in _events(_search(folder))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyspark
@@ -54,8 +54,11 @@ def without_work_left() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def connect_server(folder: Path) -> Iterator[str]:
-    """Run a Spark Connect server and give its address for ``SparkSession.builder.remote``."""
+def connect_server(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Run a Spark Connect server and give its address for ``SparkSession.builder.remote``.
+
+    more: settings besides those that it needs, or in their place.
+    """
     (port,) = free_ports(1)
     settings = {
         "spark.master": "local[2]",
@@ -63,6 +66,7 @@ def connect_server(folder: Path) -> Iterator[str]:
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        **(more or {}),
     }
     command: list[str | Path] = [SPARK_SUBMIT]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]

@@ -308,6 +308,24 @@ def test_what_is_not_an_address_is_named(servers: str) -> None:
         producer_config({"bootstrap.servers": servers})
 
 
+@pytest.mark.parametrize(
+    ("servers", "shown"),
+    [
+        ("SASL_SSL://user:hunter2@host", "SASL_SSL://***@host"),
+        ("user:hunter2@host:1", "***@host:1"),
+        ("user:hun@ter2@host:1", "***@host:1"),
+        ("a:1,SASL_SSL://user:hunter2@host:1", "***@host:1"),
+        ("SASL_SSL://us,er:hun,ter2@host:1,b:2", "SASL_SSL://***@host:1"),
+        ("user:hunter2@a:1,user:hunter2@b:2", "***@b:2"),
+        (["a:1", "user:hunter2@b:2"], "***@b:2"),
+    ],
+)
+def test_an_address_is_named_without_its_credentials(servers: str | list[str], shown: str) -> None:
+    with pytest.raises(ConfigException) as refused:
+        producer_config({"bootstrap.servers": servers})
+    assert str(refused.value).startswith(f"bootstrap.servers has {shown!r}, which is not an add")
+
+
 @pytest.mark.parametrize("servers", ["", " ", ",", None, []])
 def test_bootstrap_servers_must_be_set(servers: object) -> None:
     with pytest.raises(ConfigException, match=r"bootstrap\.servers is not set"):

@@ -64,6 +64,16 @@ def test_a_report_path_is_a_path_or_a_file_uri(written: str, path: str) -> None:
         ("hdfs:///a/b.json", "'hdfs:///a/b.json', which is not on the driver"),
         ("s3a://bucket/b.json", "'s3a://bucket/b.json', which is not on the driver"),
         ("dbfs:/a/b.json", "'dbfs:/a/b.json', which is not on the driver"),
+        (
+            "s3a://KEY:hunter2@bucket/b.json",
+            "'s3a://***@bucket/b.json', which is not on the driver",
+        ),
+        (
+            "s3a://KEY:hun/t@r2@bucket/b.json",
+            "'s3a://***@bucket/b.json', which is not on the driver",
+        ),
+        ("file://me:hunter2@host/b.json", "'file://***@host/b.json', which is not on the driver"),
+        ("file://host/b.json", "'file://host/b.json', which is not on the driver"),
     ],
 )
 def test_what_is_no_file_of_the_driver_is_refused(written: str, found: str) -> None:
@@ -83,6 +93,23 @@ def test_a_report_needs_a_file_in_a_folder_that_exists(tmp_path: Path) -> None:
     for path in (tmp_path / "new.json", Path("report-of-a-test.json")):
         check_report_path(sink_options(NAMES | {"reportPath": str(path)}))
     assert list(tmp_path.iterdir()) == [], "the check wrote something"
+
+
+def test_paths_are_told_without_credentials(tmp_path: Path) -> None:
+    lost = "s3a:KEY:hunter2@bucket/report.json"
+    with pytest.raises(ConfigException) as refused:
+        check_report_path(sink_options(NAMES | {"reportPath": lost}))
+    told = "option reportPath is ***@bucket/report.json, in the folder ***@bucket, which does not"
+    assert str(refused.value).startswith(told)
+    for letters in ("KEY:hunter2@bucket/dead", "s3a://KEY:hunter2@bucket/dead"):
+        with pytest.raises(
+            ConfigException, match=r"option deadLetterPath is .*\*@bucket/d"
+        ) as refused:
+            sink_options(NAMES | {"onError": "deadLetter", "deadLetterPath": letters})
+        assert "hunter2" not in str(refused.value)
+    folder = tmp_path / "me@here"
+    with pytest.raises(ConfigException, match=f"in the folder {folder}, which does not"):
+        check_report_path(sink_options(NAMES | {"reportPath": str(folder / "report.json")}))
 
 
 def test_the_driver_makes_the_folder_for_dead_letters_and_says_where_it_cannot(

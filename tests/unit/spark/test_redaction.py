@@ -1,0 +1,114 @@
+"""What a session is told to mask: every secret of Kafka, and what it masks already."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pyspark.errors import PySparkException
+
+from spark_kafka_sink.config import NOT_YET, option_fields
+from spark_kafka_sink.spark.redaction import SETTINGS, mask_secrets
+
+OPTIONS, STRING = "spark.sql.redaction.options.regex", "spark.sql.redaction.string.regex"
+CONF = Path(__file__).parents[3] / "conf" / "spark-defaults.conf"
+SECRETS = {
+    "sasl.jaas.config",
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "ssl.key.password",
+    "ssl.keystore.key",
+    "ssl.keystore.password",
+    "ssl.truststore.password",
+}
+
+
+class Conf(dict[str, str | None]):
+    """A session's settings: get() of one without value gives None, as Spark's does."""
+
+    refused: str | None = None
+
+    def set(self, name: str, value: str) -> None:
+        """Set one."""
+        if name == self.refused:
+            message = f"[CANNOT_MODIFY_CONFIG] {name}\nand a stack"
+            raise PySparkException(message)
+        self[name] = value
+
+
+def masking(conf: Conf, times: int = 1) -> Conf:
+    for _ in range(times):
+        mask_secrets(SimpleNamespace(conf=conf))  # type: ignore[arg-type]
+    return conf
+
+
+def request(name: str, value: str) -> str:
+    """Give options as the text of a request has them."""
+    options = ("topic", 'value: "t"'), (name, value)
+    return "".join(f'options {{\n  key: "{key}"\n  {each}\n}}\n' for key, each in options)
+
+
+def test_the_secrets_of_kafka_are_found_by_their_names() -> None:
+    known = NOT_YET | {each.encode_name for each in option_fields()}
+    found = {name for name in known if re.search(SETTINGS[OPTIONS], f"kafka.{name}")}
+    assert found >= SECRETS
+    # Spark masks them by itself.
+    assert all("token" in name for name in found - SECRETS), found - SECRETS
+
+
+@pytest.mark.parametrize("name", sorted(SECRETS))
+@pytest.mark.parametrize(
+    "value",
+    [
+        'value: "hunter2"',
+        r'value: "a \"hunter2\" \\"',
+        f'value: "{"hunter2" * 100_000}"',
+        'value {\n    literal {\n      string: "hunter2"\n    }\n  }',
+    ],
+    ids=["plain", "quotes", "long", "literal"],
+)
+def test_a_secret_in_a_request_is_masked_and_nothing_else(name: str, value: str) -> None:
+    text = request(f"kafka.{name.upper()}", value) + request("acks", 'value: "all"')
+    shown = re.sub(SETTINGS[STRING], "***", text)
+    assert "hunter2" not in shown
+    assert shown.count('key: "topic"\n  value: "t"') == 2
+    assert shown.count('key: "acks"\n  value: "all"') == 1
+
+
+def test_other_values_are_shown() -> None:
+    text = request("acks", 'value: "password"') + "sql {\n  query: \"SELECT 'token' AS value\"\n}\n"
+    assert re.sub(SETTINGS[STRING], "***", text) == text
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("theirs", ["(?i)url", "mine|other"])
+def test_what_is_masked_already_stays_masked(theirs: str, times: int) -> None:
+    conf = masking(Conf(dict.fromkeys(SETTINGS, theirs)), times)
+    assert conf == {name: f"{ours}|{theirs}" for name, ours in SETTINGS.items()}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_is_not_set_is_set(times: int) -> None:
+    assert masking(Conf(dict.fromkeys(SETTINGS)), times) == SETTINGS
+
+
+def test_a_setting_that_is_refused_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    conf = Conf(dict.fromkeys(SETTINGS))
+    conf.refused = OPTIONS
+    with caplog.at_level(logging.WARNING):
+        masking(conf, times=2)
+    assert conf == {OPTIONS: None, STRING: SETTINGS[STRING]}
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{OPTIONS} could not be set ([CANNOT_MODIFY_CONFIG] {OPTIONS}): ")
+
+
+def test_the_settings_that_users_copy_mask_the_same() -> None:
+    lines = [line.split(None, 1) for line in CONF.read_text().splitlines() if line[:6] == "spark."]
+    settings = dict(lines)
+    assert settings["spark.redaction.regex"] == SETTINGS[OPTIONS]
+    assert settings["spark.redaction.string.regex"] == SETTINGS[STRING]
+    # A file of properties would take one away.
+    assert "\\" not in "".join(SETTINGS.values())
