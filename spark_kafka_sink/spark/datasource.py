@@ -21,13 +21,9 @@ from spark_kafka_sink.spark.preflight import (
     check_report_path,
     make_dead_letter_path,
 )
+from spark_kafka_sink.spark.save_mode import mode_refusal
 from spark_kafka_sink.spark.schema import check_schema, warn_of_unsent_columns
 from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
-
-_OVERWRITE = (
-    "Save mode Overwrite not allowed for Kafka: records in a topic cannot be replaced. "
-    'Use .mode("append"); to start afresh, delete or truncate the topic first'
-)
 
 
 class KafkaDataSource(DataSource):
@@ -54,7 +50,7 @@ class KafkaDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> KafkaArrowWriter:  # noqa: FBT001 - Spark's signature
         """Plan a batch write. Raises ConfigException, DataException and what the brokers say."""
         if overwrite:
-            raise ConfigException(_OVERWRITE)
+            raise ConfigException(mode_refusal("Overwrite"))
         given = {name.lower(): value for name, value in self.options.items()}
         batch_id = given.pop(BATCH_ID, None)
         options = sink_options(given)
