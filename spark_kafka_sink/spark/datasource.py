@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.spark.micro_batch import BATCH_ID, MicroBatchWriter
+from spark_kafka_sink.spark.micro_batch import BATCH_ID, MicroBatchWriter, handed_over
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.preflight import (
     check_cluster,
@@ -52,12 +52,14 @@ class KafkaDataSource(DataSource):
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
         given = {name.lower(): value for name, value in self.options.items()}
-        batch_id = given.pop(BATCH_ID, None)
+        batch_id = handed_over(given)
+        if batch_id is not None:
+            del given[BATCH_ID]
         options = sink_options(given)
         check_schema(schema, options.topic)
         options = _check_surroundings(options, schema, may_remember=batch_id is not None)
         if batch_id is not None:
-            return MicroBatchWriter(options, int(batch_id))
+            return MicroBatchWriter(options, batch_id)
         return KafkaArrowWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature
