@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal
 
@@ -227,7 +227,7 @@ def producer_config(
         elif name in OFF_ONLY:
             _check_off(name, options[name], prefix)
         elif name not in known:
-            message = _unknown(name, known, prefix)
+            message = _unknown(name, prefix)
             if not lenient or name in NOT_YET or name in REFUSED:
                 raise ConfigException(message)
             logger.warning(message)
@@ -240,7 +240,7 @@ def producer_config(
     try:
         config = msgspec.convert({**given, "option_prefix": prefix}, ProducerConfig)
     except msgspec.ValidationError as error:
-        raise ConfigException(_invalid(error, settings, prefix)) from None
+        raise ConfigException(invalid(error, ProducerConfig, settings, prefix)) from None
     config = _settle_idempotence(config, options, prefix)
     config = _settle_delivery_timeout(config, options, prefix)
     config = _settle_backoffs(config, options, prefix)
@@ -310,7 +310,7 @@ def _check_off(name: str, value: Any, prefix: str) -> None:
         raise ConfigException(message)
 
 
-def _unknown(name: str, known: set[str], prefix: str) -> str:
+def _unknown(name: str, prefix: str) -> str:
     if name in REFUSED:
         return f"{prefix}{name} is refused: {REFUSED[name]}; remove it"
     if name in NOT_YET:
@@ -318,25 +318,52 @@ def _unknown(name: str, known: set[str], prefix: str) -> str:
             f"{prefix}{name} is an option of the Java producer that this one does not have yet; "
             "remove it"
         )
-    names = known | NOT_YET | REFUSED.keys() | NO_EFFECT.keys() | OFF_ONLY.keys()
-    close = get_close_matches(name, names, n=1, cutoff=0.6)
-    hint = f"; did you mean {prefix}{close[0]}?" if close else ""
+    close = nearest(name, java_names())
+    hint = f"; did you mean {prefix}{close}?" if close else ""
     return f"{prefix}{name} is not an option of the Kafka producer{hint}"
 
 
-def _invalid(error: msgspec.ValidationError, given: Mapping[str, Any], prefix: str) -> str:
+@functools.cache
+def java_names() -> frozenset[str]:
+    """Give the options of the Java producer, also those that are not offered here."""
+    known = {each.encode_name for each in option_fields()}
+    return frozenset(known | NOT_YET | REFUSED.keys() | NO_EFFECT.keys() | OFF_ONLY.keys())
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Give the name that was probably meant; None where none is much like it."""
+    close = get_close_matches(name, sorted(names), n=1, cutoff=_ALIKE)
+    return close[0] if close else None
+
+
+def invalid(
+    error: msgspec.ValidationError, struct: type, given: Mapping[str, Any], prefix: str = ""
+) -> str:
+    """Give the sentence about the value of a field of `struct` that msgspec refuses."""
     text = str(error)
-    expected, _, path = text.partition(" - at `$.")
-    name = path.rstrip("`")
+    name = text.partition(" - at `$.")[2].rstrip("`")
     if name not in given:
-        return f"the producer configuration is not valid: {text}"
-    expected = expected.replace("Expected", "expected").replace("Invalid enum value", "not one of")
-    allowed = _ALLOWED.get(name)
-    if allowed:
-        expected = f"expected one of {', '.join(allowed)}"
-    return f"{prefix}{name} is {given[name]!r}: {expected}"
+        return f"the options are not valid: {text}"
+    (kind,) = (
+        each.type
+        for each in msgspec.inspect.type_info(struct).fields  # type: ignore[attr-defined]
+        if each.encode_name == name
+    )
+    return f"{prefix}{name} is {given[name]!r}: expected {_expected(name, kind)}"
 
 
+def _expected(name: str, kind: msgspec.inspect.Type) -> str:
+    if name in _ALLOWED:
+        return f"one of {', '.join(_ALLOWED[name])}"
+    if isinstance(kind, msgspec.inspect.BoolType):
+        return "true or false"
+    if isinstance(kind, msgspec.inspect.IntType):
+        return f"a whole number from {kind.ge} to {kind.le}"
+    return "text" if isinstance(kind, msgspec.inspect.StrType) else "text that is not empty"
+
+
+# From here on two names are a name and its misspelling, and below, two names of different things.
+_ALIKE: Final = 0.76
 # No option takes a number of more digits, and int() does not look at some that have.
 _INTEGER: Final = re.compile(r"[+-]?\d{1,100}")
 # Strings have a length of 16 bits; a transactional.id is also a client.id, behind "producer-".

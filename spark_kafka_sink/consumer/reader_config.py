@@ -8,13 +8,19 @@ checked by `config`; those of producers alone are refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, field
 
-from spark_kafka_sink.config import NonNegative, ProducerConfig, integer, producer_config
+from spark_kafka_sink.config import (
+    NonNegative,
+    ProducerConfig,
+    integer,
+    invalid,
+    nearest,
+    producer_config,
+)
 from spark_kafka_sink.errors import ConfigException
 
 # With the one batch by which an answer may exceed it, well below what a connection takes.
@@ -64,8 +70,8 @@ def reader_config(options: Mapping[str, Any]) -> ReaderConfig:
     own = {f.encode_name for f in msgspec.structs.fields(ReaderConfig)} - {"client"}
     for name in options:
         if name not in own | _OF_EVERY_CLIENT and not name.startswith(_SECURITY):
-            close = get_close_matches(name, own | _OF_EVERY_CLIENT, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            close = nearest(name, own | _OF_EVERY_CLIENT)
+            hint = f"; did you mean {close}?" if close else ""
             message = f"{name} is not an option of a topic reader{hint}"
             raise ConfigException(message)
     shared = {name: value for name, value in options.items() if name not in own}
@@ -74,5 +80,4 @@ def reader_config(options: Mapping[str, Any]) -> ReaderConfig:
     try:
         return msgspec.convert({"client": client, **given}, ReaderConfig)
     except msgspec.ValidationError as error:
-        message = f"the options of the topic reader are not valid: {error}"
-        raise ConfigException(message) from None
+        raise ConfigException(invalid(error, ReaderConfig, given)) from None

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.spark.micro_batch import BATCH_ID, MicroBatchWriter
+from spark_kafka_sink.spark.micro_batch import BATCH_ID, MicroBatchWriter, handed_over
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.preflight import (
     check_cluster,
@@ -21,13 +21,9 @@ from spark_kafka_sink.spark.preflight import (
     check_report_path,
     make_dead_letter_path,
 )
+from spark_kafka_sink.spark.save_mode import mode_refusal
 from spark_kafka_sink.spark.schema import check_schema, warn_of_unsent_columns
 from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
-
-_OVERWRITE = (
-    "Save mode Overwrite not allowed for Kafka: records in a topic cannot be replaced. "
-    'Use .mode("append"); to start afresh, delete or truncate the topic first'
-)
 
 
 class KafkaDataSource(DataSource):
@@ -54,14 +50,16 @@ class KafkaDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> KafkaArrowWriter:  # noqa: FBT001 - Spark's signature
         """Plan a batch write. Raises ConfigException, DataException and what the brokers say."""
         if overwrite:
-            raise ConfigException(_OVERWRITE)
+            raise ConfigException(mode_refusal("Overwrite"))
         given = {name.lower(): value for name, value in self.options.items()}
-        batch_id = given.pop(BATCH_ID, None)
+        batch_id = handed_over(given)
+        if batch_id is not None:
+            del given[BATCH_ID]
         options = sink_options(given)
         check_schema(schema, options.topic)
         options = _check_surroundings(options, schema, may_remember=batch_id is not None)
         if batch_id is not None:
-            return MicroBatchWriter(options, int(batch_id))
+            return MicroBatchWriter(options, batch_id)
         return KafkaArrowWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature

@@ -4,8 +4,8 @@ Owns which option names exist. ``kafka.*`` goes to the producer's configuration;
 in `_OWN`, and ``topic.config.*``. Names arrive in lower case, however the user wrote them.
 
 Options of Spark's Kafka *source* and of consumers are ignored with a warning, so that existing jobs
-run; any other unknown name is an error with the nearest known one, since a misspelt option that is
-ignored is worse than one that is refused.
+run; any other unknown name is an error with the nearest one that is none of those, since a misspelt
+option that is ignored is worse than one that is refused.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
 from spark_kafka_sink.admin import NewTopic
-from spark_kafka_sink.config import ProducerConfig, producer_config
+from spark_kafka_sink.config import ProducerConfig, java_names, nearest, producer_config
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.local_path import local_path
 from spark_kafka_sink.spark.on_error import (
@@ -138,10 +137,15 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     for name, value in given.items():
         if name in _SOURCE_ONLY:
             continue
-        if name.startswith(_KAFKA):
-            kafka[name.removeprefix(_KAFKA)] = value
+        bare = name.removeprefix(_KAFKA)
+        if bare != name and _is_own(bare):
+            meant = _OWN.get(bare, bare)
+            message = f"{name} is not an option of the Kafka producer; did you mean {meant}?"
+            _complain(message, lenient=lenient)
+        elif name.startswith(_KAFKA):
+            kafka[bare] = value
         elif not is_sink_option(name) and name not in _SPARKS:
-            _complain(name, lenient=lenient)
+            _complain(not_an_option(name), lenient=lenient)
     if not kafka.get("bootstrap.servers"):
         message = (
             "Kafka option bootstrap.servers is not set. Please make sure it is set and retry: "
@@ -162,15 +166,19 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
 def is_sink_option(name: str) -> bool:
     """Tell whether a name is known here, however it is written, without being the producer's."""
     name = name.lower()
-    is_own = name in _OWN or name.removeprefix(_TOPIC_CONFIG) not in ("", name)
-    return is_own or (name in _SOURCE_ONLY and not name.startswith(_KAFKA))
+    return _is_own(name) or (name in _SOURCE_ONLY and not name.startswith(_KAFKA))
+
+
+def _is_own(name: str) -> bool:
+    return name in _OWN or name.removeprefix(_TOPIC_CONFIG) not in ("", name)
 
 
 def _lenient(value: str) -> bool:
-    if value.lower() not in ("error", "warn"):
+    chosen = value.strip().lower()
+    if chosen not in ("error", "warn"):
         message = f"option unknownOptions is {value!r}: expected error or warn"
         raise ConfigException(message)
-    return value.lower() == "warn"
+    return chosen == "warn"
 
 
 def report_path(value: str) -> Path:
@@ -215,15 +223,29 @@ def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
     raise ConfigException(message)
 
 
-def _complain(name: str, *, lenient: bool) -> None:
-    known = [*_OWN, *_SOURCE_ONLY, "kafka.bootstrap.servers"]
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
-    names = _SOURCE_ONLY | _OWN
-    hint = f"; did you mean {names.get(close[0], close[0])}?" if close else ""
-    message = (
+def not_an_option(name: str) -> str:
+    """Give the sentence about a name that nobody knows, with what was probably meant.
+
+    That is never an option of the source or of consumers, which would be ignored.
+    """
+    meant = None if name in _CONSUMERS else _meant(name)
+    hint = f"; did you mean {meant}?" if meant else ""
+    return (
         f"option {name} is not an option of the pykafka sink{hint} "
         "(options of the producer begin with kafka., and unknownOptions=warn ignores others)"
     )
+
+
+def _meant(name: str) -> str | None:
+    if name in java_names():
+        return _KAFKA + name
+    of_producer = {each: _KAFKA + each for each in java_names()}
+    known = {**of_producer, **{each: each for each in of_producer.values()}, **_OWN}
+    close = nearest(name, known)
+    return known[close] if close else None
+
+
+def _complain(message: str, *, lenient: bool) -> None:
     if not lenient:
         raise ConfigException(message)
     warn_once(logger, message)

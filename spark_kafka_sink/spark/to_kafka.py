@@ -42,10 +42,14 @@ def to_kafka(
     object, with every column of `df`, the key's and the others' too; as always with ``to_json``, a
     field that is null is left out. Keys and values that are structs, arrays or maps become JSON as
     well, and other types than string and binary are cast to string. What headers, timestamp, topic
-    and partition may be is what the sink takes. Raises DataException for a name that no column has.
+    and partition may be is what the sink takes. Raises DataException for a name that no column has,
+    and for what is neither.
 
     >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
     """
+    if not isinstance(df, DataFrame):
+        message = f"to_kafka: df is of type {type(df).__name__}: expected a DataFrame of Spark"
+        raise DataException(message)
     given = {
         "key": key,
         "value": value,
@@ -54,7 +58,11 @@ def to_kafka(
         "topic": topic,
         "partition": partition,
     }
-    columns = {name: _column(df, name, each) for name, each in given.items() if each is not None}
+    columns = {
+        name: _column(df, name, each)
+        for name, each in given.items()
+        if each is not None or name == "value"
+    }
     chosen = df.select(*(column.alias(name) for name, column in columns.items()))
     types = {field.name: field.dataType for field in chosen.schema.fields}
     return chosen.select(
@@ -62,9 +70,15 @@ def to_kafka(
     )
 
 
-def _column(df: DataFrame, argument: str, given: str | Column) -> Column:
-    if not isinstance(given, str):
+def _column(df: DataFrame, argument: str, given: object) -> Column:
+    if isinstance(given, Column):
         return given
+    if not isinstance(given, str):
+        message = (
+            f"to_kafka: {argument} is of type {type(given).__name__}: expected the name of a "
+            "column, or a Column, as functions.lit makes of a value"
+        )
+        raise DataException(message)
     if argument == "value" and given == JSON:
         return F.to_json(F.struct("*"))
     if given not in df.columns:

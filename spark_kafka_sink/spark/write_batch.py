@@ -9,8 +9,10 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 
+from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.micro_batch import BATCH_ID
+from spark_kafka_sink.spark.micro_batch import BATCH_ID, as_option
+from spark_kafka_sink.spark.options import not_an_option
 
 
 def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> None:
@@ -24,5 +26,14 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     (at-least-once). As in a stream, the cluster is looked at once in kafka.metadata.max.age.ms, and
     reportPath gets a line. Raises what ``df.write`` raises, and Spark then ends the query.
     """
-    given = {**options, BATCH_ID: str(batch_id)}
+    if not isinstance(batch_id, int):
+        message = (
+            f"write_batch: batch_id is {batch_id!r}, of type {type(batch_id).__name__}: "
+            "expected the number that foreachBatch gives"
+        )
+        raise ConfigException(message)
+    for name in options:
+        if name.lower() == BATCH_ID:
+            raise ConfigException(not_an_option(name))
+    given = {**options, **as_option(batch_id)}
     df.write.format(KafkaDataSource.name()).mode("append").options(**given).save()

@@ -30,7 +30,7 @@ from support.sink import save
 
 from spark_kafka_sink.errors import RecordTooLargeException
 from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.micro_batch import BATCH_ID
+from spark_kafka_sink.spark.micro_batch import as_option
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.report import BadRowsReport
 from spark_kafka_sink.spark.topic_limit import TopicLimit
@@ -276,7 +276,7 @@ def test_a_stream_asks_once_and_a_batch_job_every_time(
     assert [asked(**always) for _ in range(2)] == [1, 1]
     before = proxy.requests[DESCRIBE_CONFIGS]
     for batch_id in range(2):
-        KafkaDataSource(options | {BATCH_ID: str(batch_id)}).writer(schema, overwrite=False)
+        KafkaDataSource(options | as_option(batch_id)).writer(schema, overwrite=False)
     assert proxy.requests[DESCRIBE_CONFIGS] == before, "micro-batches of write_batch"
     for _ in range(2):
         KafkaDataSource(options).writer(schema, overwrite=False)

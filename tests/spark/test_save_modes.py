@@ -64,6 +64,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink import register
+from spark_kafka_sink.errors import ConfigException
 
 remote, bootstrap, topic, folder = sys.argv[1:]
 if remote == "classic":
@@ -85,39 +86,64 @@ def writer(value):
 def refused(call, words=""):
     try:
         call()
-    except PySparkException as error:
+    except (ConfigException, PySparkException) as error:
         assert words in str(error), str(error)
     else:
         raise AssertionError("not refused")
 
 
 WAYS = (
-    lambda mode: writer("x").format("pykafka").mode(mode).save(),
-    lambda mode: writer("x").mode(mode).format("pykafka").save(),
-    lambda mode: writer("x").format("pykafka").save(mode=mode),
-    lambda mode: writer("x").mode(mode).save(format="pykafka"),
-    lambda mode: writer("x").mode("append").format("pykafka").save(mode=mode),
+    lambda name, mode: writer("x").format(name).mode(mode).save(),
+    lambda name, mode: writer("x").mode(mode).format(name).save(),
+    lambda name, mode: writer("x").format(name).save(mode=mode),
+    lambda name, mode: writer("x").mode(mode).save(format=name),
+    lambda name, mode: writer("x").mode("append").format(name).save(mode=mode),
 )
-MODES = ("error", "errorifexists", "ignore", "overwrite")
+MODES = ("error", "errorifexists", "ignore", "overwrite", "Default")
+LAYOUTS = {
+    "partitionBy is": (
+        lambda name: writer("x").format(name).partitionBy("value").save(),
+        lambda name: writer("x").partitionBy(["value"]).format(name).mode("append").save(),
+        lambda name: writer("x").format(name).save(mode="Append", partitionBy="value"),
+        lambda name: writer("x").save(None, name, "append", ["value"]),
+    ),
+    "clusterBy is": (
+        lambda name: writer("x").format(name).clusterBy("value").mode("append").save(),
+    ),
+    "bucketBy is": (
+        lambda name: writer("x").format(name).bucketBy(2, "value").mode("append").save(),
+    ),
+    "sortBy is": (
+        lambda name: writer("x").format(name).mode("append").sortBy("value").save(),
+    ),
+    "bucketBy and sortBy are": (
+        lambda name: writer("x").bucketBy(2, "value").sortBy("value").format(name).save(),
+    ),
+}
 
 
-def outcomes():
-    """Give what becomes of every mode that is not append, however it is given."""
-    found = []
-    for mode in MODES:
-        for save in WAYS:
-            try:
-                save(mode)
-            except PySparkException as error:
-                found.append((mode, type(error).__name__, " ".join(str(error).split())))
-            else:
-                found.append((mode, "written"))
-    return found
+def outcome(what, save):
+    try:
+        save()
+    except (ConfigException, PySparkException) as error:
+        said = str(error) if isinstance(error, ConfigException) else " ".join(str(error).split())
+        return what, type(error).__name__, said
+    return what, "written"
 
 
-before = outcomes()
+def outcomes(name):
+    """Give what becomes of every mode that is not append, and of layouts, however given."""
+    return [
+        *(outcome(mode, lambda: save(name, mode)) for mode in MODES for save in WAYS),
+        *(outcome(by, lambda: save(name)) for by in LAYOUTS for save in LAYOUTS[by]),
+    ]
+
+
+before = outcomes("pykafka")
 assert all(len(outcome) == 3 for outcome in before), before
 assert [o for o in before if o[0] == "overwrite" and "Save mode Overwrite" not in o[2]] == []
+# One takes most modes, and one misses its path.
+others = [outcomes("noop"), outcomes("json")]
 
 # Found because it is installed, also by a server of Spark Connect.
 writer("append unregistered").format("pykafka").mode("append").save()
@@ -134,6 +160,7 @@ for early in early_both:
 for early in early_modes:
     refused(early.format("pykafka").save)
     refused(lambda: early.save(format="pykafka"))
+    refused(lambda: early.mode("Ignore").save(format="pykafka"), "Save mode Ignore not")
 early_appends.format("pykafka").save()
 early_format.mode("append").save()
 if remote == "classic":
@@ -145,7 +172,15 @@ register(spark)
 save = type(writer("x")).save
 register(spark)
 assert type(writer("x")).save is save, "hooked twice"
-assert outcomes() == before
+for what, *how in outcomes("PyKafka"):
+    assert how[:1] == ["ConfigException"], (what, how)
+    if what in MODES:
+        wanted = f"Save mode {what} not allowed for Kafka, expected append: records of a topic can "
+        assert how[1].startswith(wanted), (what, how)
+        assert '. Use .mode("append")' in how[1], (what, how)
+    else:
+        assert how[1].startswith(f"{what} about files, and a topic has none: "), (what, how)
+assert [outcomes("noop"), outcomes("json")] == others
 
 writer("bare").format("pykafka").save()
 writer("bare in capitals").format("PyKafka").save()
@@ -154,6 +189,10 @@ writer("mode none").format("pykafka").mode(None).save()
 writer("save mode none").format("pykafka").save(mode=None)
 writer("append").mode("append").format("pykafka").save()
 writer("append by save").format("pykafka").save(mode="append")
+writer("append in capitals").mode("APPEND").format("pykafka").save()
+writer("append at last").mode("ignore").format("pykafka").save(mode="Append")
+writer("layout taken back").format("pykafka").partitionBy("value").partitionBy([]).save()
+writer("layout taken back").format("pykafka").partitionBy("value").save(partitionBy=())
 again = writer("one writer twice").format("pykafka")
 again.save()
 again.save()
@@ -182,14 +221,18 @@ print("all tried")
 _SAVED = [
     "append",
     "append after register",
+    "append at last",
     "append before register",
     "append by save",
+    "append in capitals",
     "append in a thread",
     "append unregistered",
     "bare",
     "bare in a thread",
     "bare in capitals",
     "format by save",
+    "layout taken back",
+    "layout taken back",
     "mode none",
     "one writer twice",
     "one writer twice",

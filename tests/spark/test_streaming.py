@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -361,6 +362,37 @@ def test_a_layout_is_refused_at_the_start(
         with pytest.raises(ConfigException, match=words):
             writer().start(None, None, "append", ["value"])
     assert not (tmp_path / "checkpoint").exists(), "the query began"
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_layout_that_was_taken_back_is_none(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, source: Path, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    add_file(source, "a.txt", range(10))
+    lines = spark.readStream.format("text").load(str(source)).writeStream.partitionBy("value")
+    lines.option("kafka.bootstrap.servers", kafka.bootstrap).trigger(availableNow=True)
+    lines.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    lines.start(format="pykafka", partitionBy=[], topic=topic).awaitTermination()
+    assert values_in(kafka, topic) == Counter(range(10))
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_stream_starts_in_a_thread_that_is_new(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, source: Path, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    add_file(source, "a.txt", range(10))
+    writer = spark.readStream.format("text").load(str(source)).writeStream.format("pykafka")
+    writer.option("kafka.bootstrap.servers", kafka.bootstrap).option("topic", topic)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    started: list[StreamingQuery] = []
+    thread = threading.Thread(target=lambda: started.append(writer.start()))
+    thread.start()
+    thread.join()
+    (query,) = started
+    query.awaitTermination()
+    assert values_in(kafka, topic) == Counter(range(10))
 
 
 @pytest.mark.usefixtures("registered")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import NewTopic
@@ -17,8 +18,8 @@ from support.readers import read_with_confluent
 from support.sink import save
 from support.spark_processes import connect_server
 
-from spark_kafka_sink import to_kafka
-from spark_kafka_sink.errors import DataException
+from spark_kafka_sink import to_kafka, write_batch
+from spark_kafka_sink.errors import ConfigException, DataException
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -95,6 +96,35 @@ def test_a_name_that_no_column_has_is_refused_with_the_nearest(spark: SparkSessi
             to_kafka(frame, **{argument: name})
         assert f"{argument} is {name!r}, but the data has no column" in str(refused.value)
         assert hint in str(refused.value)
+
+
+@pytest.mark.parametrize("argument", ["key", "value", "headers", "timestamp", "topic", "partition"])
+def test_an_argument_that_is_neither_name_nor_column_is_refused(
+    spark: SparkSession, argument: str
+) -> None:
+    wrong: list[Any] = [5, b"key", ["text"], F]
+    for given in [*wrong, None] if argument == "value" else wrong:
+        with pytest.raises(DataException) as refused:
+            to_kafka(spark.range(1), **{argument: given})
+        assert str(refused.value) == (
+            f"to_kafka: {argument} is of type {type(given).__name__}: expected the name of a "
+            "column, or a Column, as functions.lit makes of a value"
+        )
+
+
+def test_what_is_no_data_frame_is_refused() -> None:
+    with pytest.raises(DataException, match="to_kafka: df is of type list: expected a DataFrame"):
+        to_kafka([1])  # type: ignore[arg-type]
+
+
+def test_the_number_of_a_micro_batch_comes_as_a_number_and_no_other_way(
+    spark: SparkSession,
+) -> None:
+    frame = spark.range(1)
+    with pytest.raises(ConfigException, match="write_batch: batch_id is 'x', of type str: expect"):
+        write_batch(frame, "x", {})  # type: ignore[arg-type]
+    with pytest.raises(ConfigException, match=r"option PyKafka\.Batch\.Id is not an option of the"):
+        write_batch(frame, 7, {"PyKafka.Batch.Id": "7"})
 
 
 _SCRIPT = r"""

@@ -258,6 +258,10 @@ def test_what_has_no_effect_is_said_once(caplog: pytest.LogCaptureFixture) -> No
 def test_a_name_that_nobody_knows_is_refused_with_the_nearest_or_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    with pytest.raises(ConfigException, match=r"not an option of the Kafka producer$"):
+        producer_config(ADDRESS | {"statistics.interval.ms": 1})
+    with pytest.raises(ConfigException, match=r"not an option of the Kafka producer$"):
+        producer_config(ADDRESS | {"ssl.ca.location": "/ca"})
     for name, nearest in (("lingerms", "linger.ms"), ("metric.reporter", "metric.reporters")):
         with pytest.raises(ConfigException, match=f"did you mean kafka.{nearest}"):
             producer_config(ADDRESS | {name: 1}, prefix="kafka.")
@@ -267,10 +271,19 @@ def test_a_name_that_nobody_knows_is_refused_with_the_nearest_or_warned_of(
 
 def test_a_value_that_is_wrong_is_told_with_what_is_expected() -> None:
     for options, message in (
-        ({"linger.ms": "soon"}, r"linger.ms is 'soon': expected `int`"),
+        ({"linger.ms": "soon"}, "linger.ms is 'soon': expected a whole number from 0 to"),
+        ({"linger.ms": ""}, f"linger.ms is '': expected a whole number from 0 to {2**63 - 1}$"),
+        ({"retries": None}, f"retries is None: expected a whole number from 0 to {2**31 - 1}$"),
+        ({"retries": 2**70}, f"retries is {2**70}: expected a whole number from 0 to"),
+        ({"enable.idempotence": "yes"}, "idempotence is 'yes': expected true or false$"),
+        ({"enable.idempotence": 1}, "enable.idempotence is 1: expected true or false$"),
+        ({"acks": "2"}, "acks is '2': expected one of all, -1, 0, 1$"),
+        ({"compression.type": 3}, "compression.type is 3: expected one of none, gzip, "),
+        ({"client.id": 5}, "client.id is 5: expected text$"),
+        ({"transactional.id": ""}, "transactional.id is '': expected text that is not empty$"),
         ({"compression.gzip.level": 0}, r"compression.gzip.level is 0: expected one of -1, 1 to 9"),
         ({"partitioner.class": "x"}, r"one of roundrobin, uniformsticky, module.Name of a"),
-        ({"metadata.max.idle.ms": 1}, r"metadata.max.idle.ms is 1: expected `int` >= 5000"),
+        ({"metadata.max.idle.ms": 1}, r"max.idle.ms is 1: expected a whole number from 5000 to"),
     ):
         with pytest.raises(ConfigException, match=message):
             producer_config(ADDRESS | options)

@@ -145,14 +145,65 @@ def test_a_misspelt_option_is_answered_with_the_right_one(name: str) -> None:
     assert "MARKER" not in said
 
 
-@pytest.mark.parametrize("name", sorted({**sink._OWN, **sink._SOURCE_ONLY}.values()))
+@pytest.mark.parametrize("name", sorted(sink._OWN.values()))
 def test_a_misspelt_option_of_the_sink_is_answered_with_the_right_one(name: str) -> None:
-    if name.startswith("kafka."):
-        assert "is not an option of the Kafka producer" in refusal({misspelt(name): "MARKER"})
-        return
     said = refusal({misspelt(name).lower(): "MARKER"})
     assert is_sentence_about(said, f"option {misspelt(name).lower()} ", f"did you mean {name}?")
     assert "MARKER" not in said
+
+
+@pytest.mark.parametrize("name", sorted(sink._SOURCE_ONLY.values()))
+def test_an_option_of_the_source_is_never_what_was_meant(name: str) -> None:
+    """It would be ignored."""
+    said = refusal({misspelt(name).lower(): "MARKER"})
+    hint = said.partition("did you mean ")[2].partition("?")[0]
+    assert hint.lower() not in sink._SOURCE_ONLY
+    assert f"{misspelt(name).lower()} is not an option of the " in said
+    assert "MARKER" not in said
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES, *NOT_YET, *REFUSED, *NO_EFFECT, *OFF_ONLY}))
+def test_an_option_of_the_producer_without_its_prefix_is_answered_with_it(name: str) -> None:
+    said = refusal({name: "MARKER"})
+    assert is_sentence_about(said, f"option {name} is not", f"did you mean kafka.{name}?")
+    assert "MARKER" not in said
+    said = refusal({misspelt(name): "MARKER"})
+    assert is_sentence_about(said, f"option {misspelt(name)} is not", f"mean kafka.{name}?")
+
+
+@pytest.mark.parametrize("name", [*sink._OWN.values(), "topic.config.cleanup.policy"])
+def test_an_option_of_the_sink_behind_the_producer_s_prefix_is_answered_without(name: str) -> None:
+    given = {f"kafka.{name.lower()}": "MARKER"}
+    said = refusal(given)
+    assert is_sentence_about(said, f"kafka.{name.lower()} is not an option of the Kafka producer")
+    assert said.endswith(f"; did you mean {name}?")
+    address = {"kafka.bootstrap.servers": "h:1"}
+    ignored = sink.sink_options(address | given | {"unknownoptions": " Warn "})
+    assert ignored == sink.sink_options(address)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("truststore.location", "kafka.ssl.truststore.location"),
+        ("partitions", "topic.partitions"),
+        ("compression", "kafka.compression.type"),
+        ("bootstrap.server", "kafka.bootstrap.servers"),
+        *((name, "") for name in ("header", "mode", "partition", "password", "username")),
+        *((name, "") for name in ("session.timeout.ms", "key.deserializer", "checkpointpath")),
+        *((name, "") for name in ("ssl.ca.location", "repartition", "topic.name", "retry")),
+    ],
+)
+def test_what_is_like_no_option_is_answered_with_none(name: str, nearest: str) -> None:
+    said = refusal({name: "MARKER"})
+    assert is_sentence_about(said, f"option {name} is not an option of the pykafka sink")
+    assert said.partition("did you mean ")[2].partition("?")[0] == nearest
+
+
+@pytest.mark.parametrize("value", ["7", "x", "", "write_batch"])
+def test_the_number_of_a_micro_batch_is_no_option_of_users(value: str) -> None:
+    said = refusal({"pykafka.batch.id": value})
+    assert is_sentence_about(said, "option pykafka.batch.id is not an option of the pykafka sink")
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.simpleString())

@@ -1,0 +1,81 @@
+"""What the hooks of `register` into ``save()`` of a batch and ``start()`` of a stream share.
+
+A classic writer hands everything to the JVM at once, which does not tell it again, so what is told
+is noted on the way. Spark Connect's writers collect everything in a plan.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+# Each with columns; in this order they are named.
+LAYOUTS: Final = ("partitionBy", "clusterBy", "bucketBy", "sortBy")
+_NOTE: Final = "_pykafka_"
+
+
+def note_calls(writer_class: Any, told: Mapping[str, Callable[..., object]]) -> None:
+    """Have methods of classic writers leave a note of what they are told, by the method's name.
+
+    told: makes the note of the arguments; None leaves things as they were.
+    """
+    for name, note_of in told.items():
+        setattr(writer_class, name, _noting(getattr(writer_class, name), name, note_of))
+
+
+def _noting(method: Any, name: str, note_of: Callable[..., object]) -> Any:
+    @functools.wraps(method)
+    def noting(writer: Any, *args: Any, **kwargs: Any) -> Any:
+        # What Spark refuses was not told.
+        result = method(writer, *args, **kwargs)
+        if (found := note_of(*args, **kwargs)) is not None:
+            take_note(writer, name, found)
+        return result
+
+    return noting
+
+
+def take_note(writer: Any, name: str, found: object) -> None:
+    """Note something of a writer."""
+    setattr(writer, _NOTE + name, found)
+
+
+def note(writer: Any, name: str, default: Any = None) -> Any:
+    """Give what was noted last."""
+    return getattr(writer, _NOTE + name, default)
+
+
+def has_columns(*columns: Any) -> bool:
+    """Tell whether there are any, given one by one or as a list."""
+    return columns not in ((), ([],), ((),))
+
+
+def layouts(told: Mapping[str, object], given: Any) -> list[str]:
+    """Give those of `LAYOUTS` that there are.
+
+    told: what a writer was told of each; given: partitionBy of the call that ends it all, in whose
+    place an empty list puts none, and None what was told.
+    """
+    if given is not None:
+        told = {**told, "partitionBy": has_columns(given)}
+    return [name for name in LAYOUTS if told.get(name)]
+
+
+def layout_refusal(names: list[str]) -> str:
+    """Give the sentence about columns by which files would be laid out."""
+    several = len(names) > 1
+    return (
+        f"{' and '.join(names)} {'are' if several else 'is'} about files, and a topic has none: "
+        f"remove {'them' if several else 'it'}. "
+        "The partition of a row comes from its key, or from the column partition"
+    )
+
+
+def enter_thread(writer: Any) -> None:
+    """Make a classic writer's session the one of this thread, as Spark's createDataFrame does.
+
+    Spark looks for Python data sources in it, and a thread that is new has none.
+    """
+    session = writer._spark  # noqa: SLF001 - there is no public way
+    session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001 - as above
