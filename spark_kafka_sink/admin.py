@@ -17,10 +17,11 @@ from typing import Final, Self
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient
+from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ApiException, TimeoutException, advice, api_exception
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.producer.feature_level import check_feature_level
 from spark_kafka_sink.wire.admin_messages import (
     BROKERS_DEFAULT,
     BROKERS_DEFAULTS_SINCE,
@@ -90,10 +91,16 @@ class NewTopic:
 
 
 class KafkaAdmin:
-    """Asks one cluster; a context manager."""
+    """Asks one cluster; a context manager.
 
-    def __init__(self, config: ProducerConfig) -> None:
+    has_headers: whether the rows that are to be written have headers; a broker that cannot take
+    them, or what else the configuration asks for, is then refused as soon as it describes topics,
+    and none is created. None where nothing is to be written.
+    """
+
+    def __init__(self, config: ProducerConfig, *, has_headers: bool | None = None) -> None:
         self._config = config
+        self._has_headers = has_headers
         self._clock = time.monotonic
         self._random = Random()  # noqa: S311 - jitter, not secrets
         self._deadline = self._clock() + config.max_block_ms / 1000
@@ -101,6 +108,7 @@ class KafkaAdmin:
             config.retry_backoff_ms, config.retry_backoff_max_ms
         )
         self._client = ConsumerNetworkClient.of(config, self._clock, self._random)
+        self._nodes = {node.id: node for node in config.bootstrap_nodes}
         self._controller_id: int | None = None
 
     def __enter__(self) -> Self:
@@ -201,13 +209,15 @@ class KafkaAdmin:
         attempts = 0
         while True:
             try:
-                response = self._ask(None, request)
+                answered = self._answered(None, request)
+                response = answered.response
             except ApiException as error:
                 if not error_code(error.code).retriable:
                     raise
             else:
                 # A broker that is starting up names no brokers yet.
                 if isinstance(response, MetadataResponse) and response.brokers:
+                    self._check_feature_level(answered.node_id)
                     self._learn(response)
                     return response.topics
             if not self._pause(attempts):
@@ -217,17 +227,31 @@ class KafkaAdmin:
     def _learn(self, response: MetadataResponse) -> None:
         nodes = {b.node_id: Node(id=b.node_id, host=b.host, port=b.port) for b in response.brokers}
         self._client.set_nodes(nodes)
+        self._nodes.update(nodes)
         self._controller_id = response.controller_id if response.controller_id in nodes else None
+
+    def _check_feature_level(self, node_id: int | None) -> None:
+        if node_id is None or self._has_headers is None:
+            return
+        name = str(self._nodes.get(node_id, f"node {node_id}"))
+        versions = self._client.versions(node_id)
+        check_feature_level(name, versions, self._config, has_headers=self._has_headers)
 
     def _ask(self, node_id: int | None, message: Request, min_version: int = 0) -> Response:
         """Ask once; raises why there is no answer."""
+        return self._answered(node_id, message, min_version).response
+
+    def _answered(
+        self, node_id: int | None, message: Request, min_version: int = 0
+    ) -> RequestFuture:
+        """Ask once, and wait until there is an answer or an error."""
         future = self._client.send(node_id, message, min_version=min_version)
         while not future.is_done:
             remaining = self._deadline - self._clock()
             if remaining <= 0:
                 raise self._late()
             self._client.poll(min(remaining, _LONGEST_WAIT_S))
-        return future.response
+        return future
 
     def _pause(self, attempts: int) -> bool:
         """Wait before asking again; False where time is over."""

@@ -21,6 +21,7 @@ from spark_kafka_sink.errors import (
     ConfigException,
     TimeoutException,
     UnknownTopicOrPartitionException,
+    UnsupportedForMessageFormatException,
     api_exception,
 )
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
@@ -30,7 +31,7 @@ from spark_kafka_sink.spark.topic_limit import max_message_bytes
 logger = logging.getLogger(__name__)
 
 # All that what was found depends on; another user or address may find something else.
-_Asked: TypeAlias = tuple[ProducerConfig, str | None, NewTopic | None]
+_Asked: TypeAlias = tuple[ProducerConfig, str | None, NewTopic | None, bool]
 
 
 class _Found(NamedTuple):
@@ -82,20 +83,23 @@ def make_dead_letter_path(options: SinkOptions) -> None:
         raise ConfigException(message) from error
 
 
-def check_cluster(options: SinkOptions, *, may_remember: bool = False) -> SinkOptions:
+def check_cluster(
+    options: SinkOptions, *, has_headers: bool, may_remember: bool = False
+) -> SinkOptions:
     """Give the options with what was found of their topic, which is created where that is asked.
 
-    may_remember: be content with what this process has found, metadata.max.age.ms ago at most.
-    Raises what stands against writing to the topic, within kafka.max.block.ms. Topics of a topic
-    column are not known before the rows are: only that a broker answers is checked then.
+    has_headers: whether the data has a column of headers. may_remember: be content with what this
+    process has found, metadata.max.age.ms ago at most. Raises what stands against writing to the
+    topic, within kafka.max.block.ms. Topics of a topic column are not known before the rows are:
+    only that a broker answers, and is not too old, is checked then.
     """
     if not may_remember:
-        return replace(options, max_message_bytes=_look(options))
-    asked = (options.producer, options.topic, options.new_topic)
+        return replace(options, max_message_bytes=_look(options, has_headers=has_headers))
+    asked = (options.producer, options.topic, options.new_topic, has_headers)
     found = _found.get(asked)
     max_age_s = options.producer.metadata_max_age_ms / 1000
     if found is None or time.monotonic() >= found.at + max_age_s:
-        found = _Found(time.monotonic(), _look(options))
+        found = _Found(time.monotonic(), _look(options, has_headers=has_headers))
         _found[asked] = found
     return replace(options, max_message_bytes=found.max_message_bytes)
 
@@ -107,13 +111,21 @@ def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False)
     letters = replace(
         options, topic=options.bad_rows.topic, new_topic=options.new_dead_letter_topic
     )
-    check_cluster(letters, may_remember=may_remember)
+    try:
+        check_cluster(letters, has_headers=True, may_remember=may_remember)
+    except UnsupportedForMessageFormatException as error:
+        message = (
+            f"option deadLetterTopic is {letters.topic}: what is wrong with a row stands in "
+            "headers, which Kafka has from 0.11 on, and a broker is older; set deadLetterPath "
+            "instead"
+        )
+        raise UnsupportedForMessageFormatException(message, topic=letters.topic) from error
 
 
-def _look(options: SinkOptions) -> int | None:
+def _look(options: SinkOptions, *, has_headers: bool) -> int | None:
     """Ask the cluster; give the topic's max.message.bytes, None where it is not known."""
     name = options.topic
-    with KafkaAdmin(options.producer) as admin:
+    with KafkaAdmin(options.producer, has_headers=has_headers) as admin:
         if name is None:
             admin.topics([])
             return None
