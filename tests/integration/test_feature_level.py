@@ -18,6 +18,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.wire.messages import (
     API_VERSIONS,
+    CREATE_TOPICS,
     DESCRIBE_CONFIGS,
     INIT_PRODUCER_ID,
     METADATA,
@@ -106,6 +107,19 @@ def test_what_a_broker_can_do_is_planned_over_one_connection(
     broker.speaks |= {PRODUCE.key: produce, INIT_PRODUCER_ID.key: ids}
     plan(broker, schema, options)
     assert broker.asked == [API_VERSIONS.key, METADATA.key]
+
+
+def test_topics_that_brokers_cannot_create_as_asked_are_refused_before_any_task(
+    broker: ScriptedBroker,
+) -> None:
+    broker.speaks[CREATE_TOPICS.key] = 3
+    named_by_rows = StructType([*PLAIN.fields]).add("topic", StringType())
+    given = {"kafka.bootstrap.servers": broker.address, "createTopics": "true"}
+    with pytest.raises(UnsupportedVersionException) as refused:
+        KafkaDataSource(given).writer(named_by_rows, overwrite=False)
+    text = str(refused.value)
+    assert text.startswith("no topic can be created with the settings that brokers have: ")
+    assert text.endswith("; brokers before 2.4 want topic.partitions and topic.replication")
 
 
 def test_a_stream_with_other_columns_is_looked_at_anew(broker: ScriptedBroker) -> None:
