@@ -7,7 +7,9 @@ topic that a broker has not heard of) is asked again until then; everything else
 
 from __future__ import annotations
 
+import logging
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -17,10 +19,17 @@ from typing import Final, Self
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient
+from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ApiException, TimeoutException, advice, api_exception
+from spark_kafka_sink.errors import (
+    ApiException,
+    TimeoutException,
+    UnsupportedVersionException,
+    advice,
+    api_exception,
+)
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.producer.feature_level import check_feature_level
 from spark_kafka_sink.wire.admin_messages import (
     BROKERS_DEFAULT,
     BROKERS_DEFAULTS_SINCE,
@@ -43,22 +52,34 @@ from spark_kafka_sink.wire.messages import (
     Response,
 )
 
+logger = logging.getLogger(__name__)
+
 # Numbers of org.apache.kafka.common.acl.AclOperation that topics have, which are bits here.
 _OPERATIONS: Final = {
     3: "READ", 4: "WRITE", 5: "CREATE", 6: "DELETE", 7: "ALTER", 8: "DESCRIBE",
     10: "DESCRIBE_CONFIGS", 11: "ALTER_CONFIGS",
 }  # fmt: skip
+# What brokers say against a topic's settings, whatever it is called.
+_ABOUT_SETTINGS: Final = frozenset(
+    (codes.INVALID_PARTITIONS, codes.INVALID_REPLICATION_FACTOR, codes.INVALID_CONFIG)
+)
 # select() takes no infinity.
 _LONGEST_WAIT_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic that exists; `allowed`: what this client may do with it, None where nobody says."""
+    """A topic that exists.
+
+    replication: the replicas of each partition, the fewest where they differ. allowed: what this
+    client may do with it, None where nobody says. is_new: whether it was created for the question.
+    """
 
     name: str
     partitions: int
+    replication: int
     allowed: frozenset[str] | None
+    is_new: bool = False
 
     @property
     def may_be_written(self) -> bool:
@@ -84,16 +105,29 @@ class NewTopic:
         )
 
     @property
+    def options(self) -> dict[str, str]:
+        """What is not left to the brokers, by the names that the Spark sink's options have."""
+        counts = {"topic.partitions": self.partitions, "topic.replication": self.replication}
+        given = {name: str(count) for name, count in counts.items() if count is not None}
+        return given | {f"topic.config.{name}": value for name, value in self.configs}
+
+    @property
     def min_version(self) -> int:
         """The first version of CreateTopics that can say it."""
         return 0 if self.partitions and self.replication else BROKERS_DEFAULTS_SINCE
 
 
 class KafkaAdmin:
-    """Asks one cluster; a context manager."""
+    """Asks one cluster; a context manager.
 
-    def __init__(self, config: ProducerConfig) -> None:
+    has_headers: whether the rows that are to be written have headers; a broker that cannot take
+    them, or what else the configuration asks for, is then refused as soon as it describes topics,
+    and none is created. None where nothing is to be written.
+    """
+
+    def __init__(self, config: ProducerConfig, *, has_headers: bool | None = None) -> None:
         self._config = config
+        self._has_headers = has_headers
         self._clock = time.monotonic
         self._random = Random()  # noqa: S311 - jitter, not secrets
         self._deadline = self._clock() + config.max_block_ms / 1000
@@ -101,7 +135,9 @@ class KafkaAdmin:
             config.retry_backoff_ms, config.retry_backoff_max_ms
         )
         self._client = ConsumerNetworkClient.of(config, self._clock, self._random)
+        self._nodes = {node.id: node for node in config.bootstrap_nodes}
         self._controller_id: int | None = None
+        self._created: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -134,7 +170,8 @@ class KafkaAdmin:
             for answer in self._metadata(missing, may_create=new is None):
                 error = _topic_error(answer)
                 if error is None:
-                    found[answer.name or ""] = _description(answer)
+                    is_new = answer.name in self._created
+                    found[answer.name or ""] = _description(answer, is_new=is_new)
                 elif not error_code(error.code).retriable:
                     raise error
                 last_error = error or last_error
@@ -182,12 +219,42 @@ class KafkaAdmin:
             return error
         last_error = None
         for result in response.topics if isinstance(response, CreateTopicsResponse) else []:
+            if result.error_code == codes.NONE:
+                self._created.add(result.name)
             if result.error_code in (codes.NONE, codes.TOPIC_ALREADY_EXISTS):
                 continue
             last_error = _creation_error(result)
             if not error_code(result.error_code).retriable:
                 raise last_error
         return last_error
+
+    def check_creation(self, new: NewTopic) -> None:
+        """Raise what the brokers have against topics such as these, whatever their names.
+
+        Asked once, after `topics`, for a name that nobody has; nothing is created. What is said
+        against that name, as by rights and policies, and what may be otherwise later is left to
+        whoever creates a topic.
+        """
+        request = CreateTopicsRequest(
+            topics=[new.named(f"pykafka-{uuid.uuid4().hex}")],
+            timeout_ms=self._config.request_timeout_ms,
+            validate_only=True,
+        )
+        given = ", ".join(f"{name}={value}" for name, value in new.options.items())
+        refusal = f"no topic can be created with {given or 'the settings that brokers have'}: "
+        try:
+            response = self._ask(self._controller_id, request, new.min_version)
+        except UnsupportedVersionException as error:
+            hint = "; brokers before 2.4 want topic.partitions and topic.replication"
+            message = f"{refusal}{error}{hint if new.min_version else ''}"
+            raise api_exception(error.code, message, api="CreateTopics") from None
+        except ApiException as error:
+            logger.info("the settings of new topics were not looked at: %s", error)
+            return
+        for result in response.topics if isinstance(response, CreateTopicsResponse) else []:
+            if result.error_code in _ABOUT_SETTINGS:
+                message = refusal + _reason(result)
+                raise api_exception(result.error_code, message, api="CreateTopics")
 
     # -- the network ------------------------------------------------------------------------------
 
@@ -201,13 +268,15 @@ class KafkaAdmin:
         attempts = 0
         while True:
             try:
-                response = self._ask(None, request)
+                answered = self._answered(None, request)
+                response = answered.response
             except ApiException as error:
                 if not error_code(error.code).retriable:
                     raise
             else:
                 # A broker that is starting up names no brokers yet.
                 if isinstance(response, MetadataResponse) and response.brokers:
+                    self._check_feature_level(answered.node_id)
                     self._learn(response)
                     return response.topics
             if not self._pause(attempts):
@@ -217,17 +286,31 @@ class KafkaAdmin:
     def _learn(self, response: MetadataResponse) -> None:
         nodes = {b.node_id: Node(id=b.node_id, host=b.host, port=b.port) for b in response.brokers}
         self._client.set_nodes(nodes)
+        self._nodes.update(nodes)
         self._controller_id = response.controller_id if response.controller_id in nodes else None
+
+    def _check_feature_level(self, node_id: int | None) -> None:
+        if node_id is None or self._has_headers is None:
+            return
+        name = str(self._nodes.get(node_id, f"node {node_id}"))
+        versions = self._client.versions(node_id)
+        check_feature_level(name, versions, self._config, has_headers=self._has_headers)
 
     def _ask(self, node_id: int | None, message: Request, min_version: int = 0) -> Response:
         """Ask once; raises why there is no answer."""
+        return self._answered(node_id, message, min_version).response
+
+    def _answered(
+        self, node_id: int | None, message: Request, min_version: int = 0
+    ) -> RequestFuture:
+        """Ask once, and wait until there is an answer or an error."""
         future = self._client.send(node_id, message, min_version=min_version)
         while not future.is_done:
             remaining = self._deadline - self._clock()
             if remaining <= 0:
                 raise self._late()
             self._client.poll(min(remaining, _LONGEST_WAIT_S))
-        return future.response
+        return future
 
     def _pause(self, attempts: int) -> bool:
         """Wait before asking again; False where time is over."""
@@ -266,19 +349,30 @@ def _topic_error(answer: MetadataResponseTopic) -> ApiException | None:
     return api_exception(row.code, message, topic=answer.name, api="Metadata")
 
 
-def _description(answer: MetadataResponseTopic) -> TopicDescription:
+def _description(answer: MetadataResponseTopic, *, is_new: bool) -> TopicDescription:
     bits = answer.topic_authorized_operations
     allowed = frozenset(name for bit, name in _OPERATIONS.items() if bits >> bit & 1)
     # Who is told of a topic may describe it: brokers that do not say so have not looked.
     known = "DESCRIBE" in allowed
-    return TopicDescription(answer.name or "", len(answer.partitions), allowed if known else None)
+    return TopicDescription(
+        name=answer.name or "",
+        partitions=len(answer.partitions),
+        replication=min((len(each.replica_nodes) for each in answer.partitions), default=0),
+        allowed=allowed if known else None,
+        is_new=is_new,
+    )
 
 
 def _creation_error(result: CreatableTopicResult) -> ApiException:
     row = error_code(result.error_code)
-    message = f"topic {result.name} does not exist and cannot be created: {row.name} ({row.code})"
-    if result.error_message:
-        message += f", {result.error_message}"
+    message = f"topic {result.name} does not exist and cannot be created: {_reason(result)}"
     if row.code == codes.TOPIC_AUTHORIZATION_FAILED:
         message += "; grant CREATE on the topic or the cluster to this client"
     return api_exception(row.code, message, topic=result.name, api="CreateTopics")
+
+
+def _reason(result: CreatableTopicResult) -> str:
+    row = error_code(result.error_code)
+    return f"{row.name} ({row.code})" + (
+        f", {result.error_message}" if result.error_message else ""
+    )

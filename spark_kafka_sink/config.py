@@ -23,6 +23,7 @@ from msgspec import Meta, field
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.masking import masked
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.warn_once import warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -223,14 +224,14 @@ def producer_config(
     known = {each.encode_name for each in option_fields()}
     for name in options:
         if name in NO_EFFECT:
-            logger.warning("%s%s has no effect: %s", prefix, name, NO_EFFECT[name])
+            warn_once(logger, f"{prefix}{name} has no effect: {NO_EFFECT[name]}")
         elif name in OFF_ONLY:
             _check_off(name, options[name], prefix)
         elif name not in known:
             message = _unknown(name, prefix)
             if not lenient or name in NOT_YET or name in REFUSED:
                 raise ConfigException(message)
-            logger.warning(message)
+            warn_once(logger, message)
     options = {name: value for name, value in options.items() if name in known}
     settings = {**(defaults or {}), **options}
     given = {name: _normal(name, value) for name, value in settings.items()}
@@ -482,10 +483,11 @@ def _settle_backoffs(
     )
     for name, base, most in pairs:
         if base > most:
-            logger.warning(
-                "%s%s.ms=%d is more than %s%s.max.ms=%d: it is always the latter",
-                prefix, name, base, prefix, name, most,
-            )  # fmt: skip
+            message = (
+                f"{prefix}{name}.ms={base} is more than {prefix}{name}.max.ms={most}: "
+                "it is always the latter"
+            )
+            warn_once(logger, message)
     return config
 
 

@@ -30,6 +30,7 @@ from spark_kafka_sink.wire.exchange import (
     RequestFailed,
 )
 from spark_kafka_sink.wire.messages import API_OF, Request, Response
+from spark_kafka_sink.wire.versions import NodeApiVersions
 
 _NEVER: Final = float("inf")
 
@@ -37,16 +38,17 @@ _NEVER: Final = float("inf")
 class RequestFuture:
     """A request on its way; done once it has a response or an error.
 
-    version: the one in which it was answered, None before.
+    version: the one in which it was answered, node_id: by whom; None before.
     """
 
-    __slots__ = ("_response", "error", "expires_at", "request", "version")
+    __slots__ = ("_response", "error", "expires_at", "node_id", "request", "version")
 
     def __init__(self, request: ClientRequest, expires_at: float) -> None:
         self.request = request
         self.expires_at = expires_at
         self.error: ApiException | None = None
         self.version: int | None = None
+        self.node_id: int | None = None
         self._response: Response | None = None
 
     @property
@@ -64,9 +66,11 @@ class RequestFuture:
             raise IllegalStateException(message)
         return self._response
 
-    def complete(self, response: Response, version: int | None = None) -> None:
+    def complete(
+        self, response: Response, version: int | None = None, node_id: int | None = None
+    ) -> None:
         """Note the answer."""
-        self._response, self.version = response, version
+        self._response, self.version, self.node_id = response, version, node_id
 
     def fail(self, code: int, reason: str, node_id: int | None) -> None:
         """Note that none will come; `code` as in `RequestFailed`."""
@@ -87,6 +91,7 @@ class ConsumerNetworkClient:
         self._request_timeout_s = request_timeout_s
         self._unsent: dict[int, deque[RequestFuture]] = {}
         self._ready: set[int] = set()
+        self._versions: dict[int, NodeApiVersions] = {}
         self._throttled_until: dict[int, float] = {}
 
     @classmethod
@@ -134,6 +139,10 @@ class ConsumerNetworkClient:
         """Give how many requests wait for a node."""
         return len(self._unsent.get(node_id, ()))
 
+    def versions(self, node_id: int) -> NodeApiVersions:
+        """Give what a node said when its connection last came up; one that has answered did."""
+        return self._versions[node_id]
+
     def poll(self, timeout_s: float) -> None:
         """Send what can be sent and wait at most `timeout_s` seconds for something to happen."""
         now = self._clock()
@@ -168,11 +177,12 @@ class ConsumerNetworkClient:
     def _handle(self, event: Event) -> None:
         if isinstance(event, Answered):
             if event.response is not None:
-                _future(event.request).complete(event.response, event.version)
+                _future(event.request).complete(event.response, event.version, event.node_id)
         elif isinstance(event, RequestFailed):
             _future(event.request).fail(event.code, event.reason, event.node_id)
         elif isinstance(event, NodeReady):
             self._ready.add(event.node_id)
+            self._versions[event.node_id] = event.versions
         elif isinstance(event, NodeDown):
             self._ready.discard(event.node_id)
             self._fail_unsent(event.node_id, f"connection lost: {event.reason}")

@@ -12,8 +12,8 @@ from typing import Final
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import UnsupportedVersionException, api_exception
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.records.compression import ZSTD
-from spark_kafka_sink.records.down_conversion import down_convert
+from spark_kafka_sink.records.compression import ZSTD, Codec
+from spark_kafka_sink.records.down_conversion import check_old_format, down_convert
 from spark_kafka_sink.wire.messages import PRODUCE
 from spark_kafka_sink.wire.primitives import Records
 from spark_kafka_sink.wire.versions import NodeApiVersions
@@ -21,6 +21,7 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 NEWEST_PRODUCE: Final = PRODUCE.max_version
 _FIRST_WITH_BATCHES: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
+_LEADER: Final = "the partition's leader"
 
 
 def produce_version(versions: NodeApiVersions) -> int:
@@ -31,6 +32,32 @@ def produce_version(versions: NodeApiVersions) -> int:
         return NEWEST_PRODUCE  # the connection refuses the request, and says why
 
 
+def check_records(
+    version: int,
+    codec: Codec,
+    *,
+    has_producer_id: bool,
+    has_headers: bool,
+    option_prefix: str,
+    broker: str,
+) -> None:
+    """Raise the ApiException that `records_for` has for batches such as these.
+
+    broker: whose latest Produce is `version`.
+    """
+    if version >= _FIRST_WITH_BATCHES:
+        _check_zstd(version, codec, option_prefix, broker)
+        return
+    check_old_format(
+        _magic(version),
+        codec,
+        has_producer_id=has_producer_id,
+        has_headers=has_headers,
+        option_prefix=option_prefix,
+        broker=broker,
+    )
+
+
 def records_for(version: int, batch: ProducerBatch, option_prefix: str = "") -> Records:
     """Give a batch as it goes over the wire to a broker whose latest Produce is `version`.
 
@@ -39,15 +66,23 @@ def records_for(version: int, batch: ProducerBatch, option_prefix: str = "") -> 
     """
     stamped = batch.stamp()
     if version >= _FIRST_WITH_BATCHES:
-        if version < _FIRST_WITH_ZSTD and batch.codec.id == ZSTD:
-            message = (
-                f"{option_prefix}compression.type=zstd needs Produce version {_FIRST_WITH_ZSTD}, "
-                "which brokers have from Kafka 2.1 on, and the partition's leader takes at most "
-                f"version {version}"
-            )
-            raise api_exception(codes.UNSUPPORTED_COMPRESSION_TYPE, message)
+        _check_zstd(version, batch.codec, option_prefix, _LEADER)
         return stamped
-    magic = 1 if version == 2 else 0
-    converted = down_convert(b"".join(stamped.buffers), magic, batch.codec, option_prefix)
+    whole = b"".join(stamped.buffers)
+    converted = down_convert(whole, _magic(version), batch.codec, option_prefix)
     batch.sent_bytes = sum(map(len, converted))
     return Records(converted, batch.sent_bytes)
+
+
+def _magic(version: int) -> int:
+    """Give the message format of a version of Produce before batches."""
+    return 1 if version == 2 else 0
+
+
+def _check_zstd(version: int, codec: Codec, option_prefix: str, broker: str) -> None:
+    if version < _FIRST_WITH_ZSTD and codec.id == ZSTD:
+        message = (
+            f"{option_prefix}compression.type=zstd needs Produce version {_FIRST_WITH_ZSTD}, "
+            f"which brokers have from Kafka 2.1 on, and {broker} takes at most version {version}"
+        )
+        raise api_exception(codes.UNSUPPORTED_COMPRESSION_TYPE, message)

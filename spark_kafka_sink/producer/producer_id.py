@@ -65,9 +65,16 @@ class ProducerIdRequests:
             )
             self._attempts += 1
             return None
-        message = f"no producer id could be had: {row.name} ({code})"
-        if reason:
-            message += f"; {reason}"
-        message += f"; {self._config.option_prefix}enable.idempotence=false does without one"
-        message += ", at the price of duplicates"
-        return api_exception(code, message, api="InitProducerId", node_id=node_id)
+        return no_producer_id(code, reason, self._config.option_prefix, node_id)
+
+
+def no_producer_id(
+    code: int, reason: str, option_prefix: str, node_id: int | None = None
+) -> ApiException:
+    """Make the error of a cluster, or of one node of it, that gives no producer id."""
+    message = f"no producer id could be had: {error_code(code).name} ({code})"
+    if reason:
+        message += f"; {reason}"
+    message += f"; {option_prefix}enable.idempotence=false does without one"
+    message += ", at the price of duplicates"
+    return api_exception(code, message, api="InitProducerId", node_id=node_id)

@@ -7,6 +7,8 @@ old formats cannot say is refused rather than left out, but for timestamps, whic
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pyarrow.compute as pc
 
@@ -17,7 +19,33 @@ from spark_kafka_sink.records.compression import Buffer, Codec
 from spark_kafka_sink.records.log_reader import read_log
 from spark_kafka_sink.records.message_set import LZ4, message_set
 
-_OLD = "the partition's leader is a broker before 0.11 and takes message format v{magic}, which has"
+_LEADER: Final = "the partition's leader"
+
+
+def check_old_format(
+    magic: int,
+    codec: Codec,
+    *,
+    has_producer_id: bool,
+    has_headers: bool,
+    option_prefix: str = "",
+    broker: str = _LEADER,
+) -> None:
+    """Refuse what message format `magic`, 0 or 1, cannot say.
+
+    Raises UnsupportedVersionException for a producer id, UnsupportedCompressionTypeException for
+    zstd, UnsupportedForMessageFormatException for headers; broker: who takes no other format.
+    """
+    old = f"{broker} is older than 0.11 and takes message format v{magic}, which has"
+    if has_producer_id:
+        message = f"{old} no producer ids; set {option_prefix}enable.idempotence to false"
+        raise api_exception(codes.UNSUPPORTED_VERSION, message)
+    if codec.id > LZ4:
+        message = f"{old} no {codec.name}"
+        raise api_exception(codes.UNSUPPORTED_COMPRESSION_TYPE, message)
+    if has_headers:
+        message = f"{old} no record headers; leave the headers column out"
+        raise api_exception(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, message)
 
 
 def down_convert(
@@ -26,21 +54,17 @@ def down_convert(
     """Give a batch (one, whole, not empty) as a message set of format `magic`, 0 or 1.
 
     codec: the batch's own; option_prefix: what the user writes before the name of an option. Raises
-    UnsupportedVersionException for a batch with a producer id, UnsupportedForMessageFormatException
-    for headers, UnsupportedCompressionTypeException for zstd.
+    as `check_old_format` does.
     """
-    old = _OLD.format(magic=magic)
     (read,) = read_log(batch)
-    if read.producer_id >= 0:
-        message = f"{old} no producer ids; set {option_prefix}enable.idempotence to false"
-        raise api_exception(codes.UNSUPPORTED_VERSION, message)
-    if codec.id > LZ4:
-        message = f"{old} no {codec.name}"
-        raise api_exception(codes.UNSUPPORTED_COMPRESSION_TYPE, message)
     records = read.records(limit_bytes=2**31 - 1)
-    if pc.any(pc.greater(pc.list_value_length(records.headers), 0)).as_py():
-        message = f"{old} no record headers; leave the headers column out"
-        raise api_exception(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, message)
+    check_old_format(
+        magic,
+        codec,
+        has_producer_id=read.producer_id >= 0,
+        has_headers=bool(pc.any(pc.greater(pc.list_value_length(records.headers), 0)).as_py()),
+        option_prefix=option_prefix,
+    )
     columns = RecordColumns.of(
         key=BinaryColumn.of(records.keys),
         value=BinaryColumn.of(records.values),

@@ -85,7 +85,8 @@ def _check_surroundings(
     check_partitioner(options)
     check_report_path(options)
     make_dead_letter_path(options)
-    options = check_cluster(options, may_remember=may_remember)
+    has_headers = "headers" in schema.names
+    options = check_cluster(options, has_headers=has_headers, may_remember=may_remember)
     check_dead_letter_topic(options, may_remember=may_remember)
     warn_of_unsent_columns(schema)
     return options

@@ -27,7 +27,7 @@ from spark_kafka_sink.spark.on_error import (
     BadRowPolicy,
     bad_row_policy,
 )
-from spark_kafka_sink.spark.warn_once import warn_once
+from spark_kafka_sink.warn_once import warn_once
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ Kafka then.
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
@@ -21,17 +20,17 @@ from spark_kafka_sink.errors import (
     ConfigException,
     TimeoutException,
     UnknownTopicOrPartitionException,
+    UnsupportedForMessageFormatException,
     api_exception,
 )
 from spark_kafka_sink.masking import masked
+from spark_kafka_sink.spark.existing_topic import warn_of_differences
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.options import SinkOptions
-from spark_kafka_sink.spark.topic_limit import max_message_bytes
-
-logger = logging.getLogger(__name__)
+from spark_kafka_sink.spark.topic_limit import limit_of, settings_with_limit
 
 # All that what was found depends on; another user or address may find something else.
-_Asked: TypeAlias = tuple[ProducerConfig, str | None, NewTopic | None]
+_Asked: TypeAlias = tuple[ProducerConfig, str | None, NewTopic | None, bool]
 
 
 class _Found(NamedTuple):
@@ -85,21 +84,25 @@ def make_dead_letter_path(options: SinkOptions) -> None:
         raise ConfigException(message) from None
 
 
-def check_cluster(options: SinkOptions, *, may_remember: bool = False) -> SinkOptions:
+def check_cluster(
+    options: SinkOptions, *, has_headers: bool, may_remember: bool = False
+) -> SinkOptions:
     """Give the options with what was found of their topic, which is created where that is asked.
 
-    may_remember: be content with what this process has found, metadata.max.age.ms ago at most.
-    Raises what stands against writing to the topic, within kafka.max.block.ms. Topics of a topic
-    column are not known before the rows are: only that a broker answers is checked then.
+    has_headers: whether the data has a column of headers. may_remember: be content with what this
+    process has found, metadata.max.age.ms ago at most. Raises what stands against writing to the
+    topic, within kafka.max.block.ms. Topics of a topic column are not known before the rows are:
+    only that a broker answers, is not too old, and would create such as are asked for, is checked
+    then.
     """
     if not may_remember:
-        return replace(options, max_message_bytes=_look(options))
-    asked = (options.producer, options.topic, options.new_topic)
+        return replace(options, max_message_bytes=_look(options, has_headers=has_headers))
+    asked = (options.producer, options.topic, options.new_topic, has_headers)
     found = _found.get(asked)
     max_age_s = options.producer.metadata_max_age_ms / 1000
     if found is None or time.monotonic() >= found.at + max_age_s:
-        found = _Found(time.monotonic(), _look(options))
-        _found[asked] = found
+        limit = _look(options, has_headers=has_headers, again=found is not None)
+        found = _found[asked] = _Found(time.monotonic(), limit)
     return replace(options, max_message_bytes=found.max_message_bytes)
 
 
@@ -110,15 +113,29 @@ def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False)
     letters = replace(
         options, topic=options.bad_rows.topic, new_topic=options.new_dead_letter_topic
     )
-    check_cluster(letters, may_remember=may_remember)
+    try:
+        check_cluster(letters, has_headers=True, may_remember=may_remember)
+    except UnsupportedForMessageFormatException as error:
+        message = (
+            f"option deadLetterTopic is {letters.topic}: what is wrong with a row stands in "
+            "headers, which Kafka has from 0.11 on, and a broker is older; set deadLetterPath "
+            "instead"
+        )
+        raise UnsupportedForMessageFormatException(message, topic=letters.topic) from error
 
 
-def _look(options: SinkOptions) -> int | None:
-    """Ask the cluster; give the topic's max.message.bytes, None where it is not known."""
+def _look(options: SinkOptions, *, has_headers: bool, again: bool = False) -> int | None:
+    """Ask the cluster; give the topic's max.message.bytes, None where it is not known.
+
+    again: with the same options as before; settings that were right then stay so, while a broker
+    that is being restarted may have others say otherwise.
+    """
     name = options.topic
-    with KafkaAdmin(options.producer) as admin:
+    with KafkaAdmin(options.producer, has_headers=has_headers) as admin:
         if name is None:
             admin.topics([])
+            if options.new_topic is not None and not again:
+                admin.check_creation(options.new_topic)
             return None
         try:
             topic = admin.topics([name], options.new_topic)[name]
@@ -128,8 +145,10 @@ def _look(options: SinkOptions) -> int | None:
                 raise TimeoutException(message, topic=name) from None
             raise
         _check_may_write(topic)
-        _compare(topic, options.new_topic)
-        return max_message_bytes(admin, name)
+        new = options.new_topic or NewTopic()
+        settings = settings_with_limit(admin, name, (name for name, _ in new.configs))
+        warn_of_differences(topic, new, settings)
+        return limit_of(settings)
 
 
 def _check_may_write(topic: TopicDescription) -> None:
@@ -140,12 +159,3 @@ def _check_may_write(topic: TopicDescription) -> None:
         f"{', '.join(sorted(topic.allowed or ()))}; grant WRITE on the topic to its principal"
     )
     raise api_exception(TOPIC_AUTHORIZATION_FAILED, message, topic=topic.name, api="Metadata")
-
-
-def _compare(topic: TopicDescription, new: NewTopic | None) -> None:
-    """Say where a topic is not what it would have been created as."""
-    if new is not None and new.partitions not in (None, topic.partitions):
-        logger.warning(
-            "topic %s exists with %d partitions and stays as it is: option topic.partitions=%d "
-            "is for topics that do not exist", topic.name, topic.partitions, new.partitions,
-        )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from spark_kafka_sink.admin import KafkaAdmin
@@ -23,13 +23,20 @@ _NAME: Final = "max.message.bytes"
 GOOD_FOR_S: Final = 1.0
 
 
-def max_message_bytes(admin: KafkaAdmin, topic: str) -> int | None:
-    """Give the limit if the brokers tell it; if not, they refuse by themselves what is over it."""
+def settings_with_limit(
+    admin: KafkaAdmin, topic: str, names: Iterable[str] = ()
+) -> dict[str, str | None]:
+    """Give the limit and other settings by name; nothing at all if the brokers do not tell."""
     try:
-        value = admin.topic_configs(topic, [_NAME]).get(_NAME)
+        return admin.topic_configs(topic, list(dict.fromkeys((_NAME, *names))))
     except ApiException as error:
-        logger.info("%s of topic %s is not known: %s", _NAME, topic, error)
-        return None
+        logger.info("the settings of topic %s are not known: %s", topic, error)
+        return {}
+
+
+def limit_of(settings: Mapping[str, str | None]) -> int | None:
+    """Give the limit if it was told; if not, brokers refuse by themselves what is over it."""
+    value = settings.get(_NAME)
     return int(value) if value is not None and value.isdecimal() else None
 
 
@@ -55,6 +62,6 @@ class TopicLimit:
         """Ask the cluster, for a row that seems to be over it, a second apart; gives `by_topic`."""
         if self._topic is not None and self.bytes is not None and self._clock() >= self._good_until:
             with KafkaAdmin(self._producer) as admin:
-                self.bytes = max_message_bytes(admin, self._topic)
+                self.bytes = limit_of(settings_with_limit(admin, self._topic))
             self._good_until = self._clock() + GOOD_FOR_S
         return self.by_topic

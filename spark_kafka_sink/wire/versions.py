@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_kafka_sink.errors import UnsupportedVersionException
+from spark_kafka_sink.error_codes import UNSUPPORTED_VERSION
+from spark_kafka_sink.errors import api_exception
 from spark_kafka_sink.wire.messages import Api, ApiVersionsResponse
 
 
@@ -53,5 +54,5 @@ class NodeApiVersions:
                 f"the broker has no usable version of {api.name}: it accepts {has}, "
                 f"this client speaks {lowest} to {highest}"
             )
-            raise UnsupportedVersionException(message, api=api.name)
+            raise api_exception(UNSUPPORTED_VERSION, message, api=api.name)
         return version

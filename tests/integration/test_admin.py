@@ -69,7 +69,9 @@ def test_a_topic_is_described_with_what_may_be_done_with_it(cluster: KafkaCluste
     name = new_name()
     create_topic(cluster.bootstrap, name, 3, {"max.message.bytes": "5000"})
     with KafkaAdmin(config(cluster.bootstrap)) as admin:
-        assert admin.topics([name]) == {name: TopicDescription(name, 3, frozenset(EVERYTHING))}
+        _, replicas = seen_by_confluent(cluster.bootstrap, name)
+        described = TopicDescription(name, 3, replicas, frozenset(EVERYTHING))
+        assert admin.topics([name]) == {name: described}
         wanted = ["max.message.bytes", "message.timestamp.type"]
         assert admin.topic_configs(name, wanted) == {
             "max.message.bytes": "5000",
@@ -102,6 +104,7 @@ def test_a_topic_that_exists_stays_as_it_is(kafka: KafkaCluster, new_topic: Topi
     with KafkaAdmin(config(kafka.bootstrap)) as admin:
         found = admin.topics([there, missing], new)
     assert (found[there].partitions, found[missing].partitions) == (2, 5)
+    assert (found[there].is_new, found[missing].is_new) == (False, True)
     assert setting_by_confluent(kafka.bootstrap, there, "max.message.bytes") == "1048588"
 
 
@@ -148,6 +151,34 @@ def test_what_the_brokers_have_against_a_new_topic_is_one_sentence(
         ),
     ):
         admin.topics([name], new)
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        (NewTopic(replication=9), r"topic\.replication=9: INVALID_REPLICATION_FACTOR \(38\), .*9"),
+        (
+            NewTopic(partitions=2, configs=(("max.massage.bytes", "1"),)),
+            r"topic\.partitions=2, topic\.config\.max\.massage\.bytes=1: "
+            r"INVALID_CONFIG \(40\), .*max\.massage",
+        ),
+        (
+            NewTopic(configs=(("max.message.bytes", "x"),)),
+            r"topic\.config\.max\.message\.bytes=x: INVALID_CONFIG \(40\), .*number",
+        ),
+    ],
+)
+def test_settings_of_topics_that_have_no_name_yet_are_looked_at_and_nothing_is_made(
+    cluster: KafkaCluster, new: NewTopic, said: str
+) -> None:
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    before = set(client.list_topics(timeout=30).topics)
+    with KafkaAdmin(config(cluster.bootstrap)) as admin:
+        admin.topics([])
+        admin.check_creation(NewTopic(partitions=3, configs=(("retention.ms", "5000"),)))
+        with pytest.raises(ApiException, match=rf"^no topic can be created with {said}"):
+            admin.check_creation(new)
+    assert set(client.list_topics(timeout=30).topics) == before
 
 
 def test_a_name_that_no_topic_can_have_is_refused_at_once(cluster: KafkaCluster) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pytest
 from conftest import NewTopic
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructType
 from support.kafka_0_10 import VERSION, OldBroker, fetch
 from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent, read_with_kafka_python
@@ -25,6 +26,7 @@ from spark_kafka_sink.errors import (
     UnsupportedForMessageFormatException,
     UnsupportedVersionException,
 )
+from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.wire.messages import ApiVersionsResponse
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
@@ -149,6 +151,30 @@ def test_kafka_0_10_knows_no_producer_ids_and_the_error_says_what_to_set(
     error = _fails(kafka_0_10.bootstrap, "no-ids", plain, {})
     assert isinstance(error, UnsupportedVersionException)
     assert "; enable.idempotence=false" in str(error)
+
+
+def test_the_driver_says_of_kafka_0_10_what_tasks_would_have_met(kafka_0_10: OldBroker) -> None:
+    kafka_0_10.create_topic("planned", 1)
+    plain = StructType().add("value", StringType())
+    header = StructType().add("key", StringType()).add("value", BinaryType())
+    with_headers = StructType([*plain.fields]).add("headers", ArrayType(header))
+    options = {"kafka.bootstrap.servers": kafka_0_10.bootstrap, "topic": "planned"}
+    with pytest.raises(UnsupportedVersionException, match=r"; kafka\.enable\.idempotence=false"):
+        KafkaDataSource(options).writer(plain, overwrite=False)
+    options["kafka.enable.idempotence"] = "false"
+    with pytest.raises(UnsupportedForMessageFormatException, match="leave the headers column out"):
+        KafkaDataSource(options).writer(with_headers, overwrite=False)
+    zstd = options | {"kafka.compression.type": "zstd"}
+    with pytest.raises(UnsupportedCompressionTypeException, match="has no zstd; choose another k"):
+        KafkaDataSource(zstd).writer(plain, overwrite=False)
+    letters = options | {"onError": "deadLetter", "deadLetterTopic": "planned-letters"}
+    kafka_0_10.create_topic("planned-letters", 1)
+    with pytest.raises(UnsupportedForMessageFormatException, match="set deadLetterPath instead"):
+        KafkaDataSource(letters).writer(plain, overwrite=False)
+    writer = KafkaDataSource(options).writer(plain, overwrite=False)
+    assert writer.write(iter([pa.record_batch({"value": ["x"]})])).report.rows == 1
+    found = read_with_confluent(kafka_0_10.bootstrap, "planned")
+    assert [record.value for record in found] == [b"x"]
 
 
 @pytest.mark.parametrize("old_version", ["0.10"], indirect=True)

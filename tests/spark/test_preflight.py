@@ -37,7 +37,7 @@ from spark_kafka_sink.spark.topic_limit import TopicLimit
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-DESCRIBE_CONFIGS = 32
+CREATE_TOPICS, DESCRIBE_CONFIGS = 19, 32
 ON_THE_DRIVER = "Failed to initialize Python data source writer"
 
 
@@ -99,6 +99,105 @@ def test_a_topic_that_cannot_be_created_is_refused_on_the_driver(
     text = str(refused.value)
     assert f"topic {topic} does not exist and cannot be created: INVALID_REPLICATION_F" in text
     assert ON_THE_DRIVER in text
+
+
+def test_wrong_settings_of_topics_that_rows_name_are_refused_on_the_driver(
+    spark: SparkSession, kafka: KafkaCluster
+) -> None:
+    client = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    before = set(client.list_topics(timeout=30).topics)
+    frame = spark.sql(f"SELECT 'x' AS value, '{new_name()}' AS topic")
+    for more, said in (
+        (
+            {"topic_config_max_massage_bytes": "1"},
+            "created with topic.config.max.massage.bytes=1: INVALID_CONFIG (40), Unknown topic c",
+        ),
+        (
+            {"topic_replication": "9"},
+            "created with topic.replication=9: INVALID_REPLICATION_FACTOR (38), ",
+        ),
+    ):
+        with pytest.raises(PySparkException) as refused:
+            save(frame, kafka.bootstrap, createTopics="true", **more)
+        text = str(refused.value)
+        assert said in text
+        assert ON_THE_DRIVER in text
+    assert set(client.list_topics(timeout=30).topics) == before
+
+
+def test_settings_that_were_right_once_are_not_looked_at_again_by_a_stream(
+    proxied_kafka: tuple[KafkaCluster, FaultProxy],
+) -> None:
+    _, proxy = proxied_kafka
+    schema = StructType().add("value", StringType()).add("topic", StringType())
+    options = {
+        "kafka.bootstrap.servers": f"127.0.0.1:{proxy.port}",
+        "kafka.metadata.max.age.ms": "0",
+        "createTopics": "true",
+    }
+    before = proxy.requests[CREATE_TOPICS], proxy.requests[METADATA]
+    for _ in range(3):
+        KafkaDataSource(options).streamWriter(schema, overwrite=False)
+    assert proxy.requests[CREATE_TOPICS] == before[0] + 1
+    assert proxy.requests[METADATA] == before[1] + 3
+
+
+def test_a_topic_that_is_not_as_it_would_have_been_created_is_warned_of_once(
+    kafka: KafkaCluster, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = new_topic(2, {"retention.ms": "5000", "cleanup.policy": "compact,delete"})
+    schema = StructType().add("value", StringType())
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap,
+        "topic": topic,
+        "createTopics": "true",
+        "topic.partitions": "2",
+        "topic.config.retention.ms": " 5000",
+        "topic.config.cleanup.policy": "delete, compact",
+    }
+    for _ in range(3):
+        KafkaDataSource(options).streamWriter(schema, overwrite=False)
+    assert not caplog.records
+    options |= {
+        "topic.partitions": "5",
+        "topic.replication": "2",
+        "topic.config.retention.ms": "6000",
+        "topic.config.max.massage.bytes": "1",
+    }
+    for max_age_ms in ("0", "0", "1"):
+        given = options | {"kafka.metadata.max.age.ms": max_age_ms}
+        KafkaDataSource(given).streamWriter(schema, overwrite=False)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        f"topic {topic} exists and stays as it is; options for topics that do not exist say "
+        "otherwise: topic.partitions=5 (it has 2), topic.replication=2 (it has 3), "
+        "topic.config.max.massage.bytes=1 (Kafka has no such setting), "
+        "topic.config.retention.ms=6000 (it has 5000)"
+    )
+
+
+def test_a_topic_that_is_created_is_not_warned_of(
+    guarded_kafka: KafkaCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even where its settings may not be read; of one that exists, that is said."""
+    topic = new_name()
+    allow_only(guarded_kafka.bootstrap, topic, "CREATE", "WRITE", "DESCRIBE")
+    options = {
+        "kafka.bootstrap.servers": guarded_kafka.bootstrap,
+        "topic": topic,
+        "createTopics": "true",
+        "topic.partitions": "2",
+        "topic.config.retention.ms": "5000",
+    }
+    schema = StructType().add("value", StringType())
+    KafkaDataSource(options).writer(schema, overwrite=False)
+    assert not caplog.records
+    KafkaDataSource(options).writer(schema, overwrite=False)
+    (record,) = caplog.records
+    assert record.getMessage().endswith(
+        "otherwise: topic.config.retention.ms=5000 (what it has is not known)"
+    )
 
 
 def test_a_topic_that_may_not_be_written_is_refused_on_the_driver(

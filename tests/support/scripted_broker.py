@@ -30,6 +30,9 @@ class ScriptedBroker(Server):
 
     While one of these is None, what would be answered so is not answered.
 
+    speaks: by API key, the last version in place of the newest; None for an API that it does not
+    have.
+
     noise: what is said in answer to a connection's first request, in place of any sense; the
     connection is then closed. asked: the API keys of all requests so far.
     """
@@ -38,6 +41,7 @@ class ScriptedBroker(Server):
         self.metadata: MetadataResponse | None = None
         self.produced: ProduceResponse | None = None
         self.asked: list[int] = []
+        self.speaks: dict[int, int | None] = {}
         self._noise = noise
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
@@ -94,8 +98,9 @@ class ScriptedBroker(Server):
             response = ApiVersionsResponse(
                 error_code=0,
                 api_keys=[
-                    ApiVersion(api_key=api.key, min_version=0, max_version=api.max_version)
+                    ApiVersion(api_key=api.key, min_version=0, max_version=last)
                     for api in APIS.values()
+                    if (last := self.speaks.get(api.key, api.max_version)) is not None
                 ],
             )
         elif response is None:

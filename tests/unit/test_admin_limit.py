@@ -17,7 +17,8 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
-from spark_kafka_sink.errors import TimeoutException
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import ApiException, TimeoutException
 from spark_kafka_sink.wire.admin_messages import (
     CreatableTopicResult,
     CreateTopicsRequest,
@@ -38,15 +39,21 @@ MAX_BLOCK_S = 1.0
 class Network:
     """Stands for ConsumerNetworkClient: every request is answered after a while, or never."""
 
-    def __init__(self, clock: Clock, answer_s: float | None) -> None:
+    def __init__(
+        self, clock: Clock, answer_s: float | None, creation_error: int = codes.REQUEST_TIMED_OUT
+    ) -> None:
         self._clock = clock
         self._answer_s = answer_s
+        self._creation_error = creation_error
+        self.asked: list[Request] = []
 
     def send(self, node_id: int | None, message: Request, *, min_version: int = 0) -> RequestFuture:
         """Take a request; it is answered when its time comes."""
         request = ClientRequest(node_id=node_id, message=message, min_version=min_version)
         future = RequestFuture(request, float("inf"))
-        self._clock.after(self._answer_s, lambda: future.complete(_answer(message)))
+        self.asked.append(message)
+        answer = _answer(message, self._creation_error)
+        self._clock.after(self._answer_s, lambda: future.complete(answer))
         return future
 
     def poll(self, timeout_s: float) -> None:
@@ -66,10 +73,10 @@ class Network:
         """Do nothing."""
 
 
-def _answer(message: Request) -> Response:
+def _answer(message: Request, creation_error: int = codes.REQUEST_TIMED_OUT) -> Response:
     """Know no topic, and make none."""
     if isinstance(message, CreateTopicsRequest):
-        error = CreatableTopicResult(name=TOPIC, error_code=codes.REQUEST_TIMED_OUT)
+        error = CreatableTopicResult(name=TOPIC, error_code=creation_error)
         return CreateTopicsResponse(topics=[error])
     unknown = MetadataResponseTopic(
         error_code=codes.UNKNOWN_TOPIC_OR_PARTITION, name=TOPIC, partitions=[]
@@ -104,4 +111,59 @@ def test_a_topic_that_does_not_come_takes_max_block_ms(
     config = producer_config({"bootstrap.servers": NOBODY, "max.block.ms": MAX_BLOCK_S * 1000})
     with KafkaAdmin(config) as asked, pytest.raises(TimeoutException, match=r"max\.block\.ms=1000"):
         asked.topics([TOPIC], new)
+    assert clock.now - began == pytest.approx(MAX_BLOCK_S)
+
+
+def admin_of(network: Network, monkeypatch: pytest.MonkeyPatch) -> KafkaAdmin:
+    """Make one that talks to a network of the test."""
+    monkeypatch.setattr(ConsumerNetworkClient, "of", lambda *_: network)
+    config = producer_config({"bootstrap.servers": NOBODY, "max.block.ms": MAX_BLOCK_S * 1000})
+    return KafkaAdmin(config)
+
+
+@pytest.mark.parametrize(
+    "code", [codes.INVALID_PARTITIONS, codes.INVALID_REPLICATION_FACTOR, codes.INVALID_CONFIG]
+)
+def test_what_is_said_against_settings_is_raised(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    network = Network(clock, 0.0, code)
+    with admin_of(network, monkeypatch) as asked, pytest.raises(ApiException) as refused:
+        asked.check_creation(NewTopic(partitions=7, replication=2, configs=(("a.b", "c"),)))
+    assert refused.value.code == code
+    assert str(refused.value).startswith(
+        "no topic can be created with topic.partitions=7, topic.replication=2, "
+        f"topic.config.a.b=c: {error_code(code).name} ({code})"
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        codes.NONE,
+        codes.TOPIC_AUTHORIZATION_FAILED,
+        codes.CLUSTER_AUTHORIZATION_FAILED,
+        codes.INVALID_TOPIC_EXCEPTION,
+        44,  # POLICY_VIOLATION
+        codes.REQUEST_TIMED_OUT,
+        41,  # NOT_CONTROLLER
+    ],
+)
+def test_what_is_said_against_a_name_that_was_made_up_is_not(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    network = Network(clock, 0.0, code)
+    with admin_of(network, monkeypatch) as asked:
+        asked.check_creation(NewTopic())
+    (request,) = network.asked
+    assert isinstance(request, CreateTopicsRequest)
+    assert request.validate_only
+
+
+def test_a_controller_that_does_not_answer_holds_nobody_up_but_for_max_block_ms(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = clock.now
+    with admin_of(Network(clock, None), monkeypatch) as asked:
+        asked.check_creation(NewTopic(partitions=1, replication=1))
     assert clock.now - began == pytest.approx(MAX_BLOCK_S)

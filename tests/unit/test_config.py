@@ -21,6 +21,7 @@ from spark_kafka_sink.config import (
     producer_config,
 )
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.warn_once import warn_once
 
 ADDRESS = {"bootstrap.servers": "h:1"}
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
@@ -156,6 +157,12 @@ def value_of(config: ProducerConfig, name: str) -> object:
     by_name = {f.encode_name: f.name for f in option_fields()}
     value: object = getattr(config, by_name[name])
     return value
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said() -> None:
+    """A process that has not warned yet."""
+    warn_once.cache_clear()
 
 
 @pytest.fixture(scope="module")

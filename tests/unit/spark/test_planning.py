@@ -21,11 +21,17 @@ from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.preflight import check_report_path, make_dead_letter_path
 from spark_kafka_sink.spark.report import BadRowsReport, TaskReport
 from spark_kafka_sink.spark.schema import check_schema, warn_of_unsent_columns
-from spark_kafka_sink.spark.warn_once import warn_once
 from spark_kafka_sink.spark.writer import KafkaStreamArrowWriter
+from spark_kafka_sink.warn_once import warn_once
 
 SCHEMA = StructType().add("value", StringType())
 NAMES = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said() -> None:
+    """A process that has not warned yet."""
+    warn_once.cache_clear()
 
 
 @pytest.fixture
@@ -203,16 +209,35 @@ def test_a_stream_whose_tasks_were_given_no_rows_is_not_committed() -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{"subscribe": "t"}, {"unknownoptions": "warn", "nobodys": "x"}], ids=str
+    ("more", "said"),
+    [
+        ({"subscribe": "t"}, "on a sink: subscribe"),
+        ({"unknownoptions": "warn", "nobodys": "x"}, "option nobodys is not an option of the pyk"),
+        ({"unknownoptions": "warn", "kafka.my.own": "x"}, "kafka.my.own is not an option of the K"),
+        ({"kafka.metric.reporters": "com.acme.X"}, "kafka.metric.reporters has no effect: "),
+        ({"kafka.metrics.recording.level": "DEBUG"}, "kafka.metrics.recording.level has no effec"),
+        ({"kafka.retry.backoff.ms": "2000"}, "kafka.retry.backoff.ms=2000 is more than kafka."),
+    ],
+    ids=str,
 )
 def test_what_is_ignored_is_said_once_however_often_a_stream_is_planned(
-    more: dict[str, str], caplog: pytest.LogCaptureFixture
+    more: dict[str, str], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    warn_once.cache_clear()
     for _ in range(3):
         sink_options(NAMES | more)
     (record,) = caplog.records
-    assert ("subscribe" in more) == record.getMessage().endswith("on a sink: subscribe")
+    assert said in record.getMessage()
+
+
+def test_what_another_value_gives_cause_to_say_is_said_as_well(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for pause in ("2000", "3000", "2000"):
+        sink_options(NAMES | {"kafka.retry.backoff.ms": pause})
+    assert [record.getMessage()[:27] for record in caplog.records] == [
+        "kafka.retry.backoff.ms=2000",
+        "kafka.retry.backoff.ms=3000",
+    ]
 
 
 def test_the_sink_s_batches_are_large_and_linger() -> None:

@@ -1,6 +1,7 @@
 """``warn_once``: a warning that a process gives once.
 
-A stream is planned anew for every micro-batch, and would say the same for weeks.
+A stream is planned anew for every micro-batch, and would say the same for weeks; so would whoever
+makes one producer after the other.
 """
 
 from __future__ import annotations
