@@ -15,7 +15,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from spark_kafka_sink.spark.warn_once import warn_once
+from spark_kafka_sink.warn_once import warn_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
