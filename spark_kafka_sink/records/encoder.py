@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
-from spark_kafka_sink.records.gather import PiecePool
+from spark_kafka_sink.records.gather import Pieces
 from spark_kafka_sink.records.varint import Int64s, varint_size, varint_widths, zigzag
 from spark_kafka_sink.records.varint_fields import VarintFields
 
@@ -41,52 +41,52 @@ def encode(
     order: row numbers, int64; offset_deltas, timestamp_deltas: of each record *in that order*,
     int64 of the same length. Raises nothing: sizes were checked when the batches were laid out.
     """
-    headers = columns.headers
-    prefix = VarintFields(len(order))
-    if headers is None:
-        prefix.constant(0)
+    key, headers = columns.key, columns.headers
     value_lengths = columns.value_lengths[order]
+    records, step = len(order), 2 + 2 * (key is not None) + (headers is not None)
+    pieces = Pieces(records * step + (headers is None))
+    places = (slice(number, records * step, step) for number in range(step))
+
+    fields = _head(columns, order, offset_deltas, timestamp_deltas)
+    if key is None or columns.key_lengths is None:
+        fields.constant(1)
+    else:
+        key_lengths = columns.key_lengths[order]
+        fields.varint(zigzag(key_lengths))
+        pieces.put_fields(next(places), fields.rows())
+        pieces.put_in_order(next(places), key, order, key_lengths)
+        fields = VarintFields(records)
+    fields.varint(zigzag(value_lengths))
+    pieces.put_fields(next(places), fields.rows())
+    pieces.put_in_order(next(places), columns.value, order, value_lengths)
+    if headers is None:
+        pieces.put(slice(records * step, None), _ZERO_BYTE)
+    else:
+        pieces.put_in_order(next(places), headers, order, headers.lengths[order])
+
+    buffer, offsets = pieces.gather()
+    boundaries = offsets[: records * step + 1 : step]
+    return EncodedRecords(buffer, boundaries + 1 if headers is None else boundaries)
+
+
+def _head(
+    columns: RecordColumns, order: Int64s, offset_deltas: Int64s, timestamp_deltas: Int64s
+) -> VarintFields:
+    """Give what stands before the key's length; before it, the record before may end."""
+    fields = VarintFields(len(order))
+    if columns.headers is None:
+        fields.constant(0)
     timestamps, offsets = zigzag(timestamp_deltas), zigzag(offset_deltas)
     widths = (varint_widths(timestamps), varint_widths(offsets))
-    prefix.varint(zigzag(columns.body_bytes[order] + widths[0] + widths[1]))
-    prefix.constant(0)
-    prefix.varint(timestamps, widths[0])
-    prefix.varint(offsets, widths[1])
-
-    pool, pieces = PiecePool(), []
-    if columns.key is not None and columns.key_lengths is not None:
-        prefix.varint(zigzag(columns.key_lengths[order]))
-        middle = VarintFields(len(order))
-        middle.varint(zigzag(value_lengths))
-        pieces.append(pool.all_of(prefix.column()))
-        pieces.append(pool.elements_of(columns.key, order))
-        pieces.append(pool.all_of(middle.column()))
-    else:
-        prefix.constant(1)
-        prefix.varint(zigzag(value_lengths))
-        pieces.append(pool.all_of(prefix.column()))
-    pieces.append(pool.elements_of(columns.value, order))
-    if headers is not None:
-        pieces.append(pool.elements_of(headers, order))
-        return _records(pool, pieces, tail=None)
-    return _records(pool, pieces, tail=pool.add(_ZERO_BYTE))
+    fields.varint(zigzag(columns.body_bytes[order] + widths[0] + widths[1]))
+    fields.constant(0)
+    fields.varint(timestamps, widths[0])
+    fields.varint(offsets, widths[1])
+    return fields
 
 
+# The header count of the last record.
 _ZERO_BYTE: Final = BinaryColumn(np.zeros(1, np.uint8), np.array([0, 1]), None)
-
-
-def _records(pool: PiecePool, pieces: list[Int64s], tail: int | None) -> EncodedRecords:
-    """Gather the pieces record by record; `tail` is the zero byte that ends the last record."""
-    records = len(pieces[0])
-    elements = np.empty(records * len(pieces) + (tail is not None), np.int64)
-    interleaved = elements[: records * len(pieces)].reshape(records, len(pieces))
-    for column, piece in enumerate(pieces):
-        interleaved[:, column] = piece
-    if tail is not None:
-        elements[-1] = tail
-    buffer, offsets = pool.gather(elements)
-    boundaries = offsets[: records * len(pieces) + 1 : len(pieces)]
-    return EncodedRecords(buffer, boundaries if tail is None else boundaries + 1)
 
 
 def record_size_bounds(

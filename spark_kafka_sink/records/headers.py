@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from spark_kafka_sink.records.columns import BinaryColumn
-from spark_kafka_sink.records.gather import PiecePool
+from spark_kafka_sink.records.gather import Pieces
 from spark_kafka_sink.records.varint import Int64s, zigzag
-from spark_kafka_sink.records.varint_fields import VarintFields
+from spark_kafka_sink.records.varint_fields import FieldBytes, VarintFields
 
 
 def encode_headers(counts: Int64s, keys: BinaryColumn, values: BinaryColumn) -> BinaryColumn:
@@ -25,25 +25,22 @@ def encode_headers(counts: Int64s, keys: BinaryColumn, values: BinaryColumn) -> 
     ``counts.sum()`` each; no key may be null.
     """
     rows, entries = len(counts), len(keys)
-    pool = PiecePool()
-    elements = np.empty(rows + 4 * entries, np.int64)
-    entry_numbers = np.arange(entries)
+    pieces = Pieces(rows + 4 * entries)
     # Row r's count stands behind r counts and the 4 pieces of every entry of the rows before.
     row_of_entry = np.repeat(np.arange(rows), counts)
     row_starts = np.arange(rows) + 4 * (np.cumsum(counts) - counts)
-    entry_starts = row_of_entry + 1 + 4 * entry_numbers
-    elements[row_starts] = _varints(pool, counts)
-    elements[entry_starts] = _varints(pool, keys.wire_lengths)
-    elements[entry_starts + 1] = pool.elements_of(keys, entry_numbers)
-    elements[entry_starts + 2] = _varints(pool, values.wire_lengths)
-    elements[entry_starts + 3] = pool.elements_of(values, entry_numbers)
-    data, offsets = pool.gather(elements)
-    boundaries = offsets[np.append(row_starts, len(elements))]
+    entry_starts = row_of_entry + 1 + 4 * np.arange(entries)
+    pieces.put_fields(row_starts, _varints(counts))
+    pieces.put_fields(entry_starts, _varints(keys.wire_lengths))
+    pieces.put(entry_starts + 1, keys)
+    pieces.put_fields(entry_starts + 2, _varints(values.wire_lengths))
+    pieces.put(entry_starts + 3, values)
+    data, offsets = pieces.gather()
+    boundaries = offsets[np.append(row_starts, rows + 4 * entries)]
     return BinaryColumn(np.frombuffer(data, np.uint8), boundaries, None)
 
 
-def _varints(pool: PiecePool, values: Int64s) -> Int64s:
-    """Add the varints of `values` to the pool and give their elements."""
+def _varints(values: Int64s) -> FieldBytes:
     fields = VarintFields(len(values))
     fields.varint(zigzag(values))
-    return pool.all_of(fields.column())
+    return fields.rows()

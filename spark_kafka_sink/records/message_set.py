@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.compression import Buffer, Codec
-from spark_kafka_sink.records.gather import PiecePool
+from spark_kafka_sink.records.gather import Pieces
 from spark_kafka_sink.records.old_lz4 import with_old_checksum
 from spark_kafka_sink.records.varint import Int64s
 
@@ -80,22 +80,21 @@ def _messages(magic: int, attributes: int, offsets: Int64s, columns: RecordColum
     heads["size"] += np.maximum(columns.value_lengths, 0).astype(np.int32)
     heads["size"] += np.maximum(heads["key_length"], 0)
 
-    pool, every = PiecePool(), np.arange(rows)
-    pieces = [_fixed(pool, heads)]
-    if columns.key is not None:
-        pieces.append(pool.elements_of(columns.key, every))
-    pieces += [_fixed(pool, value_lengths), pool.elements_of(columns.value, every)]
-    gathered, ends = pool.gather(np.stack(pieces, axis=1).reshape(-1))
+    parts = [_fixed(heads), columns.key, _fixed(value_lengths), columns.value]
+    present = [part for part in parts if part is not None]
+    pieces, step = Pieces(rows * len(present)), len(present)
+    for number, part in enumerate(present):
+        pieces.put(slice(number, None, step), part)
+    gathered, ends = pieces.gather()
     out = bytearray(gathered)
-    _put_checksums(out, ends[:: len(pieces)])
+    _put_checksums(out, ends[::step])
     return out
 
 
-def _fixed(pool: PiecePool, rows: npt.NDArray[np.generic]) -> Int64s:
-    """Add rows of a fixed width to the pool and give their elements."""
+def _fixed(rows: npt.NDArray[np.generic]) -> BinaryColumn:
+    """Give rows of a fixed width as a column."""
     offsets = np.arange(len(rows) + 1) * rows.dtype.itemsize
-    first = pool.add(BinaryColumn(rows.view(np.uint8).reshape(-1), offsets, None))
-    return np.arange(first, first + len(rows))
+    return BinaryColumn(rows.view(np.uint8).reshape(-1), offsets, None)
 
 
 def _put_checksums(out: bytearray, edges: Int64s) -> None:

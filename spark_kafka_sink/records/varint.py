@@ -39,22 +39,32 @@ def varint_widths(zigzagged: UInt64s) -> Int64s:
     return widths
 
 
-def varint_bytes(zigzagged: UInt64s, widths: Int64s) -> list[UInt8s]:
-    """Give the first byte of each value, then the second, and so on up to the widest value's last.
+def varint_words(zigzagged: UInt64s, widths: Int64s) -> tuple[UInt64s, UInt64s | None]:
+    """Give the varints as numbers whose lowest byte is the first, uint64 of rows.
 
-    uint8 of rows each; what is right of a row's width is meaningless.
+    The second array has bytes 9 and 10, None where no value is as wide. What is right of a row's
+    width is 0.
     """
     longest = int(widths.max(initial=1))
     if longest == 1:
-        return [zigzagged.astype(np.uint8)]
-    columns = []
-    for column in range(longest):
-        low_bits = (zigzagged >> np.uint64(7 * column)).astype(np.uint8)
-        low_bits &= 0x7F
-        if column + 1 < longest:
-            low_bits |= (widths > column + 1).view(np.uint8) << 7
-        columns.append(low_bits)
-    return columns
+        return zigzagged, None
+    first = _groups(zigzagged, widths, range(min(longest, 8)))
+    if longest <= 8:
+        return first, None
+    first |= (widths > 8).astype(np.uint64) << np.uint64(63)
+    second = zigzagged >> np.uint64(56) & np.uint64(0x7F)
+    second |= (widths > 9).astype(np.uint64) << np.uint64(7)
+    second |= zigzagged >> np.uint64(63) << np.uint64(8)
+    return first, second
+
+
+def _groups(zigzagged: UInt64s, widths: Int64s, groups: range) -> UInt64s:
+    """Spread groups of seven bits over bytes, each byte but a row's last with its top bit set."""
+    spread = zigzagged & np.uint64(0x7F)
+    for group in groups[1:]:
+        spread |= zigzagged << np.uint64(group) & np.uint64(0x7F << 8 * group)
+        spread |= (widths > group).astype(np.uint64) << np.uint64(8 * group - 1)
+    return spread
 
 
 def varint_size(value: int) -> int:

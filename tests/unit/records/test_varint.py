@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint, size_of_varint
 
-from spark_kafka_sink.records.varint import varint_bytes, varint_size, varint_widths, zigzag
+from spark_kafka_sink.records.varint import varint_size, varint_widths, varint_words, zigzag
 
 LONG_MAX = 2**63 - 1
 LONG_MIN = -(2**63)
@@ -64,8 +64,10 @@ def _reference(value: int) -> bytes:
 def _column(values: list[int]) -> list[bytes]:
     zigzagged = zigzag(np.array(values, np.int64))
     widths = varint_widths(zigzagged)
-    places = np.stack(varint_bytes(zigzagged, widths), axis=1)
-    return [row[:width].tobytes() for row, width in zip(places, widths.tolist(), strict=True)]
+    first, second = varint_words(zigzagged, widths)
+    words = np.stack([first, np.zeros_like(first) if second is None else second], axis=1)
+    assert not any(any(row.tobytes()[width:]) for row, width in zip(words, widths, strict=True))
+    return [row.tobytes()[:width] for row, width in zip(words, widths.tolist(), strict=True)]
 
 
 @pytest.mark.parametrize(("value", "expected"), VECTORS.items())

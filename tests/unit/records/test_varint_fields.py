@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,10 +20,8 @@ def rows_of(*columns: list[int], constant: int) -> list[bytes]:
         fields.varint(zigzag(np.array(values, np.int64)))
         if not number:
             fields.constant(constant)
-    column = fields.column()
-    assert column.valid is None
-    bounds = column.offsets.tolist()
-    return [column.data[start:stop].tobytes() for start, stop in pairwise(bounds)]
+    words, lengths = fields.rows()
+    return [row.tobytes()[:length] for row, length in zip(words, lengths.tolist(), strict=True)]
 
 
 def expected(*columns: list[int], constant: int) -> list[bytes]:
