@@ -22,6 +22,8 @@ import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_kafka_sink import register
+
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
     from jobs import bench_before, bench_cells, bench_topics, bench_writers, raw_socket
 else:
@@ -61,7 +63,8 @@ class Setting:
 
 
 def prepare(spark: SparkSession) -> None:
-    """Make the Python contenders known to a session and to its workers."""
+    """Have a session as README does, and make the Python contenders known to it and its workers."""
+    register(spark)
     spark.sparkContext.addPyFile(str(Path(__file__).with_name("bench_writers.py")))
     for source in bench_writers.SOURCES:
         spark.dataSource.register(source)

@@ -32,13 +32,15 @@ from spark_kafka_sink.warn_once import warn_once
 logger = logging.getLogger(__name__)
 
 # A task knows that it has much to send, and the end of its input flushes: larger batches than the
-# Java client's defaults cost no latency.
+# Java client's defaults cost no latency. The system makes a connection's buffer as large as it has to
+# be; in 128 KiB, a batch takes several turns of the I/O thread.
 SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
     "client.id": "pykafka",
     "batch.size": 512 * 1024,
     "linger.ms": 100,
     "buffer.memory": 64 * 1024 * 1024,
     "max.request.size": 8 * 1024 * 1024,
+    "send.buffer.bytes": -1,
 }
 
 _OWN: Final = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spark_kafka_sink.spark.arrow_batches import limit_arrow_batches
 from spark_kafka_sink.spark.batch_save import hook_save
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.redaction import mask_secrets
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Make ``format("pykafka")`` known to a session, and let its bare ``save()`` append.
 
-    From then on the session masks Kafka's secrets where Spark itself shows options.
+    From then on the session masks Kafka's secrets where Spark itself shows options, and hands rows
+    to Python in smaller batches, unless it was told how large they may be.
 
     For classic sessions and Spark Connect; calling it again is harmless. Call it before
     ``df.write``: a classic writer that is older keeps Spark's meaning of a bare save. After
@@ -30,3 +32,4 @@ def register(spark: SparkSession) -> None:
     hook_save(KafkaDataSource.name(), is_connect=is_connect)
     check_starts(KafkaDataSource.name(), is_connect=is_connect)
     mask_secrets(spark)
+    limit_arrow_batches(spark)

@@ -1,0 +1,35 @@
+"""``limit_arrow_batches(spark)``: has a session hand over rows in batches that stay in the cache.
+
+Spark makes Arrow batches of 10,000 rows or 64 MiB, whichever comes first. Rows of some kilobytes
+then go through memory, and not through a cache, in the JVM, in Python and on the way between them.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from spark_kafka_sink.spark.coalesce import ENOUGH_BYTES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+# What Spark gives where nobody has set it (SQLConf, 4.1 to 4.3).
+SPARKS_DEFAULT: Final = "67108864b"
+
+
+def limit_arrow_batches(spark: SparkSession) -> None:
+    """Limit Arrow batches to `ENOUGH_BYTES`, unless somebody has set the limit.
+
+    It counts for whatever else the session hands to Python, too. Where the setting is not there, or
+    may not be changed, nothing happens.
+    """
+    try:
+        if spark.conf.get(SETTING) == SPARKS_DEFAULT:
+            spark.conf.set(SETTING, str(ENOUGH_BYTES))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the sink works without
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        logger.info("%s is left as it is: %s", SETTING, reason)
