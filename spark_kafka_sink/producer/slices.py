@@ -126,10 +126,13 @@ def check_message_sizes(
 def slice_ends(sizes: Int64s, buffer_memory_bytes: int) -> list[int]:
     """Cut rows into slices of about `SLICE_BYTES`, but at most a quarter of buffer.memory each.
 
-    Gives the end row of each slice. A slice has at least one row.
+    Gives the end row of each slice. A slice has at least one row. They are about equal: a rest of
+    some rows would cost nearly as much as a whole slice.
     """
-    limit = max(1, min(SLICE_BYTES, buffer_memory_bytes // 4))
     ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    equal = -(-total // max(1, round(total / SLICE_BYTES))) + int(sizes.max(initial=0))
+    limit = max(1, min(equal, buffer_memory_bytes // 4))
     cuts, start = [], 0
     while start < len(sizes):
         before = int(ends[start - 1]) if start else 0

@@ -32,8 +32,8 @@ from spark_kafka_sink.warn_once import warn_once
 logger = logging.getLogger(__name__)
 
 # A task knows that it has much to send, and the end of its input flushes: larger batches than the
-# Java client's defaults cost no latency. The system makes a connection's buffer as large as it has to
-# be; in 128 KiB, a batch takes several turns of the I/O thread.
+# Java client's defaults cost no latency. The system makes a connection's buffer as large as it
+# has to be; with 128 KiB, a batch takes several turns of the I/O thread.
 SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
     "client.id": "pykafka",
     "batch.size": 512 * 1024,

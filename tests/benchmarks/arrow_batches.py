@@ -1,4 +1,6 @@
-"""What sizes of Spark's Arrow batches cost a write: ``PYTHONPATH=tests python -m benchmarks.arrow_batches``.
+"""What sizes of Spark's Arrow batches cost a write.
+
+``PYTHONPATH=tests python -m benchmarks.arrow_batches``, in an environment of ``make bench``.
 
 One session writes the same cached rows with one limit after the other, in turns. Prints medians:
 thousands of rows a second, and CPU microseconds a row of the JVM and of Python's workers.
@@ -61,9 +63,9 @@ def measure(spark: SparkSession, bootstrap: str, rows: int, size: int) -> None:
             options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
             written.write.format("pykafka").mode("append").options(**options).save()
             seconds, after = time.monotonic() - started, cpu_seconds()
-            cpu = [(b - a) / rows * 1e6 for a, b in zip(before, after, strict=True)]
+            jvm, python = ((b - a) / rows * 1e6 for a, b in zip(before, after, strict=True))
             if number:
-                took[limit].append((rows / seconds / 1000, *cpu))
+                took[limit].append((rows / seconds / 1000, jvm, python))
         delete_topics(bootstrap, [topic])
     written.unpersist()
     print(f"\n{rows:,} rows of {size:,} bytes\nMiB   k rows/s   JVM us   Python us")
