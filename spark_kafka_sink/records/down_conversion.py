@@ -19,7 +19,8 @@ from spark_kafka_sink.records.compression import Buffer, Codec
 from spark_kafka_sink.records.log_reader import read_log
 from spark_kafka_sink.records.message_set import LZ4, message_set
 
-_LEADER: Final = "the partition's leader"
+# Who a batch is for, in errors.
+LEADER: Final = "the partition's leader"
 
 
 def check_old_format(
@@ -29,7 +30,7 @@ def check_old_format(
     has_producer_id: bool,
     has_headers: bool,
     option_prefix: str = "",
-    broker: str = _LEADER,
+    broker: str = LEADER,
 ) -> None:
     """Refuse what message format `magic`, 0 or 1, cannot say.
 

@@ -19,10 +19,10 @@ from typing import Final
 
 import numpy as np
 
-from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
+from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.gather import Pieces
 from spark_kafka_sink.records.varint import Int64s, varint_size, varint_widths, zigzag
-from spark_kafka_sink.records.varint_fields import VarintFields
+from spark_kafka_sink.records.varint_fields import FieldBytes, VarintFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def encode(
     pieces.put_fields(next(places), fields.rows())
     pieces.put_in_order(next(places), columns.value, order, value_lengths)
     if headers is None:
-        pieces.put(slice(records * step, None), _ZERO_BYTE)
+        pieces.put_fields(slice(records * step, None), _ZERO_BYTE)
     else:
         pieces.put_in_order(next(places), headers, order, headers.lengths[order])
 
@@ -86,7 +86,7 @@ def _head(
 
 
 # The header count of the last record.
-_ZERO_BYTE: Final = BinaryColumn(np.zeros(1, np.uint8), np.array([0, 1]), None)
+_ZERO_BYTE: Final = FieldBytes(np.zeros((1, 1), np.uint64), np.ones(1, np.int64))
 
 
 def record_size_bounds(

@@ -118,10 +118,10 @@ def _first_bytes(data: UInt8s, starts: Int64s) -> npt.NDArray[np.int32]:
 
     What is behind a row, or behind the data, means nothing.
     """
-    windows = len(data) - _INLINE_BYTES + 1
-    if windows > 0 and int(starts.max()) < windows:
-        found = np.ndarray(windows, _INLINE, data, 0, (1,))[starts]
-    else:
-        padded = np.concatenate([data, np.zeros(_INLINE_BYTES, np.uint8)])
-        found = np.ndarray(len(data) + 1, _INLINE, padded, 0, (1,))[starts]
+    if int(starts.max()) + _INLINE_BYTES > len(data):
+        # Of a slice at the end of its column; what is before it need not be copied.
+        first = int(starts.min())
+        data = np.concatenate([data[first:], np.zeros(_INLINE_BYTES, np.uint8)])
+        starts = starts - first
+    found = np.ndarray(len(data) - _INLINE_BYTES + 1, _INLINE, data, 0, (1,))[starts]
     return found.view(np.int32).reshape(-1, 3)

@@ -7,13 +7,13 @@ comes behind, and nothing has to be moved together at the end.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from spark_kafka_sink.records.varint import Int64s, UInt64s, varint_widths, varint_words
 
-_WORD_BITS = 64
+_WORD_BITS: Final = 64
 
 
 class FieldBytes(NamedTuple):
@@ -90,9 +90,8 @@ class VarintFields:
             lengths = np.full(self._rows, self._least_bits >> 3)
         else:
             lengths = (self._bits >> np.uint64(3)).view(np.int64)
-        missing = np.zeros(self._rows, np.uint64)
         while len(self._words) * _WORD_BITS < self._most_bits:
-            self._words.append(missing)
+            self._words.append(np.zeros(self._rows, np.uint64))
         if len(self._words) == 1:
             return FieldBytes(self._words[0].reshape(-1, 1), lengths)
         return FieldBytes(np.stack(self._words, axis=1), lengths)
