@@ -13,7 +13,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import UnsupportedVersionException, api_exception
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.records.compression import ZSTD, Codec
-from spark_kafka_sink.records.down_conversion import check_old_format, down_convert
+from spark_kafka_sink.records.down_conversion import LEADER, check_old_format, down_convert
 from spark_kafka_sink.wire.messages import PRODUCE
 from spark_kafka_sink.wire.primitives import Records
 from spark_kafka_sink.wire.versions import NodeApiVersions
@@ -21,7 +21,6 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 NEWEST_PRODUCE: Final = PRODUCE.max_version
 _FIRST_WITH_BATCHES: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
-_LEADER: Final = "the partition's leader"
 
 
 def produce_version(versions: NodeApiVersions) -> int:
@@ -66,7 +65,7 @@ def records_for(version: int, batch: ProducerBatch, option_prefix: str = "") -> 
     """
     stamped = batch.stamp()
     if version >= _FIRST_WITH_BATCHES:
-        _check_zstd(version, batch.codec, option_prefix, _LEADER)
+        _check_zstd(version, batch.codec, option_prefix, LEADER)
         return stamped
     whole = b"".join(stamped.buffers)
     converted = down_convert(whole, _magic(version), batch.codec, option_prefix)

@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.spark.coalesce import ENOUGH_BYTES
+from spark_kafka_sink.spark.session_settings import change_setting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,9 +28,8 @@ def limit_arrow_batches(spark: SparkSession) -> None:
     It counts for whatever else the session hands to Python, too. Where the setting is not there, or
     may not be changed, nothing happens.
     """
-    try:
-        if spark.conf.get(SETTING) == SPARKS_DEFAULT:
-            spark.conf.set(SETTING, str(ENOUGH_BYTES))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the sink works without
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+    reason = change_setting(
+        spark, SETTING, lambda given: str(ENOUGH_BYTES) if given == SPARKS_DEFAULT else None
+    )
+    if reason is not None:
         logger.info("%s is left as it is: %s", SETTING, reason)

@@ -21,17 +21,15 @@ from typing import Any, Final, NamedTuple, Protocol
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.save_mode import mode_refusal
 from spark_kafka_sink.spark.writer_hooks import (
-    LAYOUTS,
     enter_thread,
     has_columns,
-    layout_refusal,
-    layouts,
+    is_first_time,
     note,
     note_calls,
+    noted_layouts,
+    refuse_layouts,
     take_note,
 )
-
-_MARK: Final = "_pykafka_hooked"
 
 
 class _Told(NamedTuple):
@@ -108,7 +106,7 @@ class _Classic:
             note(writer, "format", ""),
             note(writer, "mode"),
             is_known=note(writer, _NEW, default=False),
-            layouts={name: note(writer, name) for name in LAYOUTS},
+            layouts=noted_layouts(writer),
         )
 
     def set_mode(self, writer: Any, mode: str | None) -> None:
@@ -127,12 +125,12 @@ def hook_save(name: str, *, is_connect: bool) -> None:
     if is_connect:
         from pyspark.sql.connect.readwriter import DataFrameWriter as ConnectWriter  # noqa: PLC0415 - needs grpc
 
-        if not hasattr(ConnectWriter, _MARK):
+        if is_first_time(ConnectWriter):
             _hook(ConnectWriter, name, _Connect())
         return
     from pyspark.sql.readwriter import DataFrameWriter  # noqa: PLC0415 - as its twin above
 
-    if not hasattr(DataFrameWriter, _MARK):
+    if is_first_time(DataFrameWriter):
         _hook(DataFrameWriter, name, _Classic(DataFrameWriter))
 
 
@@ -153,7 +151,9 @@ def _hook(writer_class: Any, name: str, hooks: _Hooks) -> None:
             save(writer, path, format, mode, partitionBy, **options)
             return
         named = told.mode if mode is None else mode
-        _check(named, layouts(told.layouts, partitionBy))
+        if named is not None and str(named).lower() != "append":
+            raise ConfigException(mode_refusal(str(named)))
+        refuse_layouts(told.layouts, partitionBy)
         hooks.enter_thread(writer)
         if named is not None or not told.is_known:
             save(writer, path, format, mode, partitionBy, **options)
@@ -165,11 +165,3 @@ def _hook(writer_class: Any, name: str, hooks: _Hooks) -> None:
             hooks.set_mode(writer, None)
 
     writer_class.save = appending_save
-    setattr(writer_class, _MARK, True)
-
-
-def _check(mode: str | None, names: list[str]) -> None:
-    if mode is not None and str(mode).lower() != "append":
-        raise ConfigException(mode_refusal(str(mode)))
-    if names:
-        raise ConfigException(layout_refusal(names))

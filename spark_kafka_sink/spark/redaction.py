@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from spark_kafka_sink.spark.session_settings import change_setting
 from spark_kafka_sink.warn_once import warn_once
 
 if TYPE_CHECKING:
@@ -42,17 +44,17 @@ def mask_secrets(spark: SparkSession) -> None:
     Calling it again changes nothing. Where the settings may not be changed it warns and goes on.
     """
     for name, regex in SETTINGS.items():
-        try:
-            given = spark.conf.get(name)
-            if given is None:
-                spark.conf.set(name, regex)
-            elif regex not in given:
-                # Ours first: flags at the beginning of theirs are none of ours.
-                spark.conf.set(name, f"{regex}|{given}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, the sink works without
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = change_setting(spark, name, partial(_with, regex))
+        if reason is not None:
             message = (
                 f"{name} could not be set ({reason}): where Spark shows options, it may show "
                 "secrets of Kafka; set it for the cluster as conf/spark-defaults.conf does"
             )
             warn_once(logger, message)
+
+
+def _with(regex: str, given: str | None) -> str | None:
+    if given is None:
+        return regex
+    # Ours first: flags at the beginning of theirs are none of ours.
+    return None if regex in given else f"{regex}|{given}"

@@ -16,20 +16,19 @@ from typing import Any, Final, NamedTuple
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.writer_hooks import (
-    LAYOUTS,
     enter_thread,
     has_columns,
-    layout_refusal,
-    layouts,
+    is_first_time,
     note,
     note_calls,
+    noted_layouts,
+    refuse_layouts,
 )
 
 REFUSAL: Final = (
     "the continuous trigger loses every row of a Python data source: Spark hands it no rows then. "
     'Use .trigger(processingTime="1 second") or .trigger(availableNow=True)'
 )
-_MARK: Final = "_pykafka_hooked"
 
 
 class _Told(NamedTuple):
@@ -60,18 +59,17 @@ def check_starts(name: str, *, is_connect: bool) -> None:
             DataStreamWriter as ConnectWriter,
         )
 
-        _hook_start(ConnectWriter, name)
+        if is_first_time(ConnectWriter):
+            _hook_start(ConnectWriter, name)
         return
     from pyspark.sql.streaming.readwriter import DataStreamWriter  # noqa: PLC0415 - as its twin
 
-    if not hasattr(DataStreamWriter, _MARK):
+    if is_first_time(DataStreamWriter):
         note_calls(DataStreamWriter, _NOTED)
-    _hook_start(DataStreamWriter, name)
+        _hook_start(DataStreamWriter, name)
 
 
 def _hook_start(writer_class: Any, name: str) -> None:
-    if hasattr(writer_class, _MARK):
-        return
     start = writer_class.start
 
     @functools.wraps(start)
@@ -87,27 +85,21 @@ def _hook_start(writer_class: Any, name: str) -> None:
         plan = getattr(writer, "_write_proto", None)
         told = _told_of_notes(writer) if plan is None else _told_of_plan(plan)
         if (format or told.format).lower() == name:
-            _check(told, partitionBy)
+            if told.is_continuous:
+                raise ConfigException(REFUSAL)
+            refuse_layouts(told.layouts, partitionBy)
             if plan is None:
                 enter_thread(writer)
         return start(writer, path, format, outputMode, partitionBy, *args, **kwargs)
 
     writer_class.start = checking_start
-    setattr(writer_class, _MARK, True)
-
-
-def _check(told: _Told, given: Any) -> None:
-    if told.is_continuous:
-        raise ConfigException(REFUSAL)
-    if names := layouts(told.layouts, given):
-        raise ConfigException(layout_refusal(names))
 
 
 def _told_of_notes(writer: Any) -> _Told:
     return _Told(
         note(writer, "format", ""),
         note(writer, "trigger", default=False),
-        {name: note(writer, name) for name in LAYOUTS},
+        noted_layouts(writer),
     )
 
 

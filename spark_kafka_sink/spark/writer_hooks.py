@@ -10,9 +10,20 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from spark_kafka_sink.errors import ConfigException
+
 # Each with columns; in this order they are named.
-LAYOUTS: Final = ("partitionBy", "clusterBy", "bucketBy", "sortBy")
+_LAYOUTS: Final = ("partitionBy", "clusterBy", "bucketBy", "sortBy")
+_MARK: Final = "_pykafka_hooked"
 _NOTE: Final = "_pykafka_"
+
+
+def is_first_time(writer_class: Any) -> bool:
+    """Tell whether a class of writers has no hooks yet; from now on it has."""
+    if hasattr(writer_class, _MARK):
+        return False
+    setattr(writer_class, _MARK, True)
+    return True
 
 
 def note_calls(writer_class: Any, told: Mapping[str, Callable[..., object]]) -> None:
@@ -51,25 +62,28 @@ def has_columns(*columns: Any) -> bool:
     return columns not in ((), ([],), ((),))
 
 
-def layouts(told: Mapping[str, object], given: Any) -> list[str]:
-    """Give those of `LAYOUTS` that there are.
+def noted_layouts(writer: Any) -> dict[str, object]:
+    """Give what was noted of columns by which files would be laid out, by the method's name."""
+    return {name: note(writer, name) for name in _LAYOUTS}
 
-    told: what a writer was told of each; given: partitionBy of the call that ends it all, in whose
-    place an empty list puts none, and None what was told.
+
+def refuse_layouts(told: Mapping[str, object], given: Any) -> None:
+    """Raise ConfigException where there are columns by which files would be laid out.
+
+    told: what a writer was told, by the method's name; given: partitionBy of the call that ends it
+    all, in whose place an empty list puts none, and None what was told.
     """
     if given is not None:
         told = {**told, "partitionBy": has_columns(given)}
-    return [name for name in LAYOUTS if told.get(name)]
-
-
-def layout_refusal(names: list[str]) -> str:
-    """Give the sentence about columns by which files would be laid out."""
-    several = len(names) > 1
-    return (
-        f"{' and '.join(names)} {'are' if several else 'is'} about files, and a topic has none: "
-        f"remove {'them' if several else 'it'}. "
-        "The partition of a row comes from its key, or from the column partition"
-    )
+    names = [name for name in _LAYOUTS if told.get(name)]
+    if names:
+        several = len(names) > 1
+        message = (
+            f"{' and '.join(names)} {'are' if several else 'is'} about files, and a topic has "
+            f"none: remove {'them' if several else 'it'}. "
+            "The partition of a row comes from its key, or from the column partition"
+        )
+        raise ConfigException(message)
 
 
 def enter_thread(writer: Any) -> None:

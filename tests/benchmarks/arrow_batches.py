@@ -15,29 +15,18 @@ import time
 from pathlib import Path
 from typing import Final
 
-import psutil
 from pyspark.sql import DataFrame, SparkSession
 from support import fetch_kafka
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topic, delete_topics
+
+from jobs.bench_meter import Meter
 
 LIMIT: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 MEBIBYTES: Final = (64, 16, 8, 4, 2)
 # Rows, and bytes of their values.
 FRAMES: Final = ((30_000, 10_000), (200_000, 1000), (1_000_000, 100))
 ROUNDS: Final = 5
-
-
-def cpu_seconds() -> tuple[float, float]:
-    """Give what the JVM and the workers have used."""
-    jvm = python = 0.0
-    for process in psutil.Process().children(recursive=True):
-        times = process.cpu_times()
-        if process.name() == "java":
-            jvm += times.user + times.system
-        elif "python" in process.name():
-            python += times.user + times.system + times.children_user + times.children_system
-    return jvm, python
 
 
 def frame(spark: SparkSession, rows: int, size: int) -> DataFrame:
@@ -52,19 +41,19 @@ def frame(spark: SparkSession, rows: int, size: int) -> DataFrame:
 
 def measure(spark: SparkSession, bootstrap: str, rows: int, size: int) -> None:
     """Write one frame with every limit in turn."""
-    written = frame(spark, rows, size)
+    written, meter = frame(spark, rows, size), Meter([])
     took: dict[int, list[tuple[float, float, float]]] = {limit: [] for limit in MEBIBYTES}
     for number in range(ROUNDS + 1):
         topic = f"arrow-{size}-{number}"
         create_topic(bootstrap, topic, 12)
         for limit in (*MEBIBYTES[number % len(MEBIBYTES) :], *MEBIBYTES[: number % len(MEBIBYTES)]):
             spark.conf.set(LIMIT, str(limit << 20))
-            before, started = cpu_seconds(), time.monotonic()
+            before, started = meter.read(), time.monotonic()
             options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
             written.write.format("pykafka").mode("append").options(**options).save()
-            seconds, after = time.monotonic() - started, cpu_seconds()
-            jvm, python = ((b - a) / rows * 1e6 for a, b in zip(before, after, strict=True))
+            seconds, used = time.monotonic() - started, meter.read().since(before)
             if number:
+                jvm, python = used.jvm / rows * 1e6, used.python / rows * 1e6
                 took[limit].append((rows / seconds / 1000, jvm, python))
         delete_topics(bootstrap, [topic])
     written.unpersist()
