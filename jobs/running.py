@@ -24,6 +24,8 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from spark_kafka_sink.errors import KafkaException
+
 FAILED: Final = 2
 _INTERRUPTED: Final = 128 + signal.SIGINT
 
@@ -52,6 +54,8 @@ def run(job: Callable[[], int], name: str) -> int:
     except KeyboardInterrupt:
         _stopped.set()
     except JobError as error:
+        reason = str(error)
+    except KafkaException as error:
         reason = str(error)
     except PySparkException as error:
         reason = sentence(str(error))

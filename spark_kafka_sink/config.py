@@ -221,17 +221,8 @@ def producer_config(
     prefix: what the user writes before a name, for messages here and later. lenient: ignore names
     that no Kafka producer has, with a warning. Raises ConfigException.
     """
+    check_names(options, prefix, lenient=lenient)
     known = {each.encode_name for each in option_fields()}
-    for name in options:
-        if name in NO_EFFECT:
-            warn_once(logger, f"{prefix}{name} has no effect: {NO_EFFECT[name]}")
-        elif name in OFF_ONLY:
-            _check_off(name, options[name], prefix)
-        elif name not in known:
-            message = _unknown(name, prefix)
-            if not lenient or name in NOT_YET or name in REFUSED:
-                raise ConfigException(message)
-            warn_once(logger, message)
     options = {name: value for name, value in options.items() if name in known}
     settings = {**(defaults or {}), **options}
     given = {name: _normal(name, value) for name, value in settings.items()}
@@ -250,6 +241,21 @@ def producer_config(
         message = f"{prefix}bootstrap.servers has no address in it; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
     return config
+
+
+def check_names(options: Mapping[str, Any], prefix: str = "", *, lenient: bool = False) -> None:
+    """Refuse, or warn of, options that are none of this producer's; as in `producer_config`."""
+    known = {each.encode_name for each in option_fields()}
+    for name in options:
+        if name in NO_EFFECT:
+            warn_once(logger, f"{prefix}{name} has no effect: {NO_EFFECT[name]}")
+        elif name in OFF_ONLY:
+            _check_off(name, options[name], prefix)
+        elif name not in known:
+            message = _unknown(name, prefix)
+            if not lenient or name in NOT_YET or name in REFUSED:
+                raise ConfigException(message)
+            warn_once(logger, message)
 
 
 def _check_text(config: ProducerConfig) -> None:
@@ -505,6 +511,7 @@ def _node(node_id: int, entry: str, prefix: str) -> Node:
 
 # Options of the Java producer that are read and change nothing, and why.
 NO_EFFECT: Final[Mapping[str, str]] = {
+    "auto.include.jmx.reporter": "it is about the Java runtime",
     "metric.reporters": "it names Java classes",
     "metrics.recording.level": "all metrics are always kept",
 }

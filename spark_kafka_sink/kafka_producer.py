@@ -351,6 +351,11 @@ class KafkaProducer:
         return self._limits
 
     @property
+    def topics_written(self) -> int:
+        """To how many topics something was sent since the producer was made."""
+        return self._thread.metrics.topics_written
+
+    @property
     def throttle_time_ms(self) -> int:
         """How long brokers have asked to be left alone, in all their answers to Produce."""
         return self._thread.metrics.throttle_time_ms

@@ -183,6 +183,11 @@ class ProducerMetrics:
         """Give every metric's value; from any thread."""
         return self._metrics.measure(now)
 
+    @property
+    def topics_written(self) -> int:
+        """How many topics have metrics: those that something was sent to."""
+        return len(self._topics)
+
     # -- the I/O thread ---------------------------------------------------------------------------
 
     def sent(self, batches: Sequence[ProducerBatch], drained_at: float) -> None:

@@ -133,6 +133,8 @@ class BatchCompletion:
             batch.retry(now if moved else now + wait)
             self._accumulator.reenqueue(batch)
             return
+        if action is Action.RETRY and self._has_run_out(batch, now):
+            reason = "; ".join(part for part in (reason, f"{self._timeout()} has passed") if part)
         error = _exception(batch, code, reason, node_id, self._option_prefix)
         if answer is not None:
             batch.record_errors = _record_errors(batch, answer, error)
@@ -159,9 +161,8 @@ class BatchCompletion:
         leader = self._metadata.leader(batch.topic_partition)
         message = (
             f"{batch.topic_partition}: {batch.record_count} record(s) were not acknowledged within "
-            f"{self._option_prefix}delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}: "
-            f"{where} after {waited_ms} ms and {batch.attempts} failed attempt(s); "
-            f"{self._where_it_goes(leader)}"
+            f"{self._timeout()}: {where} after {waited_ms} ms and {batch.attempts} failed "
+            f"attempt(s); {self._where_it_goes(leader)}"
         )
         error = TimeoutException(
             message,
@@ -172,6 +173,12 @@ class BatchCompletion:
             attempts=batch.attempts + 1,
         )
         self.abandon(batch, error)
+
+    def _has_run_out(self, batch: ProducerBatch, now: float) -> bool:
+        return now >= batch.created_at + self._delivery_timeout_s
+
+    def _timeout(self) -> str:
+        return f"{self._option_prefix}delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}"
 
     def _where_it_goes(self, leader: Node | None) -> str:
         if leader is None:
@@ -197,7 +204,7 @@ class BatchCompletion:
         answer: PartitionProduceResponse | None,
         now: float,
     ) -> bool:
-        if batch.attempts >= self._retries or now >= batch.created_at + self._delivery_timeout_s:
+        if batch.attempts >= self._retries or self._has_run_out(batch, now):
             return False
         if batch.is_in_doubt and _is_not_written(code, answer):
             return False
@@ -353,6 +360,8 @@ def _exception(
         text += f" from node {node_id}"
     if batch.attempts:
         text += f" after {batch.attempts + 1} attempts"
+    if code == codes.MESSAGE_TOO_LARGE:
+        text += f"; the batch has {batch.sent_bytes} bytes"
     return api_exception(
         code,
         "; ".join(part for part in (text, reason, advice(code, option_prefix)) if part),

@@ -6,10 +6,12 @@ source runs, so ``df.write.format("pykafka").save()`` could never work. Appendin
 that can be done to a topic, so ``save()`` appends here: for this format, and only where the user
 named no mode. Modes that are named, and layouts of files, are refused here, since what Spark says
 of them names nothing, or advises another mode that is refused as well. Other formats are untouched.
-Saves work in any thread, too: without the hook Spark finds no Python data source in a new one.
+Saves work in any thread, too: without the hook Spark finds no Python data source in a new one. And
+what stands against the write is found at once, where Spark itself would ask the sink only after the
+shuffles before it (`look_ahead`).
 
 A classic writer that is older than the hook may have been given a mode that nobody noted (its JVM
-half cannot tell "error" from nothing), and columns: what was not noted is left to Spark.
+half cannot tell "error" from nothing), columns and options: what was not noted is left to Spark.
 """
 
 from __future__ import annotations
@@ -19,14 +21,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options
 from spark_kafka_sink.spark.save_mode import mode_refusal
 from spark_kafka_sink.spark.writer_hooks import (
     enter_thread,
     has_columns,
     is_first_time,
+    join_options,
     note,
     note_calls,
+    note_options,
     noted_layouts,
+    noted_options,
     refuse_layouts,
     take_note,
 )
@@ -35,13 +41,14 @@ from spark_kafka_sink.spark.writer_hooks import (
 class _Told(NamedTuple):
     """What a writer was told; is_known: whether mode None means that there was none.
 
-    layouts: by name, whether there are columns for it.
+    layouts: by name, whether there are columns for it; options: with names in lower case.
     """
 
     format: str
     mode: str | None
     is_known: bool
     layouts: Mapping[str, object]
+    options: Mapping[str, str]
 
 
 class _Hooks(Protocol):
@@ -52,6 +59,8 @@ class _Hooks(Protocol):
     def set_mode(self, writer: Any, mode: str | None) -> None: ...
 
     def enter_thread(self, writer: Any) -> None: ...
+
+    def look(self, writer: Any, options: Mapping[str, str]) -> None: ...
 
 
 class _Connect:
@@ -65,13 +74,26 @@ class _Connect:
             "bucketBy": plan.bucket_cols,
             "sortBy": plan.sort_cols,
         }
-        return _Told(plan.source or "", plan.mode, is_known=True, layouts=columns)
+        return _Told(
+            plan.source or "",
+            plan.mode,
+            is_known=True,
+            layouts=columns,
+            options=join_options(None, plan.options),
+        )
 
     def set_mode(self, writer: Any, mode: str | None) -> None:
         writer._write.mode = mode  # noqa: SLF001 - there is no public way
 
     def enter_thread(self, writer: Any) -> None:
         """Do nothing: a plan knows its session."""
+
+    def look(self, writer: Any, options: Mapping[str, str]) -> None:
+        """Look at options and columns; what is around the client is not what the server sees."""
+        from pyspark.sql.connect.dataframe import DataFrame  # noqa: PLC0415 - needs grpc
+
+        frame = DataFrame(writer._df, writer._spark)  # noqa: SLF001 - there is no public way
+        look_at_options(frame.schema, options)
 
 
 # What is noted of the calls of a classic writer's methods; mode(None) changes nothing.
@@ -100,6 +122,7 @@ class _Classic:
 
         writer_class.__init__ = noting_init
         note_calls(writer_class, _NOTED)
+        note_options(writer_class)
 
     def told(self, writer: Any) -> _Told:
         return _Told(
@@ -107,6 +130,7 @@ class _Classic:
             note(writer, "mode"),
             is_known=note(writer, _NEW, default=False),
             layouts=noted_layouts(writer),
+            options=noted_options(writer),
         )
 
     def set_mode(self, writer: Any, mode: str | None) -> None:
@@ -116,11 +140,15 @@ class _Classic:
     def enter_thread(self, writer: Any) -> None:
         enter_thread(writer)
 
+    def look(self, writer: Any, options: Mapping[str, str]) -> None:
+        look_ahead(writer._df.schema, options)  # noqa: SLF001 - there is no public way
+
 
 def hook_save(name: str, *, is_connect: bool) -> None:
     """From now on have ``save()`` to the format `name` append, and refuse what it cannot do.
 
-    It raises ConfigException for a mode that is named and is not append, and for layouts of files.
+    It raises ConfigException for a mode that is named and is not append, and for layouts of files,
+    and what `look_ahead` raises.
     """
     if is_connect:
         from pyspark.sql.connect.readwriter import DataFrameWriter as ConnectWriter  # noqa: PLC0415 - needs grpc
@@ -155,6 +183,8 @@ def _hook(writer_class: Any, name: str, hooks: _Hooks) -> None:
             raise ConfigException(mode_refusal(str(named)))
         refuse_layouts(told.layouts, partitionBy)
         hooks.enter_thread(writer)
+        if told.is_known:
+            hooks.look(writer, join_options(told.options, options))
         if named is not None or not told.is_known:
             save(writer, path, format, mode, partitionBy, **options)
             return

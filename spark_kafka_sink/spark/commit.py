@@ -28,6 +28,7 @@ from spark_kafka_sink.spark.report import (
     TaskReport,
     merged,
 )
+from spark_kafka_sink.spark.report_lines import append_report
 
 
 @dataclass(kw_only=True)
@@ -98,8 +99,8 @@ def publish(report: CommitReport, path: Path | None) -> None:
         if report.batch_id is None:
             _replace(path, json.dumps(report.to_json(), indent=2) + "\n")
         else:
-            with path.open("a") as lines:
-                lines.write(json.dumps(report.to_json()) + "\n")
+            with path.open("a+b") as lines:
+                append_report(lines, report.to_json())
     except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
         _say(f"pykafka: the report could not be written to reportPath {path}: {error}")
 

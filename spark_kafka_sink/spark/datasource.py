@@ -51,16 +51,24 @@ class KafkaDataSource(DataSource):
         """Plan a batch write. Raises ConfigException, DataException and what the brokers say."""
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
+        options, batch_id = self.check(schema)
+        options = _check_surroundings(options, schema, may_remember=batch_id is not None)
+        if batch_id is not None:
+            return MicroBatchWriter(options, batch_id)
+        return KafkaArrowWriter(options)
+
+    def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
+        """Check options and columns; give the options and the number that `write_batch` hands over.
+
+        Raises ConfigException and DataException.
+        """
         given = {name.lower(): value for name, value in self.options.items()}
         batch_id = handed_over(given)
         if batch_id is not None:
             del given[BATCH_ID]
         options = sink_options(given)
         check_schema(schema, options.topic)
-        options = _check_surroundings(options, schema, may_remember=batch_id is not None)
-        if batch_id is not None:
-            return MicroBatchWriter(options, batch_id)
-        return KafkaArrowWriter(options)
+        return options, batch_id
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature
         """Plan a micro-batch; also called, on a copy of this source, to commit or abort one.

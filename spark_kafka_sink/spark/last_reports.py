@@ -9,7 +9,6 @@ with it. There the reports are kept as lines of a file, the newest last.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from pyspark import SparkFiles
 
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.spark.report_lines import append_report, newest_reports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ def remember(report: dict[str, Any]) -> None:
         fcntl.flock(lines, fcntl.LOCK_EX)
         if lines.seek(0, os.SEEK_END) > _FULL_BYTES:
             _drop_older_half(lines)
-        lines.write(json.dumps(report).encode() + b"\n")
+        append_report(lines, report)
 
 
 def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
@@ -56,8 +56,7 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
         return []
     with (folder / _NAME).open("rb") as lines:
         fcntl.flock(lines, fcntl.LOCK_SH)
-        written = lines.read().splitlines()
-    return [json.loads(line) for line in written[max(0, len(written) - n) :]]
+        return newest_reports(lines.read(), n)
 
 
 def _folder() -> Path | None:

@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from spark_kafka_sink.admin import NewTopic
-from spark_kafka_sink.config import ProducerConfig, java_names, nearest, producer_config
+from spark_kafka_sink.config import (
+    ProducerConfig,
+    check_names,
+    java_names,
+    nearest,
+    producer_config,
+)
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.local_path import local_path
 from spark_kafka_sink.spark.on_error import (
@@ -148,6 +154,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
             kafka[bare] = value
         elif not is_sink_option(name) and name not in _SPARKS:
             _complain(not_an_option(name), lenient=lenient)
+    check_names(kafka, _KAFKA, lenient=lenient)
     if not kafka.get("bootstrap.servers"):
         message = (
             "Kafka option bootstrap.servers is not set. Please make sure it is set and retry: "

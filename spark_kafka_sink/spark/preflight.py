@@ -1,15 +1,18 @@
-"""What is checked on the driver before any task starts: partitioner, report, brokers and topic.
+"""What is checked on the driver before any task writes: partitioner, report, brokers and topic.
 
 One clear error from the driver takes the place of four attempts of every task. Stream writers are
 planned for every micro-batch, so what was found is remembered per process and set of options for
-metadata.max.age.ms; a batch job looks anew. Nothing is checked on the commit side: rows are in
+metadata.max.age.ms, as long as Spark keeps the process that plans (it ends one that was idle for a
+minute); a batch job looks anew. Nothing is checked on the commit side: rows are in
 Kafka then.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
@@ -54,11 +57,13 @@ def check_report_path(options: SinkOptions) -> None:
     path = options.report_path
     if path is None:
         return
+    folder = masked(str(path.parent))
     if path.is_dir():
         found = "a folder"
     elif not path.parent.is_dir():
-        folder = masked(str(path.parent))
         found = f"in the folder {folder}, which does not exist on the driver"
+    elif not _may_write_into(path.parent):
+        found = f"in the folder {folder}, which the driver may not write into"
     else:
         return
     shown = masked(str(path))
@@ -76,12 +81,18 @@ def make_dead_letter_path(options: SinkOptions) -> None:
         return
     try:
         path.mkdir(parents=True, exist_ok=True)
+        found = None if _may_write_into(path) else "which the driver may not write into"
     except OSError as error:
+        found = f"which the driver cannot make ({error.strerror})"
+    if found is not None:
         message = (
-            f"option deadLetterPath is {masked(str(path))}, which the driver cannot make "
-            f"({error.strerror}): expected {DEAD_LETTER_FOLDER}"
+            f"option deadLetterPath is {masked(str(path))}, {found}: expected {DEAD_LETTER_FOLDER}"
         )
-        raise ConfigException(message) from None
+        raise ConfigException(message)
+
+
+def _may_write_into(folder: Path) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def check_cluster(

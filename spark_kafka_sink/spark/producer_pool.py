@@ -5,9 +5,11 @@ its producer here, with its connections, what it knows of the brokers and its pr
 next task whose whole configuration is equal takes it. Credentials are part of the configuration, so
 no task ever writes with those of another.
 
-A producer is kept only as it was when new: it holds no rows and nobody's error, it knows no topic
-(each task asks anew, over the open connection), and it has no transactional.id. One that met an
-error is closed. One that nobody takes for as long as Spark keeps an idle worker is closed as well.
+A producer is kept only where it holds no rows and nobody's error and has no transactional.id, and
+what it knows of topics is asked anew by each task, over the open connection. Of a topic that it has
+written to it keeps metrics and sequences; one that has written to very many is closed, since a
+stream may name new ones for weeks. So is one that met an error, or that nobody takes for as long as
+Spark keeps an idle worker.
 A forked child knows of none: they are its parent's.
 """
 
@@ -26,6 +28,8 @@ from spark_kafka_sink.kafka_producer import KafkaProducer
 
 # Spark ends a worker that was idle for as long (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
 IDLE_S: Final = 60.0
+# Some 5 KB each. A task that writes to as many takes far longer than it takes to connect.
+MANY_TOPICS: Final = 1000
 
 
 class Timer(Protocol):
@@ -87,8 +91,9 @@ class ProducerPool:
 
     def _keep(self, config: ProducerConfig, producer: KafkaProducer) -> None:
         producer.take_deliveries()
+        may_stay = config.transactional_id is None and producer.topics_written <= MANY_TOPICS
         with self._lock:
-            if config.transactional_id is None and config not in self._kept:
+            if may_stay and config not in self._kept:
                 timer = self._after(IDLE_S, lambda: self._close_idle(config))
                 self._kept[config] = _Kept(producer, timer)
                 return

@@ -1,4 +1,4 @@
-"""The DataFrame's columns, checked on the driver before any task starts.
+"""The DataFrame's columns, checked on the driver before any task writes.
 
 The rules and the words are those of Spark's own Kafka sink (KafkaWriter.validateQuery), so that a
 job gets the message it would get there. The timestamp column, headers as a map and header values

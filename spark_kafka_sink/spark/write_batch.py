@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options
 from spark_kafka_sink.spark.micro_batch import BATCH_ID, as_option
 from spark_kafka_sink.spark.options import not_an_option
 
@@ -24,7 +25,8 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
 
     options: of the sink, as for ``df.write``. A batch that Spark runs again is written again
     (at-least-once). As in a stream, the cluster is looked at once in kafka.metadata.max.age.ms, and
-    reportPath gets a line. Raises what ``df.write`` raises, and Spark then ends the query.
+    reportPath gets a line. In a classic session what stands against the write is found before Spark
+    begins to work for it. Raises what ``df.write`` raises, and Spark then ends the query.
     """
     if not isinstance(batch_id, int):
         message = (
@@ -36,4 +38,6 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
         if name.lower() == BATCH_ID:
             raise ConfigException(not_an_option(name))
     given = {**options, **as_option(batch_id)}
+    look = look_at_options if ".connect." in type(df).__module__ else look_ahead
+    look(df.schema, given)
     df.write.format(KafkaDataSource.name()).mode("append").options(**given).save()

@@ -10,12 +10,15 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from pyspark.sql.utils import to_str
+
 from spark_kafka_sink.errors import ConfigException
 
 # Each with columns; in this order they are named.
 _LAYOUTS: Final = ("partitionBy", "clusterBy", "bucketBy", "sortBy")
 _MARK: Final = "_pykafka_hooked"
 _NOTE: Final = "_pykafka_"
+_OPTIONS: Final = "options"
 
 
 def is_first_time(writer_class: Any) -> bool:
@@ -32,19 +35,50 @@ def note_calls(writer_class: Any, told: Mapping[str, Callable[..., object]]) -> 
     told: makes the note of the arguments; None leaves things as they were.
     """
     for name, note_of in told.items():
-        setattr(writer_class, name, _noting(getattr(writer_class, name), name, note_of))
+        _note_after(writer_class, name, name, note_of)
 
 
-def _noting(method: Any, name: str, note_of: Callable[..., object]) -> Any:
+def note_options(writer_class: Any) -> None:
+    """Have ``option()`` and ``options()`` of classic writers note what they are given."""
+    _note_after(writer_class, "option", _OPTIONS, lambda key, value: {key: value}, join_options)
+    _note_after(writer_class, "options", _OPTIONS, lambda **options: options, join_options)
+
+
+def _note_after(
+    writer_class: Any,
+    method_name: str,
+    name: str,
+    note_of: Callable[..., object],
+    join: Callable[[Any, Any], object] = lambda _before, found: found,
+) -> None:
+    """Have a method leave a note when it has returned: what Spark refuses was not told."""
+    method = getattr(writer_class, method_name)
+
     @functools.wraps(method)
     def noting(writer: Any, *args: Any, **kwargs: Any) -> Any:
-        # What Spark refuses was not told.
         result = method(writer, *args, **kwargs)
         if (found := note_of(*args, **kwargs)) is not None:
-            take_note(writer, name, found)
+            take_note(writer, name, join(note(writer, name), found))
         return result
 
-    return noting
+    setattr(writer_class, method_name, noting)
+
+
+def join_options(before: Mapping[str, str] | None, given: Mapping[str, object]) -> dict[str, str]:
+    """Give options with names in lower case and values as Spark hands them over, the last wins."""
+    joined = dict(before or {})
+    for name, value in given.items():
+        text = to_str(value)
+        if text is None:
+            joined.pop(name.lower(), None)
+        else:
+            joined[name.lower()] = text
+    return joined
+
+
+def noted_options(writer: Any) -> dict[str, str]:
+    """Give the options that were noted."""
+    return dict(note(writer, _OPTIONS, {}))
 
 
 def take_note(writer: Any, name: str, found: object) -> None:

@@ -22,6 +22,7 @@ from support.readers import create_topic, read_with_confluent
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import DataException, IllegalStateException, KafkaException
+from spark_kafka_sink.spark import producer_pool
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.producer_pool import IDLE_S, POOL, ProducerPool
 from spark_kafka_sink.spark.writer import write_task
@@ -295,6 +296,21 @@ def test_what_is_kept_holds_no_rows(
     del rows
     assert producer._thread.accumulator.available_bytes == config.buffer_memory
     assert pa.total_allocated_bytes() - before < 1_000_000
+
+
+def test_a_producer_that_has_written_to_very_many_topics_is_not_kept(
+    kafka: KafkaCluster, new_topic: NewTopic, pool: ProducerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_pool, "MANY_TOPICS", 2)
+    config, topics = config_of(kafka.bootstrap), [new_topic(1) for _ in range(3)]
+    made = [run_task(pool, config, topic, values(1))[0] for topic in [*topics[:2], *topics]]
+    assert made[0] is made[1] is made[2] is made[3] is made[4]
+    again, _ = run_task(pool, config, topics[0], values(2))
+    assert again is not made[0]
+    assert is_closed(made[0])  # type: ignore[arg-type]
+    assert [found(kafka, topic) for topic in topics] == [
+        Counter({1: 2, 2: 1}), Counter({1: 2}), Counter({1: 1})
+    ]  # fmt: skip
 
 
 def _write_in_child(topic: str, bootstrap: str) -> None:

@@ -16,7 +16,7 @@ from support.fault_proxy import Fault, FaultProxy, Kind
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topics, read_with_confluent
 
-from spark_kafka_sink.errors import ConfigException, DataException, KafkaException, TimeoutException
+from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
@@ -173,7 +173,8 @@ def test_a_task_does_not_end_well_before_every_row_is_acknowledged(
     }
     proxy.inject(Fault(kind=Kind.DROP_ANSWER, times=10**9))
     try:
-        with pytest.raises(TimeoutException, match=r"within kafka\.delivery\.timeout\.ms=1000"):
+        # Which error comes last, the broken connection's or the time's, is a matter of chance.
+        with pytest.raises(KafkaException, match=r"kafka\.delivery\.timeout\.ms=1000"):
             write_task(sink_options(given), iter([pa.record_batch({"value": ["a", "b"]})]))
     finally:
         proxy.clear()

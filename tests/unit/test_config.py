@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from support import fetch_kafka
 from support.configuration_table import DOCUMENT, render
 from support.jvm import run_java
 
@@ -121,6 +122,8 @@ LATER: Final = {
     "metadata.cluster.check.enable",
     "partitioner.rack.aware",
 }
+# Options that the client of Kafka 3.9 has, which Spark 4.2 brings, and that of 4.3 has no more.
+GONE: Final = {"auto.include.jmx.reporter"}
 # What Java takes and this producer does not, and why not.
 STRICTER: Final = {
     ("security.protocol", "SSL"): "not there yet",
@@ -178,7 +181,9 @@ def test_every_option_of_the_java_producer_is_offered_or_refused_with_a_sentence
     java_defaults: dict[str, str],
 ) -> None:
     here = fields().keys() | NOT_YET | REFUSED.keys() | NO_EFFECT.keys() | OFF_ONLY.keys()
-    assert here - LATER == java_defaults.keys()
+    assert here - LATER - GONE == java_defaults.keys()
+    older = run_java("ProducerConfigs", version=fetch_kafka.OLD).splitlines()
+    assert {line.split("\t")[0] for line in older} - java_defaults.keys() == GONE
 
 
 def test_no_option_stands_in_two_tables() -> None:

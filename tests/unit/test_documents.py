@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from spark_kafka_sink.config import option_fields
 
 FEATURES = ROOT / "docs" / "features.md"
 DIFFERENCES = ROOT / "docs" / "differences.md"
+GUARANTEES = ROOT / "docs" / "guarantees.md"
+DEPLOYMENT = ROOT / "docs" / "deployment.md"
 _NOWHERE = "—"
 
 
@@ -49,11 +52,19 @@ def test_open_features_are_those_listed_at_the_end() -> None:
     assert last == f"Open: {', '.join(opened)}." if opened else not last.startswith("Open")
 
 
-@pytest.mark.parametrize("document", [FEATURES, DIFFERENCES], ids=lambda path: path.stem)
-def test_the_tests_that_a_row_names_exist(document: Path) -> None:
-    names = [name for row in rows(document) for name in named_tests(row[-1])]
+@pytest.mark.parametrize(
+    "document", [FEATURES, DIFFERENCES, GUARANTEES], ids=lambda path: path.stem
+)
+def test_the_tests_that_a_document_names_exist(document: Path) -> None:
+    names = named_tests(document.read_text())
     assert names
     assert [name for name in names if not exists(name)] == []
+
+
+def test_the_files_of_tests_that_a_document_names_exist() -> None:
+    names = re.findall(r"`(tests/[^`:]+\.py)`", DEPLOYMENT.read_text())
+    assert names
+    assert [name for name in names if not (ROOT / name).is_file()] == []
 
 
 def test_what_is_said_of_every_spark_is_shown_by_tests_that_run_on_each() -> None:

@@ -174,6 +174,15 @@ def test_a_report_that_cannot_be_written_is_said_and_does_not_fail_the_job(
     assert capsys.readouterr().err.count(f"could not be written to reportPath {path}: ") == 2
 
 
+def test_a_line_of_a_stream_s_report_that_was_broken_off_costs_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    path.write_text('{"batch_id": 0, "ro')
+    for batch_id in (1, 2):
+        publish(commit_report([message(0)], batch_id), path)
+    _, *whole = path.read_text().splitlines()
+    assert [json.loads(line)["batch_id"] for line in whole] == [1, 2]
+
+
 @pytest.mark.parametrize("batch_id", [None, 3])
 def test_a_report_over_a_folder_leaves_nothing_behind(
     batch_id: int | None, capsys: pytest.CaptureFixture[str], tmp_path: Path

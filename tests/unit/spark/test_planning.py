@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import socket
 from collections.abc import Iterator
@@ -135,6 +136,26 @@ def test_the_driver_makes_the_folder_for_dead_letters_and_says_where_it_cannot(
     words = f"option deadLetterPath is {folder}, which the driver cannot make (Not a directory): "
     assert str(refused.value).startswith(words)
     make_dead_letter_path(sink_options(NAMES))
+
+
+def test_a_folder_that_may_not_be_written_into_is_told_by_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user of a test may be root, who may write anywhere."""
+
+    def may(path: Path, mode: int) -> bool:
+        assert mode == os.W_OK | os.X_OK
+        return path != tmp_path
+
+    monkeypatch.setattr(os, "access", may)
+    letters = {"onError": "deadLetter", "deadLetterPath": str(tmp_path)}
+    words = f"option deadLetterPath is {tmp_path}, which the driver may not write into: expected a "
+    with pytest.raises(ConfigException, match=words):
+        make_dead_letter_path(sink_options(NAMES | letters))
+    report = tmp_path / "report.json"
+    words = f"reportPath is {report}, in the folder {tmp_path}, which the driver may not write into"
+    with pytest.raises(ConfigException, match=words):
+        check_report_path(sink_options(NAMES | {"reportPath": str(report)}))
 
 
 def test_a_write_is_not_planned_where_the_topic_cannot_be_asked_for(dead_address: str) -> None:

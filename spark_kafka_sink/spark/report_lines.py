@@ -1,0 +1,34 @@
+"""Reports as lines of a file, one JSON object each, which several processes append to.
+
+Owns what holds where a process dies, or the disk is full, in the middle of a line: the next report
+begins a line of its own, and the one that was broken off is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, BinaryIO
+
+
+def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
+    """Add a report to a file open for appending and reading (``a+b``). Raises OSError."""
+    line = json.dumps(report).encode() + b"\n"
+    if lines.seek(0, os.SEEK_END):
+        lines.seek(-1, os.SEEK_END)
+        if lines.read(1) != b"\n":
+            line = b"\n" + line
+    lines.write(line)
+
+
+def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
+    """Give the last n reports of a file's lines, the newest last."""
+    found: list[dict[str, Any]] = []
+    for line in reversed(lines.splitlines()):
+        if len(found) >= n:
+            break
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue  # broken off
+    return found[::-1]

@@ -1,0 +1,157 @@
+"""What stands against a write is found before Spark begins to work for it, shuffles included."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from conftest import NewTopic
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from support.kafka_cluster import KafkaCluster
+from support.readers import read_with_confluent
+from support.spark_processes import connect_server
+
+from spark_kafka_sink import write_batch
+from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def marking(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Give a function for mapInArrow that leaves a mark in a folder where a task begins."""
+    path = str(folder / "mark")
+
+    def mark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with open(path, "w"):  # noqa: PTH123 - it runs where nothing but Python is
+            pass
+        yield from batches
+
+    return mark
+
+
+def shuffled(spark: SparkSession, folder: Path) -> DataFrame:
+    """Make a frame that Spark shuffles; the tasks before the shuffle leave a mark."""
+    marked = spark.range(0, 10, 1, 3).mapInArrow(marking(folder), "id long")
+    return marked.groupBy("id").count().selectExpr("CAST(id AS STRING) AS value", "id AS number")
+
+
+def test_write_batch_refuses_before_a_shuffle(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    frame, topic = shuffled(spark, tmp_path), new_topic(1)
+    right = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic}
+    with pytest.raises(ConfigException, match="did you mean topic"):
+        write_batch(frame, 0, right | {"topc": "any"})
+    with pytest.raises(DataException, match="value attribute unsupported type bigint"):
+        write_batch(frame.selectExpr("number AS value"), 0, right)
+    with pytest.raises(TimeoutException, match="not-there"):
+        write_batch(frame, 0, right | {"topic": "not-there", "kafka.max.block.ms": "500"})
+    assert not (tmp_path / "mark").exists(), "tasks ran for a write that could not be"
+    write_batch(frame, 0, right)
+    assert (tmp_path / "mark").exists()
+    assert len(read_with_confluent(kafka.bootstrap, topic)) == 10
+
+
+def test_without_register_spark_shuffles_first_and_no_row_is_sent(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic, "topc": "any"}
+    writer = shuffled(spark, tmp_path).write.format("pykafka").mode("append").options(**options)
+    with pytest.raises(PySparkException, match="did you mean topic"):
+        writer.save()
+    assert (tmp_path / "mark").exists(), "Spark asks earlier than it did: say so in the README"
+    assert read_with_confluent(kafka.bootstrap, topic) == []
+
+
+_SCRIPT = '''
+"""Tries after register(spark) what cannot be written; no task may have run by then."""
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+from spark_kafka_sink import register
+from spark_kafka_sink.errors import KafkaException
+
+remote, bootstrap, topic, mark = sys.argv[1:]
+if remote == "classic":
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+else:
+    builder = SparkSession.builder.remote(remote)
+spark = builder.getOrCreate()
+register(spark)
+
+
+def marking(batches):
+    with open(mark, "w"):
+        pass
+    yield from batches
+
+
+marked = spark.range(0, 10, 1, 3).mapInArrow(marking, "id long")
+frame = marked.groupBy("id").count().selectExpr("CAST(id AS STRING) AS value", "id AS number")
+options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
+# Over Connect names in other letters are other options until they get to the server.
+again = "KAFKA.Acks" if remote == "classic" else "kafka.acks"
+
+
+def writer(frame=frame):
+    return frame.write.format("pykafka").options(**options)
+
+
+def refused(save, words):
+    try:
+        save()
+    except KafkaException as error:
+        assert words in str(error), str(error)
+    else:
+        raise AssertionError("not refused")
+    assert not os.path.exists(mark), f"tasks ran before it said: {words}"
+
+
+refused(writer().option("topc", "any").save, "did you mean topic")
+refused(writer().options(Topc="any").mode("append").save, "did you mean topic")
+refused(lambda: writer().save(topc="any"), "did you mean topic")
+refused(writer(frame.selectExpr("number AS value")).save, "value attribute unsupported type")
+refused(writer().option("kafka.acks", "some").option(again, "none").save, "acks is 'none'")
+refused(writer().option("createTopics", "maybe").save, "createTopics is 'maybe'")
+if remote == "classic":
+    not_there = writer().option("topic", "not-there").option("kafka.max.block.ms", 500)
+    refused(not_there.save, "not-there")
+writer().option("kafka.acks", "some").option(again, -1).option("createTopics", True).save()
+assert os.path.exists(mark)
+spark.stop()
+print("all tried")
+'''
+
+
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_register_has_save_refuse_before_a_shuffle(
+    kind: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    script, mark = tmp_path / "script.py", tmp_path / "mark"
+    script.write_text(_SCRIPT)
+
+    def run(remote: str) -> None:
+        done = subprocess.run(
+            [sys.executable, script, remote, kafka.bootstrap, topic, mark],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        assert done.stdout.endswith("all tried\n"), done.stderr[:5000]
+
+    if kind == "classic":
+        run("classic")
+    else:
+        with connect_server(tmp_path) as server:
+            run(server)
+    assert len(read_with_confluent(kafka.bootstrap, topic)) == 10

@@ -1,0 +1,31 @@
+"""Reports as lines of a file: what was broken off costs no other report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.spark.report_lines import append_report, newest_reports
+
+
+def append(path: Path, report: dict[str, Any]) -> None:
+    with path.open("a+b") as lines:
+        append_report(lines, report)
+
+
+@pytest.mark.parametrize("broken", [b'{"rows": 1', b'{"text": "\xc3', b"{", b"\xff", b'"'])
+def test_a_line_that_was_broken_off_is_passed_over(broken: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    append(path, {"rows": 1})
+    with path.open("ab") as lines:
+        lines.write(broken)
+    assert newest_reports(path.read_bytes(), 2) == [{"rows": 1}]
+    append(path, {"rows": 2})
+    append(path, {"rows": 3})
+    written = path.read_bytes()
+    assert newest_reports(written, 10) == [{"rows": 1}, {"rows": 2}, {"rows": 3}]
+    assert newest_reports(written, 2) == [{"rows": 2}, {"rows": 3}]
+    assert newest_reports(written, 0) == []
+    assert len(written.splitlines()) == 4
