@@ -195,10 +195,10 @@ def test_a_name_that_no_topic_can_have_is_refused_at_once(cluster: KafkaCluster)
 def test_a_topic_that_does_not_come_is_waited_for_until_max_block_ms(kafka: KafkaCluster) -> None:
     name = new_name()
     with (
-        KafkaAdmin(config(kafka.bootstrap, max_block_ms="300")) as admin,
+        KafkaAdmin(config(kafka.bootstrap, max_block_ms="3000")) as admin,
         pytest.raises(
             TimeoutException,
-            match=rf"^Topic {name} not present in metadata after max\.block\.ms=300: "
+            match=rf"^Topic {name} not present in metadata after max\.block\.ms=3000: "
             r".*UNKNOWN_TOPIC_OR_PARTITION",
         ),
     ):

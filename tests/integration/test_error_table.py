@@ -299,15 +299,15 @@ def test_a_user_of_spark_reads_the_option_with_its_prefix(mock: MockCluster, top
     [
         (17, InvalidTopicException, r"INVALID_TOPIC_EXCEPTION \(17\)"),
         (29, TopicAuthorizationException, r"TOPIC_AUTHORIZATION_FAILED \(29\)"),
-        (3, TimeoutException, r" max\.block\.ms=300: .*UNKNOWN_TOPIC_OR_PARTITION \(3\)"),
-        (5, TimeoutException, r" max\.block\.ms=300: .*LEADER_NOT_AVAILABLE \(5\)"),
+        (3, TimeoutException, r" max\.block\.ms=2000: .*UNKNOWN_TOPIC_OR_PARTITION \(3\)"),
+        (5, TimeoutException, r" max\.block\.ms=2000: .*LEADER_NOT_AVAILABLE \(5\)"),
     ],
 )
 def test_a_topic_that_metadata_has_an_error_for_is_named_with_it(
     mock: MockCluster, topic: str, code: int, error: type[ApiException], said: str
 ) -> None:
     mock.topic_error(topic, code)
-    with producer(mock, max_block_ms=300) as sending:
+    with producer(mock, max_block_ms=2000) as sending:
         with pytest.raises(error, match=f"(?i)topic {topic}.*{said}") as failed:
             sending.append(topic, row("nowhere to go"))
         assert (failed.value.topic, failed.value.api) == (topic, "Metadata")

@@ -201,13 +201,13 @@ def test_rows_whose_answers_never_come_are_an_error_and_there_at_most_once(
 def test_memory_that_a_silent_broker_keeps_full_is_an_error_after_max_block_ms(
     proxied: Proxied,
 ) -> None:
-    with proxied.producer(max_block_ms=500, buffer_memory=50_000) as producer:
+    with proxied.producer(max_block_ms=2000, buffer_memory=50_000) as producer:
         rows = proxied.rows(producer)
         rows.append(10)
         producer.flush(30)
         proxied.proxy.inject(Fault(kind=Kind.SILENCE, times=_FOR_EVER))
         said = (
-            r"no room for \d+ bytes within max\.block\.ms=500: buffer\.memory=50000 "
+            r"no room for \d+ bytes within max\.block\.ms=2000: buffer\.memory=50000 "
             "is full of records that no broker has acknowledged yet"
         )
         with pytest.raises(BufferExhaustedException, match=said):
@@ -234,12 +234,12 @@ def test_closing_waits_no_longer_than_it_is_told(proxied: Proxied) -> None:
 
 def test_a_bootstrap_address_that_refuses_is_named_after_max_block_ms(proxied: Proxied) -> None:
     said = (
-        rf"Topic {proxied.topic} not present .* after max\.block\.ms=500: .*"
+        rf"Topic {proxied.topic} not present .* after max\.block\.ms=2000: .*"
         rf"127\.0\.0\.1:{proxied.proxy.port}.*Connection refused"
     )
     with (
         proxied.proxy.refusing(),
-        proxied.producer(max_block_ms=500) as producer,
+        proxied.producer(max_block_ms=2000) as producer,
         pytest.raises(TimeoutException, match=said),
     ):
         producer.partitions_for(proxied.topic)

@@ -197,7 +197,7 @@ def test_rows_that_are_refused_or_given_up_are_errors(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
     topic = new_topic(1, {"max.message.bytes": "1000"})
-    config = {"bootstrap.servers": kafka.bootstrap, "max.block.ms": 300, "batch.size": 100}
+    config = {"bootstrap.servers": kafka.bootstrap, "max.block.ms": 3000, "batch.size": 100}
     producer = KafkaProducer(config)
     producer.append(topic, rows(2))
     producer.flush()

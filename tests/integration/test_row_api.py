@@ -318,7 +318,7 @@ def test_what_brokers_and_limits_refuse_becomes_a_failed_future_and_is_told_once
     config = {
         "bootstrap.servers": kafka.bootstrap,
         "max.request.size": 10_000,
-        "max.block.ms": 1500,
+        "max.block.ms": 3000,
     }
     with KafkaProducer(config) as producer:
         by_broker = producer.send(topic, bytes(5000), on_delivery=note_in(told))
@@ -443,7 +443,7 @@ def test_memory_that_stays_full_fails_the_future_after_max_block_ms(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
     topic = new_topic(1)
-    config = {"bootstrap.servers": kafka.bootstrap, "max.block.ms": 300}
+    config = {"bootstrap.servers": kafka.bootstrap, "max.block.ms": 3000}
     with KafkaProducer(config) as producer:
         producer.partitions_for(topic)
         with producer._thread.lock:

@@ -349,7 +349,7 @@ def test_records_that_were_deleted_are_an_error_or_for_earliest_a_warning(
 
 
 def test_a_topic_that_is_not_there_is_named_and_not_made(cluster: KafkaCluster) -> None:
-    config = {"bootstrap.servers": cluster.bootstrap, "default.api.timeout.ms": 700}
+    config = {"bootstrap.servers": cluster.bootstrap, "default.api.timeout.ms": 3000}
     with (
         TopicReader(config) as reader,
         pytest.raises(UnknownTopicOrPartitionException, match="topic never-there"),
@@ -364,7 +364,7 @@ def test_an_end_that_does_not_come_is_a_timeout_that_says_where_it_stands(
 ) -> None:
     topic = new_topic_on(cluster)
     _numbered(cluster, topic, 3)
-    config = {"bootstrap.servers": cluster.bootstrap, "default.api.timeout.ms": 1000}
+    config = {"bootstrap.servers": cluster.bootstrap, "default.api.timeout.ms": 4000}
     with TopicReader(config) as reader:
         batches = reader.read(topic, end={0: 5})
         assert sum(len(next(batches)) for _ in range(1)) == 3

@@ -50,7 +50,7 @@ def test_write_batch_refuses_before_a_shuffle(
     with pytest.raises(DataException, match="value attribute unsupported type bigint"):
         write_batch(frame.selectExpr("number AS value"), 0, right)
     with pytest.raises(TimeoutException, match="not-there"):
-        write_batch(frame, 0, right | {"topic": "not-there", "kafka.max.block.ms": "500"})
+        write_batch(frame, 0, right | {"topic": "not-there", "kafka.max.block.ms": "3000"})
     assert not (tmp_path / "mark").exists(), "tasks ran for a write that could not be"
     write_batch(frame, 0, right)
     assert (tmp_path / "mark").exists()
@@ -122,7 +122,7 @@ refused(writer(frame.selectExpr("number AS value")).save, "value attribute unsup
 refused(writer().option("kafka.acks", "some").option(again, "none").save, "acks is 'none'")
 refused(writer().option("createTopics", "maybe").save, "createTopics is 'maybe'")
 if remote == "classic":
-    not_there = writer().option("topic", "not-there").option("kafka.max.block.ms", 500)
+    not_there = writer().option("topic", "not-there").option("kafka.max.block.ms", 3000)
     refused(not_there.save, "not-there")
 writer().option("kafka.acks", "some").option(again, -1).option("createTopics", True).save()
 assert os.path.exists(mark)

@@ -64,7 +64,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink import register
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, KafkaException
 
 remote, bootstrap, topic, folder = sys.argv[1:]
 if remote == "classic":
@@ -86,7 +86,7 @@ def writer(value):
 def refused(call, words=""):
     try:
         call()
-    except (ConfigException, PySparkException) as error:
+    except (KafkaException, PySparkException) as error:
         assert words in str(error), str(error)
     else:
         raise AssertionError("not refused")
