@@ -18,6 +18,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_kafka_sink.errors import KafkaException
+
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
     from jobs import bench_cells, bench_contenders, bench_meter, bench_rows, bench_topics, running
 else:
@@ -119,7 +121,7 @@ class CellRun:
             result.log_bytes = found.log_bytes * result.rows // max(1, found.records)
         except bench_contenders.NotRunError as error:
             result.not_run = str(error)
-        except (PySparkException, Py4JError, OSError, RuntimeError) as error:
+        except (KafkaException, PySparkException, Py4JError, OSError, RuntimeError) as error:
             result.not_run = _reason(str(getattr(error, "java_exception", error)))
         finally:
             reason = "" if result.not_run is None else f" is not run: {result.not_run}"

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options
+from spark_kafka_sink.spark.micro_batch import BATCH_ID
 from spark_kafka_sink.spark.save_mode import mode_refusal
 from spark_kafka_sink.spark.writer_hooks import (
     enter_thread,
@@ -168,6 +169,7 @@ def _hook(writer_class: Any, name: str, hooks: _Hooks) -> None:
     @functools.wraps(save)
     def appending_save(
         writer: Any,
+        /,
         path: str | None = None,
         format: str | None = None,  # noqa: A002 - Spark's name
         mode: str | None = None,
@@ -183,8 +185,10 @@ def _hook(writer_class: Any, name: str, hooks: _Hooks) -> None:
             raise ConfigException(mode_refusal(str(named)))
         refuse_layouts(told.layouts, partitionBy)
         hooks.enter_thread(writer)
-        if told.is_known:
-            hooks.look(writer, join_options(told.options, options))
+        given = join_options(told.options, options)
+        # write_batch has looked already.
+        if told.is_known and BATCH_ID not in given:
+            hooks.look(writer, given)
         if named is not None or not told.is_known:
             save(writer, path, format, mode, partitionBy, **options)
             return

@@ -28,7 +28,7 @@ from spark_kafka_sink.spark.report import (
     TaskReport,
     merged,
 )
-from spark_kafka_sink.spark.report_lines import append_report
+from spark_kafka_sink.spark.report_lines import append_report, open_to_append
 
 
 @dataclass(kw_only=True)
@@ -99,7 +99,7 @@ def publish(report: CommitReport, path: Path | None) -> None:
         if report.batch_id is None:
             _replace(path, json.dumps(report.to_json(), indent=2) + "\n")
         else:
-            with path.open("a+b") as lines:
+            with open_to_append(path) as lines:
                 append_report(lines, report.to_json())
     except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
         _say(f"pykafka: the report could not be written to reportPath {path}: {error}")

@@ -66,14 +66,17 @@ class DeadLetterFile:
         if self._writer is None:
             from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - few tasks need it
 
-            folder = self._partial.parent
-            if not folder.is_dir():
+            try:
+                self._writer = ParquetWriter(self._partial, letters.schema)
+            except OSError as error:
+                folder = self._partial.parent
+                found = f"cannot be written into ({os.strerror(error.errno or 0)})"
                 message = (
-                    f"option deadLetterPath is {folder}, which is no folder on "
+                    f"option deadLetterPath is {folder}, which "
+                    f"{found if folder.is_dir() else 'is no folder'} on "
                     f"{os.uname().nodename}: expected {DEAD_LETTER_FOLDER}"
                 )
-                raise ConfigException(message)
-            self._writer = ParquetWriter(self._partial, letters.schema)
+                raise ConfigException(message) from error
         self._writer.write_batch(letters)
 
     def settle(self) -> bool:

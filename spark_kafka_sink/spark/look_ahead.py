@@ -3,7 +3,8 @@
 Spark has a Python sink plan only when the rows are about to come. With adaptive query execution,
 which is its default, that is after every shuffle before the write: a job would aggregate for hours
 and then be told of a misspelt option. So whoever hands a frame to the sink in Python plans once
-before, in their own process, and throws the plan away; Spark has it made again.
+before, in their own process, and throws the plan away; Spark has it made again, and the warnings
+are left to that.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from collections.abc import Mapping
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.warn_once import unsaid
 
 
 def look_ahead(schema: StructType, options: Mapping[str, str]) -> None:
     """Raise whatever stands against writing rows of a schema, on the driver, without a row."""
-    KafkaDataSource(dict(options)).writer(schema, overwrite=False)
+    with unsaid():
+        KafkaDataSource(dict(options)).writer(schema, overwrite=False)
 
 
 def look_at_options(schema: StructType, options: Mapping[str, str]) -> None:
     """Raise what is wrong with the options or the columns; nothing around is looked at."""
-    KafkaDataSource(dict(options)).check(schema)
+    with unsaid():
+        KafkaDataSource(dict(options)).check(schema)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
@@ -62,7 +61,7 @@ def check_report_path(options: SinkOptions) -> None:
         found = "a folder"
     elif not path.parent.is_dir():
         found = f"in the folder {folder}, which does not exist on the driver"
-    elif not _may_write_into(path.parent):
+    elif not (os.access(path.parent, os.W_OK | os.X_OK) or os.access(path, os.W_OK)):
         found = f"in the folder {folder}, which the driver may not write into"
     else:
         return
@@ -81,18 +80,12 @@ def make_dead_letter_path(options: SinkOptions) -> None:
         return
     try:
         path.mkdir(parents=True, exist_ok=True)
-        found = None if _may_write_into(path) else "which the driver may not write into"
     except OSError as error:
-        found = f"which the driver cannot make ({error.strerror})"
-    if found is not None:
         message = (
-            f"option deadLetterPath is {masked(str(path))}, {found}: expected {DEAD_LETTER_FOLDER}"
+            f"option deadLetterPath is {masked(str(path))}, which the driver cannot make "
+            f"({error.strerror}): expected {DEAD_LETTER_FOLDER}"
         )
-        raise ConfigException(message)
-
-
-def _may_write_into(folder: Path) -> bool:
-    return os.access(folder, os.W_OK | os.X_OK)
+        raise ConfigException(message) from None
 
 
 def check_cluster(

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any, BinaryIO
 
 
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a file for `append_report`; one that cannot be read, as a pipe, just to write."""
+    try:
+        return path.open("a+b")
+    except OSError:
+        return path.open("ab")
+
+
 def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
-    """Add a report to a file open for appending and reading (``a+b``). Raises OSError."""
+    """Add a report to a file that is open for appending, and for reading if it can be read.
+
+    Raises OSError.
+    """
     line = json.dumps(report).encode() + b"\n"
-    if lines.seek(0, os.SEEK_END):
+    if lines.readable() and lines.seek(0, os.SEEK_END):
         lines.seek(-1, os.SEEK_END)
         if lines.read(1) != b"\n":
             line = b"\n" + line

@@ -14,6 +14,7 @@ from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options
 from spark_kafka_sink.spark.micro_batch import BATCH_ID, as_option
 from spark_kafka_sink.spark.options import not_an_option
+from spark_kafka_sink.spark.writer_hooks import join_options
 
 
 def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> None:
@@ -39,5 +40,5 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
             raise ConfigException(not_an_option(name))
     given = {**options, **as_option(batch_id)}
     look = look_at_options if ".connect." in type(df).__module__ else look_ahead
-    look(df.schema, given)
+    look(df.schema, join_options(None, given))
     df.write.format(KafkaDataSource.name()).mode("append").options(**given).save()

@@ -55,7 +55,7 @@ def _note_after(
     method = getattr(writer_class, method_name)
 
     @functools.wraps(method)
-    def noting(writer: Any, *args: Any, **kwargs: Any) -> Any:
+    def noting(writer: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = method(writer, *args, **kwargs)
         if (found := note_of(*args, **kwargs)) is not None:
             take_note(writer, name, join(note(writer, name), found))
@@ -65,13 +65,14 @@ def _note_after(
 
 
 def join_options(before: Mapping[str, str] | None, given: Mapping[str, object]) -> dict[str, str]:
-    """Give options with names in lower case and values as Spark hands them over, the last wins."""
+    """Give options with names in lower case and values as Spark hands them over; the last wins.
+
+    None is no value, and takes none back.
+    """
     joined = dict(before or {})
     for name, value in given.items():
         text = to_str(value)
-        if text is None:
-            joined.pop(name.lower(), None)
-        else:
+        if text is not None:
             joined[name.lower()] = text
     return joined
 

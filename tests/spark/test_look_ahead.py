@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -52,7 +53,11 @@ def test_write_batch_refuses_before_a_shuffle(
     with pytest.raises(TimeoutException, match="not-there"):
         write_batch(frame, 0, right | {"topic": "not-there", "kafka.max.block.ms": "3000"})
     assert not (tmp_path / "mark").exists(), "tasks ran for a write that could not be"
-    write_batch(frame, 0, right)
+    odd: dict[str, Any] = {"createTopics": True, "topic.partitions": 0}
+    with pytest.raises(ConfigException, match=r"topic\.partitions is '0'"):
+        write_batch(frame, 0, right | odd)
+    odd = {"createTopics": True, "topic.partitions": 1, "kafka.acks": -1, "onError": "fail"}
+    write_batch(frame, 0, right | odd)
     assert (tmp_path / "mark").exists()
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 10
 
@@ -124,7 +129,12 @@ refused(writer().option("createTopics", "maybe").save, "createTopics is 'maybe'"
 if remote == "classic":
     not_there = writer().option("topic", "not-there").option("kafka.max.block.ms", 3000)
     refused(not_there.save, "not-there")
-writer().option("kafka.acks", "some").option(again, -1).option("createTopics", True).save()
+right = writer(frame.selectExpr("*", "1 AS unsent")).option("kafka.acks", "some")
+right.option(again, -1).option("createTopics", True).save()
+try:
+    frame.write.format("json").options(writer="a").save(mark + ".json", writer="b")
+except TypeError as error:
+    raise AssertionError("an option of another format was taken for an argument") from error
 assert os.path.exists(mark)
 spark.stop()
 print("all tried")
@@ -148,6 +158,8 @@ def test_register_has_save_refuse_before_a_shuffle(
             timeout=200,
         )
         assert done.stdout.endswith("all tried\n"), done.stderr[:5000]
+        if remote == "classic":
+            assert done.stderr.count("pykafka does not send the columns ") == 1
 
     if kind == "classic":
         run("classic")

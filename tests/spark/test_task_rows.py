@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,16 @@ def test_a_task_makes_no_folder_for_dead_letters(
         refused.value
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_a_task_may_not_write_into_is_named_with_the_option(
+    kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    """Nobody makes files in /proc, root included."""
+    given = {"topic": new_topic(1), "onError": "deadLetter", "deadLetterPath": "/proc"}
+    words = "deadLetterPath is /proc, which cannot be written into (No such file or directory) on"
+    with pytest.raises(ConfigException, match=re.escape(words)):
+        write(kafka, {"value": ["bad"], "partition": pa.array([-1], pa.int32())}, given)
 
 
 def test_what_parquet_has_no_place_for_is_told_and_leaves_no_file(

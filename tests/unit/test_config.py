@@ -22,7 +22,7 @@ from spark_kafka_sink.config import (
     producer_config,
 )
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.warn_once import warn_once
+from spark_kafka_sink.warn_once import _warn
 
 ADDRESS = {"bootstrap.servers": "h:1"}
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
@@ -165,7 +165,7 @@ def value_of(config: ProducerConfig, name: str) -> object:
 @pytest.fixture(autouse=True)
 def nothing_was_said() -> None:
     """A process that has not warned yet."""
-    warn_once.cache_clear()
+    _warn.cache_clear()
 
 
 @pytest.fixture(scope="module")

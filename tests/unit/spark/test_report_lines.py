@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_kafka_sink.spark.report_lines import append_report, newest_reports
+from spark_kafka_sink.spark.report_lines import append_report, newest_reports, open_to_append
 
 
 def append(path: Path, report: dict[str, Any]) -> None:
-    with path.open("a+b") as lines:
+    with open_to_append(path) as lines:
         append_report(lines, report)
 
 
@@ -29,3 +31,12 @@ def test_a_line_that_was_broken_off_is_passed_over(broken: bytes, tmp_path: Path
     assert newest_reports(written, 2) == [{"rows": 2}, {"rows": 3}]
     assert newest_reports(written, 0) == []
     assert len(written.splitlines()) == 4
+
+
+def test_a_report_goes_into_a_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(path.read_bytes)
+        append(path, {"rows": 1})
+        assert newest_reports(reading.result(), 2) == [{"rows": 1}]
