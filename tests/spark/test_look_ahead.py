@@ -141,7 +141,7 @@ print("all tried")
 '''
 
 
-@pytest.mark.parametrize("kind", ["classic", "connect"])
+@pytest.mark.parametrize("kind", ["classic", pytest.param("connect", marks=pytest.mark.long)])
 def test_register_has_save_refuse_before_a_shuffle(
     kind: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
