@@ -7,6 +7,7 @@ Nodes can be killed, stopped and started again one by one.
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import socket
 import subprocess
@@ -26,6 +27,9 @@ _HEAP = "-Xmx768m"
 # Below the range that Linux takes the ports of outgoing connections from: while a node is down, no
 # connection can take its port.
 _PORTS = range(20_000, 32_000)
+# Processes that look for ports at the same time mostly look at different ones: a port that is found
+# free is taken only when a JVM has started.
+_PROCESSES = 97
 
 
 def free_ports(count: int) -> list[int]:
@@ -35,7 +39,8 @@ def free_ports(count: int) -> list[int]:
         while len(found) < count:
             probe = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", secrets.choice(_PORTS)))
+                port = secrets.choice(_PORTS[os.getpid() % _PROCESSES :: _PROCESSES])
+                probe.bind(("127.0.0.1", port))
                 found.append(probe.getsockname()[1])
         return found
 
@@ -156,7 +161,10 @@ class KafkaCluster:
         return self._folder / f"node-{node}" / "node.log"
 
     def _log_tail(self, node: int) -> str:
-        return self._log(node).read_text(errors="replace")[-3000:]
+        """Give what went wrong, as far as the log names it, and the log's end."""
+        log = self._log(node).read_text(errors="replace")
+        wrong = [line for line in log.splitlines() if " ERROR " in line or "Exception" in line]
+        return "\n".join([*wrong[:20], log[-1500:]])
 
     def _properties(self, node: int) -> str:
         voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in self._controllers.items())
