@@ -22,8 +22,17 @@ from support.readers import create_topic, delete_topics
 
 from jobs.bench_meter import Meter
 
-LIMIT: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
-MEBIBYTES: Final = (64, 16, 8, 4, 2)
+LIMITS: Final = tuple(
+    f"spark.sql.execution.arrow.{name}" for name in ("maxBytesPerBatch", "maxRecordsPerBatch")
+)
+# With this limit of bytes, Spark does not look after every row how large the batch has become.
+UNLIMITED: Final = 2**31 - 1
+SPARKS_RECORDS: Final = 10_000
+# Bytes and records. Without a limit of bytes, rows of 10,000 bytes make batches of 100 MB.
+CHOICES: Final = (
+    *((mebibytes << 20, SPARKS_RECORDS) for mebibytes in (64, 16, 8, 4, 2)),
+    *((UNLIMITED, records) for records in (SPARKS_RECORDS, SPARKS_RECORDS // 4)),
+)
 # Rows, and bytes of their values.
 FRAMES: Final = ((30_000, 10_000), (200_000, 1000), (1_000_000, 100))
 ROUNDS: Final = 5
@@ -42,25 +51,28 @@ def frame(spark: SparkSession, rows: int, size: int) -> DataFrame:
 def measure(spark: SparkSession, bootstrap: str, rows: int, size: int) -> None:
     """Write one frame with every limit in turn."""
     written, meter = frame(spark, rows, size), Meter([])
-    took: dict[int, list[tuple[float, float, float]]] = {limit: [] for limit in MEBIBYTES}
+    took: dict[tuple[int, int], list[tuple[float, float, float]]] = {each: [] for each in CHOICES}
     for number in range(ROUNDS + 1):
         topic = f"arrow-{size}-{number}"
         create_topic(bootstrap, topic, 12)
-        for limit in (*MEBIBYTES[number % len(MEBIBYTES) :], *MEBIBYTES[: number % len(MEBIBYTES)]):
-            spark.conf.set(LIMIT, str(limit << 20))
+        first = number % len(CHOICES)
+        for choice in (*CHOICES[first:], *CHOICES[:first]):
+            for name, limit in zip(LIMITS, choice, strict=True):
+                spark.conf.set(name, str(limit))
             before, started = meter.read(), time.monotonic()
             options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
             written.write.format("pykafka").mode("append").options(**options).save()
             seconds, used = time.monotonic() - started, meter.read().since(before)
             if number:
                 jvm, python = used.jvm / rows * 1e6, used.python / rows * 1e6
-                took[limit].append((rows / seconds / 1000, jvm, python))
+                took[choice].append((rows / seconds / 1000, jvm, python))
         delete_topics(bootstrap, [topic])
     written.unpersist()
-    print(f"\n{rows:,} rows of {size:,} bytes\nMiB   k rows/s   JVM us   Python us")
-    for limit, each in took.items():
+    print(f"\n{rows:,} rows of {size:,} bytes\n   bytes records   k rows/s   JVM us   Python us")
+    for (most_bytes, records), each in took.items():
         rate, jvm, python = (statistics.median(one) for one in zip(*each, strict=True))
-        print(f"{limit:3}   {rate:8.1f}   {jvm:6.2f}   {python:6.2f}", flush=True)
+        shown = "any" if most_bytes == UNLIMITED else f"{most_bytes >> 20} MiB"
+        print(f"{shown:>8} {records:7}   {rate:8.1f}   {jvm:6.2f}   {python:6.2f}", flush=True)
 
 
 def main() -> int:
