@@ -53,9 +53,7 @@ def run(job: Callable[[], int], name: str) -> int:
         return job()
     except KeyboardInterrupt:
         _stopped.set()
-    except JobError as error:
-        reason = str(error)
-    except KafkaException as error:
+    except (JobError, KafkaException) as error:
         reason = str(error)
     except PySparkException as error:
         reason = sentence(str(error))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from pyspark import SparkFiles
 
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.spark.connect import is_connect
 from spark_kafka_sink.spark.report_lines import append_report, newest_reports
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
     spark: a classic session; with Spark Connect the driver's files are out of reach. Raises
     KafkaException for such a session.
     """
-    if ".connect." in type(spark).__module__:
+    if is_connect(spark):
         message = (
             "last_reports needs a classic session: over Spark Connect the reports stay with the "
             "server; set the option reportPath and read that file there"

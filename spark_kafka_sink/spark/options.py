@@ -154,8 +154,9 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
             kafka[bare] = value
         elif not is_sink_option(name) and name not in _SPARKS:
             _complain(not_an_option(name), lenient=lenient)
-    check_names(kafka, _KAFKA, lenient=lenient)
     if not kafka.get("bootstrap.servers"):
+        # It may be there, misspelt.
+        check_names(kafka, _KAFKA, lenient=lenient)
         message = (
             "Kafka option bootstrap.servers is not set. Please make sure it is set and retry: "
             '.option("kafka.bootstrap.servers", "host:port")'

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.spark.arrow_batches import limit_arrow_batches
 from spark_kafka_sink.spark.batch_save import hook_save
+from spark_kafka_sink.spark.connect import is_connect
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.redaction import mask_secrets
 from spark_kafka_sink.spark.stream_start import check_starts
@@ -28,8 +29,7 @@ def register(spark: SparkSession) -> None:
     ``pip install`` the name is known without it; ``save()`` then needs ``.mode("append")``.
     """
     spark.dataSource.register(KafkaDataSource)
-    is_connect = ".connect." in type(spark).__module__
-    hook_save(KafkaDataSource.name(), is_connect=is_connect)
-    check_starts(KafkaDataSource.name(), is_connect=is_connect)
+    hook_save(KafkaDataSource.name(), is_connect=is_connect(spark))
+    check_starts(KafkaDataSource.name(), is_connect=is_connect(spark))
     mask_secrets(spark)
     limit_arrow_batches(spark)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.connect import is_connect
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options
 from spark_kafka_sink.spark.micro_batch import BATCH_ID, as_option
@@ -39,6 +40,6 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
         if name.lower() == BATCH_ID:
             raise ConfigException(not_an_option(name))
     given = {**options, **as_option(batch_id)}
-    look = look_at_options if ".connect." in type(df).__module__ else look_ahead
+    look = look_at_options if is_connect(df) else look_ahead
     look(df.schema, join_options(None, given))
     df.write.format(KafkaDataSource.name()).mode("append").options(**given).save()
