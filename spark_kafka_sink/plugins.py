@@ -18,9 +18,11 @@ def load(option: str, given: object) -> object:
     module_name, _, name = given.strip().rpartition(".")
     try:
         found: object = getattr(import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:
+        # A module of the user's own may raise whatever it likes.
+        why = f"{type(error).__name__}: {error}"
         message = (
-            f"{option} is {given!r}, which cannot be imported ({error}): expected a Python object, "
+            f"{option} is {given!r}, which cannot be imported ({why}): expected a Python object, "
             "a class, or the name of one as module.Name"
         )
         raise ConfigException(message) from error

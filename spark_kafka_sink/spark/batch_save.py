@@ -28,14 +28,15 @@ from spark_kafka_sink.spark.writer_hooks import (
     enter_thread,
     has_columns,
     is_first_time,
+    is_noted,
     join_options,
     note,
     note_calls,
+    note_making,
     note_options,
     noted_layouts,
     noted_options,
     refuse_layouts,
-    take_note,
 )
 
 
@@ -107,21 +108,13 @@ _NOTED: Final[Mapping[str, Callable[..., object]]] = {
     "bucketBy": lambda *_, **__: True,
     "sortBy": lambda *_, **__: True,
 }
-_NEW: Final = "new"
 
 
 class _Classic:
-    """The classic writer's notes; one without the first was made before the hooks were."""
+    """The classic writer's notes; one that was made before the hooks were has not all of them."""
 
     def __init__(self, writer_class: Any) -> None:
-        init = writer_class.__init__
-
-        @functools.wraps(init)
-        def noting_init(writer: Any, *args: Any, **kwargs: Any) -> None:
-            init(writer, *args, **kwargs)
-            take_note(writer, _NEW, found=True)
-
-        writer_class.__init__ = noting_init
+        note_making(writer_class)
         note_calls(writer_class, _NOTED)
         note_options(writer_class)
 
@@ -129,7 +122,7 @@ class _Classic:
         return _Told(
             note(writer, "format", ""),
             note(writer, "mode"),
-            is_known=note(writer, _NEW, default=False),
+            is_known=is_noted(writer),
             layouts=noted_layouts(writer),
             options=noted_options(writer),
         )

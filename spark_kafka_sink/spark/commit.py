@@ -20,6 +20,7 @@ from pathlib import Path
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.masking import masked
 from spark_kafka_sink.spark.last_reports import remember
 from spark_kafka_sink.spark.report import (
     BadRowsReport,
@@ -28,7 +29,7 @@ from spark_kafka_sink.spark.report import (
     TaskReport,
     merged,
 )
-from spark_kafka_sink.spark.report_lines import append_report, open_to_append
+from spark_kafka_sink.spark.report_lines import append_report, open_to_append, open_to_write
 
 
 @dataclass(kw_only=True)
@@ -102,11 +103,17 @@ def publish(report: CommitReport, path: Path | None) -> None:
             with open_to_append(path) as lines:
                 append_report(lines, report.to_json())
     except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
-        _say(f"pykafka: the report could not be written to reportPath {path}: {error}")
+        shown = masked(str(path))
+        _say(f"pykafka: the report could not be written to reportPath {shown}: {error}")
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
+    """Write a file as a whole or not at all; what is no file, or may not be replaced, is kept."""
+    path = path.resolve()
+    if path.exists() and not (path.is_file() and os.access(path.parent, os.W_OK | os.X_OK)):
+        with open_to_write(path) as kept:
+            kept.write(text.encode())
+        return
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         partial.write_text(text)

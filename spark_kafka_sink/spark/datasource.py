@@ -52,7 +52,8 @@ class KafkaDataSource(DataSource):
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
         options, batch_id = self.check(schema)
-        options = _check_surroundings(options, schema, may_remember=batch_id is not None)
+        again = batch_id is not None
+        options = check_surroundings(options, schema, in_batches=again, may_remember=again)
         if batch_id is not None:
             return MicroBatchWriter(options, batch_id)
         return KafkaArrowWriter(options)
@@ -79,19 +80,20 @@ class KafkaDataSource(DataSource):
         options = sink_options(self.options)
         check_schema(schema, options.topic)
         if not self._is_copy:
-            options = _check_surroundings(options, schema, may_remember=True)
+            options = check_surroundings(options, schema, in_batches=True, may_remember=True)
         return KafkaStreamArrowWriter(options)
 
 
-def _check_surroundings(
-    options: SinkOptions, schema: StructType, *, may_remember: bool = False
+def check_surroundings(
+    options: SinkOptions, schema: StructType, *, in_batches: bool, may_remember: bool
 ) -> SinkOptions:
     """Check what may change between a plan and its commit, and warn, which is done once.
 
-    Gives the options with what was found; may_remember: be content with what was found lately.
+    Gives the options with what was found. in_batches: whether it is micro-batches that are written;
+    may_remember: be content with what was found lately.
     """
     check_partitioner(options)
-    check_report_path(options)
+    check_report_path(options, in_batches=in_batches)
     make_dead_letter_path(options)
     has_headers = "headers" in schema.names
     options = check_cluster(options, has_headers=has_headers, may_remember=may_remember)

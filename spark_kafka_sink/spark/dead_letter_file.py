@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.masking import masked
 from spark_kafka_sink.serde.columns import named_columns
 from spark_kafka_sink.spark.dead_letters import BadBatch, Faults
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
@@ -55,8 +56,9 @@ class DeadLetterFile:
         try:
             self._write(letters)
         except pa.ArrowNotImplementedError as error:
+            folder = masked(str(self._file.parent))
             message = (
-                f"the dead letters of this task cannot be written to {self._file.parent}: Parquet "
+                f"the dead letters of this task cannot be written to {folder}: Parquet "
                 f"has no place for a column of the data ({error}); select the other columns, or "
                 "set deadLetterTopic in place of deadLetterPath"
             )
@@ -72,7 +74,7 @@ class DeadLetterFile:
                 folder = self._partial.parent
                 found = f"cannot be written into ({os.strerror(error.errno or 0)})"
                 message = (
-                    f"option deadLetterPath is {folder}, which "
+                    f"option deadLetterPath is {masked(str(folder))}, which "
                     f"{found if folder.is_dir() else 'is no folder'} on "
                     f"{os.uname().nodename}: expected {DEAD_LETTER_FOLDER}"
                 )

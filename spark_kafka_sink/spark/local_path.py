@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,9 @@ from spark_kafka_sink.masking import masked
 
 # What stands before the path in file:/a, file:///a and file://localhost/a, and its likes.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
+
+_LONGEST_NAME: Final = 255
+_SHOWN: Final = 60
 
 
 def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
@@ -26,6 +30,8 @@ def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
         found = f"{masked(value)!r}, {elsewhere}"
     elif not value.strip():
         found = "empty"
+    elif "\0" in path or any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.split("/")):
+        found = f"{masked(value)[:_SHOWN]!r}…, which has a NUL or a name too long for a filesystem"
     else:
         return Path(path)
     message = f"option {option} is {found}: expected {expected}"

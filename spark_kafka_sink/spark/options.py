@@ -249,6 +249,17 @@ def not_an_option(name: str) -> str:
 def _meant(name: str) -> str | None:
     if name in java_names():
         return _KAFKA + name
+    first, _, rest = name.partition(".")
+    second, _, setting = rest.partition(".")
+    if setting:
+        # A setting of a topic has dots in it; no other option has as many.
+        head = f"{first}.{second}"
+        if head in _OWN:
+            return _OWN[head]
+        if nearest(head, [_TOPIC_CONFIG.rstrip(".")]):
+            return _TOPIC_CONFIG + setting
+        if first == "topic":
+            return _TOPIC_CONFIG + rest
     of_producer = {each: _KAFKA + each for each in java_names()}
     known = {**of_producer, **{each: each for each in of_producer.values()}, **_OWN}
     close = nearest(name, known)

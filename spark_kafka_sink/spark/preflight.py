@@ -51,8 +51,12 @@ def check_partitioner(options: SinkOptions) -> None:
     load_partitioner(options.producer.partitioner_class, options.producer.option_prefix)
 
 
-def check_report_path(options: SinkOptions) -> None:
-    """Raise ConfigException where reportPath cannot be a file."""
+def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
+    """Raise ConfigException where no report can be written to reportPath.
+
+    in_batches: whether a line is to be added for every micro-batch; a job's report takes the file's
+    place, or, where its folder may not be written into, overwrites it.
+    """
     path = options.report_path
     if path is None:
         return
@@ -61,7 +65,11 @@ def check_report_path(options: SinkOptions) -> None:
         found = "a folder"
     elif not path.parent.is_dir():
         found = f"in the folder {folder}, which does not exist on the driver"
-    elif not (os.access(path.parent, os.W_OK | os.X_OK) or os.access(path, os.W_OK)):
+    elif path.exists() and os.access(path, os.W_OK):
+        return
+    elif path.exists() and in_batches:
+        found = "a file that the driver may not write"
+    elif not os.access(path.parent, os.W_OK | os.X_OK):
         found = f"in the folder {folder}, which the driver may not write into"
     else:
         return

@@ -13,11 +13,17 @@ from typing import Any, BinaryIO
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file for `append_report`; one that cannot be read, as a pipe, just to write."""
-    try:
+    """Open a file for `append_report`; what cannot be read back, as a pipe, just to write."""
+    if not path.exists() or (path.is_file() and os.access(path, os.R_OK)):
         return path.open("a+b")
-    except OSError:
-        return path.open("ab")
+    return open_to_write(path, os.O_APPEND)
+
+
+def open_to_write(path: Path, more: int = os.O_TRUNC) -> BinaryIO:
+    """Open what is there. A pipe that nobody reads is an OSError: nobody is waited for."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | more)
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "wb")
 
 
 def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:

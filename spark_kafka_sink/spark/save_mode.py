@@ -1,6 +1,13 @@
-"""What is said of a save mode that a topic cannot have."""
+"""What is said of a save mode that a topic cannot have, and of a trigger that loses rows."""
 
 from __future__ import annotations
+
+from typing import Final
+
+CONTINUOUS_REFUSAL: Final = (
+    "the continuous trigger loses every row of a Python data source: Spark hands it no rows then. "
+    'Use .trigger(processingTime="1 second") or .trigger(availableNow=True)'
+)
 
 
 def mode_refusal(mode: str) -> str:

@@ -1,4 +1,7 @@
-"""What a stream is refused for before it starts: the continuous trigger, and a layout of files.
+"""What a stream is refused for before it starts.
+
+That is the continuous trigger, a layout of files, and whatever the sink itself would say of the
+first micro-batch, after the shuffles before its write (`look_ahead`).
 
 Spark starts a continuous query on a Python sink and drops every row: it hands them over one by one,
 and a Python sink takes only batches. Nothing of it reaches the sink until an epoch is to be
@@ -15,28 +18,35 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.look_ahead import look_at_options, look_at_stream
+from spark_kafka_sink.spark.save_mode import CONTINUOUS_REFUSAL
 from spark_kafka_sink.spark.writer_hooks import (
     enter_thread,
     has_columns,
     is_first_time,
+    is_noted,
+    join_options,
     note,
     note_calls,
+    note_making,
+    note_options,
     noted_layouts,
+    noted_options,
     refuse_layouts,
-)
-
-REFUSAL: Final = (
-    "the continuous trigger loses every row of a Python data source: Spark hands it no rows then. "
-    'Use .trigger(processingTime="1 second") or .trigger(availableNow=True)'
 )
 
 
 class _Told(NamedTuple):
-    """What a writer was told; layouts: by name, whether there are columns for it."""
+    """What a writer was told.
+
+    layouts: by name, whether there are columns for it; options: by name in lower case, None where
+    not all is known.
+    """
 
     format: str
     is_continuous: bool
     layouts: Mapping[str, object]
+    options: Mapping[str, str] | None
 
 
 # What is noted of the calls of a classic writer's methods.
@@ -51,8 +61,8 @@ _NOTED: Final[Mapping[str, Callable[..., object]]] = {
 def check_starts(name: str, *, is_connect: bool) -> None:
     """From now on have ``start()`` of a stream to the format `name` refuse what is lost in silence.
 
-    It raises ConfigException. A classic writer that is older than this is left alone: what it was
-    told is known to the JVM only.
+    It raises ConfigException, and what stands against the first micro-batch. A classic writer that
+    is older than this is left alone: what it was told is known to the JVM only.
     """
     if is_connect:
         from pyspark.sql.connect.streaming.readwriter import (  # noqa: PLC0415 - needs grpc
@@ -65,7 +75,9 @@ def check_starts(name: str, *, is_connect: bool) -> None:
     from pyspark.sql.streaming.readwriter import DataStreamWriter  # noqa: PLC0415 - as its twin
 
     if is_first_time(DataStreamWriter):
+        note_making(DataStreamWriter)
         note_calls(DataStreamWriter, _NOTED)
+        note_options(DataStreamWriter)
         _hook_start(DataStreamWriter, name)
 
 
@@ -75,24 +87,40 @@ def _hook_start(writer_class: Any, name: str) -> None:
     @functools.wraps(start)
     def checking_start(
         writer: Any,
+        /,
         path: str | None = None,
         format: str | None = None,  # noqa: A002 - Spark's name
         outputMode: str | None = None,  # noqa: N803 - Spark's name
         partitionBy: Any = None,  # noqa: N803 - Spark's name
-        *args: Any,
-        **kwargs: Any,
+        queryName: str | None = None,  # noqa: N803 - Spark's name
+        **options: Any,
     ) -> Any:
         plan = getattr(writer, "_write_proto", None)
         told = _told_of_notes(writer) if plan is None else _told_of_plan(plan)
         if (format or told.format).lower() == name:
             if told.is_continuous:
-                raise ConfigException(REFUSAL)
+                raise ConfigException(CONTINUOUS_REFUSAL)
             refuse_layouts(told.layouts, partitionBy)
             if plan is None:
                 enter_thread(writer)
-        return start(writer, path, format, outputMode, partitionBy, *args, **kwargs)
+            if told.options is not None:
+                look = _look if plan is None else _look_from_client
+                look(writer, join_options(told.options, options))
+        return start(writer, path, format, outputMode, partitionBy, queryName, **options)
 
     writer_class.start = checking_start
+
+
+def _look(writer: Any, options: Mapping[str, str]) -> None:
+    look_at_stream(writer._df.schema, options)  # noqa: SLF001 - there is no public way
+
+
+def _look_from_client(writer: Any, options: Mapping[str, str]) -> None:
+    """Look at options and columns; what is around the client is not what the server sees."""
+    from pyspark.sql.connect.dataframe import DataFrame  # noqa: PLC0415 - needs grpc
+
+    plan, session = writer._write_stream._child, writer._session  # noqa: SLF001 - there is no public way
+    look_at_options(DataFrame(plan, session).schema, options)
 
 
 def _told_of_notes(writer: Any) -> _Told:
@@ -100,6 +128,7 @@ def _told_of_notes(writer: Any) -> _Told:
         note(writer, "format", ""),
         note(writer, "trigger", default=False),
         noted_layouts(writer),
+        noted_options(writer) if is_noted(writer) else None,
     )
 
 
@@ -108,4 +137,9 @@ def _told_of_plan(plan: Any) -> _Told:
         "partitionBy": plan.partitioning_column_names,
         "clusterBy": plan.clustering_column_names,
     }
-    return _Told(plan.format, plan.HasField("continuous_checkpoint_interval"), columns)
+    return _Told(
+        plan.format,
+        plan.HasField("continuous_checkpoint_interval"),
+        columns,
+        join_options(None, plan.options),
+    )

@@ -30,7 +30,7 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     reportPath gets a line. In a classic session what stands against the write is found before Spark
     begins to work for it. Raises what ``df.write`` raises, and Spark then ends the query.
     """
-    if not isinstance(batch_id, int):
+    if not isinstance(batch_id, int) or isinstance(batch_id, bool):
         message = (
             f"write_batch: batch_id is {batch_id!r}, of type {type(batch_id).__name__}: "
             "expected the number that foreachBatch gives"

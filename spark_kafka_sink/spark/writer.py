@@ -29,7 +29,7 @@ from spark_kafka_sink.spark.memory import keep_heap
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.producer_pool import POOL
 from spark_kafka_sink.spark.report import PartitionReport, TaskReport
-from spark_kafka_sink.spark.stream_start import REFUSAL as CONTINUOUS
+from spark_kafka_sink.spark.save_mode import CONTINUOUS_REFUSAL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +66,7 @@ class KafkaStreamArrowWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Report what a micro-batch wrote. Raises KafkaException where a task did not say."""
         if messages and all(message is None for message in messages):
-            raise ConfigException(CONTINUOUS)
+            raise ConfigException(CONTINUOUS_REFUSAL)
         publish(commit_report(messages, batchId), self._options.report_path)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

@@ -17,6 +17,7 @@ from spark_kafka_sink.errors import ConfigException
 # Each with columns; in this order they are named.
 _LAYOUTS: Final = ("partitionBy", "clusterBy", "bucketBy", "sortBy")
 _MARK: Final = "_pykafka_hooked"
+_NEW: Final = "new"
 _NOTE: Final = "_pykafka_"
 _OPTIONS: Final = "options"
 
@@ -27,6 +28,23 @@ def is_first_time(writer_class: Any) -> bool:
         return False
     setattr(writer_class, _MARK, True)
     return True
+
+
+def note_making(writer_class: Any) -> None:
+    """Have classic writers made from now on be known as such: of older ones, not all is noted."""
+    init = writer_class.__init__
+
+    @functools.wraps(init)
+    def noting_init(writer: Any, *args: Any, **kwargs: Any) -> None:
+        init(writer, *args, **kwargs)
+        take_note(writer, _NEW, found=True)
+
+    writer_class.__init__ = noting_init
+
+
+def is_noted(writer: Any) -> bool:
+    """Tell whether all that a classic writer was told is noted."""
+    return bool(note(writer, _NEW, default=False))
 
 
 def note_calls(writer_class: Any, told: Mapping[str, Callable[..., object]]) -> None:

@@ -139,6 +139,9 @@ COLUMNS = [
     Case("topic-column-is-not-trimmed", "'v' AS value, ' {topic} ' AS topic",
          Refused("InvalidTopicException"), topic=None),
     # Differences.
+    Case("empty-frame-to-a-topic-that-is-not-there", "'v' AS value WHERE false",
+         Refused("Topic nope not present in metadata"), theirs=Written(()), topic="nope",
+         options=SOON),
     Case("headers-as-a-map", "'v' AS value, map('h', X'31') AS headers",
          one(headers=(("h", b"1"),)),
          theirs=wrong("headers", "map<string,binary>", HEADERS)),
@@ -197,7 +200,7 @@ OPTIONS = [
          options={"kafka.bootstrap.servers": "localhost"}),
     # Differences.
     Case("partitioner-of-ones-own", "'v' AS value",
-         Refused("'com.example.Mine', which cannot be imported (No module named 'com')"),
+         Refused("Mine', which cannot be imported (ModuleNotFoundError: No module named 'com')"),
          theirs=Refused("Class com.example.Mine could not be found"),
          options={"kafka.partitioner.class": "com.example.Mine"}),
     Case("unknown-option", "'v' AS value", Refused("did you mean topic?"), theirs=one(),
@@ -228,6 +231,26 @@ def test_case(
         sink.append(frame, option, case.options)
     found = Counter((r.key, r.value, r.headers) for r in read_with_confluent(sink.bootstrap, topic))
     assert found == Counter(expected.records if isinstance(expected, Written) else ())
+
+
+def test_header_fields_in_other_letters_are_taken_here_also_where_letters_count(
+    spark: SparkSession, new_topic: NewTopic, sink: Sink
+) -> None:
+    topic = new_topic(1)
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        frame = spark.sql(
+            "SELECT 'v' AS value, array(named_struct('KEY', 'h', 'VALUE', X'31')) AS headers"
+        )
+        if sink.is_ours:
+            sink.append(frame, topic)
+        else:
+            with pytest.raises(WRITE_FAILED, match="headers attribute unsupported type"):
+                sink.append(frame, topic)
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    found = [record.headers for record in read_with_confluent(sink.bootstrap, topic)]
+    assert found == ([(("h", b"1"),)] if sink.is_ours else [])
 
 
 def test_every_difference_has_its_row_in_the_document() -> None:

@@ -90,6 +90,12 @@ if remote == "classic":
 else:
     builder = SparkSession.builder.remote(remote)
 spark = builder.getOrCreate()
+source = mark + ".source"
+os.mkdir(source)
+with open(source + "/rows.txt", "w") as rows:
+    rows.write("1\\n2\\n")
+lines = spark.readStream.text(source)
+older = lines.writeStream.option("kafka.bootstrap.servers", bootstrap)
 register(spark)
 
 
@@ -101,13 +107,24 @@ def marking(batches):
 
 marked = spark.range(0, 10, 1, 3).mapInArrow(marking, "id long")
 frame = marked.groupBy("id").count().selectExpr("CAST(id AS STRING) AS value", "id AS number")
-options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
+# Of max.block.ms, what is not there takes all.
+options = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "kafka.max.block.ms": "3000"}
 # Over Connect names in other letters are other options until they get to the server.
 again = "KAFKA.Acks" if remote == "classic" else "kafka.acks"
 
 
 def writer(frame=frame):
     return frame.write.format("pykafka").options(**options)
+
+
+stream = lines.mapInArrow(marking, "value string").repartition(2)
+
+
+def streaming(frame=stream, writer=None):
+    if writer is None:
+        writer = frame.writeStream.options(**options)
+    writer = writer.format("pykafka").option("topic", topic)
+    return writer.option("checkpointLocation", f"{mark}.{id(writer)}").trigger(availableNow=True)
 
 
 def refused(save, words):
@@ -127,8 +144,16 @@ refused(writer(frame.selectExpr("number AS value")).save, "value attribute unsup
 refused(writer().option("kafka.acks", "some").option(again, "none").save, "acks is 'none'")
 refused(writer().option("createTopics", "maybe").save, "createTopics is 'maybe'")
 if remote == "classic":
-    not_there = writer().option("topic", "not-there").option("kafka.max.block.ms", 3000)
-    refused(not_there.save, "not-there")
+    refused(writer().option("topic", "not-there").save, "not-there")
+    refused(lambda: streaming().start(topic="not-there"), "not-there")
+refused(streaming().option("topc", "any").start, "did you mean topic")
+refused(lambda: streaming().start(None, topc="any"), "did you mean topic")
+refused(streaming(stream.selectExpr("1 AS value")).start, "value attribute unsupported type")
+streaming(writer=older).start().awaitTermination()
+assert not os.path.exists(mark)
+streaming().start().awaitTermination()
+assert os.path.exists(mark)
+os.remove(mark)
 right = writer(frame.selectExpr("*", "1 AS unsent")).option("kafka.acks", "some")
 right.option(again, -1).option("createTopics", True).save()
 try:
@@ -136,13 +161,15 @@ try:
 except TypeError as error:
     raise AssertionError("an option of another format was taken for an argument") from error
 assert os.path.exists(mark)
+files = lines.writeStream.format("json").option("checkpointLocation", mark + ".other")
+files.trigger(availableNow=True).start(mark + ".lines", writer="a").awaitTermination()
 spark.stop()
 print("all tried")
 '''
 
 
 @pytest.mark.parametrize("kind", ["classic", pytest.param("connect", marks=pytest.mark.long)])
-def test_register_has_save_refuse_before_a_shuffle(
+def test_register_has_save_and_start_refuse_before_a_shuffle(
     kind: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     topic = new_topic(1)
@@ -166,4 +193,4 @@ def test_register_has_save_refuse_before_a_shuffle(
     else:
         with connect_server(tmp_path) as server:
             run(server)
-    assert len(read_with_confluent(kafka.bootstrap, topic)) == 10
+    assert len(read_with_confluent(kafka.bootstrap, topic)) == 2 + 2 + 10

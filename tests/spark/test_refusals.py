@@ -280,12 +280,14 @@ def test_a_null_topic_says_how_to_set_a_default(spark: SparkSession, kafka: Kafk
 def test_what_the_topic_refuses_is_told_with_the_way_out(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
-    future = "CAST(unix_millis(current_timestamp()) + 86400000 AS BIGINT)"
-    topic = new_topic(1)
-    with pytest.raises(
-        PySparkException, match=r"INVALID_TIMESTAMP \(32\).*message\.timestamp\.after\.max\.ms"
-    ):
-        save(spark.sql(f"SELECT 'x' AS value, {future} AS timestamp"), kafka.bootstrap, topic)
+    topic, late = new_topic(1), 4_102_444_800_000
+    frame = spark.sql(f"SELECT 'x' AS value, {late} + id AS timestamp FROM range(0, 2, 1, 1)")
+    with pytest.raises(PySparkException) as refused:
+        save(frame, kafka.bootstrap, topic)
+    said = str(refused.value)
+    assert re.search(r"INVALID_TIMESTAMP \(32\).*message\.timestamp\.after\.max\.ms", said)
+    assert f"its timestamps are {late} to {late + 1} ms" in said
+    assert f"{topic}-0" in said
 
 
 def test_reading_is_refused_with_a_sentence(spark: SparkSession) -> None:

@@ -32,7 +32,9 @@ _OF_SPARK: Final[Mapping[str, str]] = {
 }
 # What means the same with a reservation.
 _NOTES: Final[Mapping[str, str]] = {
-    "partitioner.class": "; Java's own by name, other Java classes are refused",
+    "partitioner.class": (
+        "; Java's own by name, and `module.Name` of a Python callable in place of any other class"
+    ),
     "security.protocol": "; others are refused so far",
 }
 

@@ -98,6 +98,24 @@ def test_keys_spread_rows_unless_the_configuration_says_otherwise(
     assert set(found.values()) == {60 // expected}
 
 
+@pytest.mark.parametrize("by_row", [True, False])
+def test_a_partitioner_given_as_an_object_chooses(*, by_row: bool) -> None:
+    def last_but(topic: str, batch: pa.RecordBatch, partitions: int) -> list[int | None]:
+        assert (topic, partitions) == (TOPIC, 3)
+        return [
+            None if key == b"a" else 2 for key in batch.column("key").cast("binary").to_pylist()
+        ]
+
+    with producing([1, 1, 1], partitioner_class=last_but) as producer:
+        if by_row:
+            for key in KEYS:
+                producer.send(TOPIC, b"v", key=key)
+            producer._feeder.drain()
+        else:
+            producer.append(TOPIC, pa.record_batch({"key": KEYS, "value": ["v", "v"]}))
+        assert rows_by_partition(producer) == {1: 1, 2: 1}
+
+
 def test_a_node_that_took_no_data_for_the_configured_time_gets_no_rows_without_key() -> None:
     batch = pa.record_batch({"value": ["x" * 100] * 100})
     for timeout, expected in (("1000", {1}), ("0", {0, 1})):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -181,6 +182,42 @@ def test_a_line_of_a_stream_s_report_that_was_broken_off_costs_no_other(tmp_path
         publish(commit_report([message(0)], batch_id), path)
     _, *whole = path.read_text().splitlines()
     assert [json.loads(line)["batch_id"] for line in whole] == [1, 2]
+
+
+def test_a_report_takes_the_place_of_a_file_and_of_nothing_else(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "folder" / "file"
+    file.parent.mkdir()
+    file.write_text(
+        "an earlier report, which is longer than the one that will be in its place" * 20
+    )
+    link.symlink_to(file)
+    publish(commit_report([message(0)]), link)
+    assert link.is_symlink()
+    assert json.loads(file.read_text())["tasks"] == 1
+    os.mkfifo(pipe)
+    publish(commit_report([message(0)]), pipe)
+    assert f"could not be written to reportPath {pipe}: " in capsys.readouterr().err
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    publish(commit_report([message(0), message(1)]), pipe)
+    assert json.loads(os.read(reader, 10_000))["tasks"] == 2
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert sorted(tmp_path.rglob("*")) == [file.parent, file, link, pipe]
+
+
+def test_a_report_is_written_into_a_file_whose_folder_may_not_be_written_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user of a test may be root, who may write anywhere."""
+    file = tmp_path / "report.json"
+    file.write_text("an earlier report" * 1000)
+    before = file.stat().st_ino
+    monkeypatch.setattr(os, "access", lambda path, _mode: path != tmp_path)
+    publish(commit_report([message(0)]), file)
+    assert json.loads(file.read_text())["tasks"] == 1
+    assert file.stat().st_ino == before
 
 
 @pytest.mark.parametrize("batch_id", [None, 3])

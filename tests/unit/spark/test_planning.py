@@ -19,7 +19,11 @@ from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.micro_batch import MicroBatchWriter
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.preflight import check_report_path, make_dead_letter_path
+from spark_kafka_sink.spark.preflight import (
+    check_partitioner,
+    check_report_path,
+    make_dead_letter_path,
+)
 from spark_kafka_sink.spark.report import BadRowsReport, TaskReport
 from spark_kafka_sink.spark.schema import check_schema, warn_of_unsent_columns
 from spark_kafka_sink.spark.writer import KafkaStreamArrowWriter
@@ -95,17 +99,17 @@ def test_a_report_needs_a_file_in_a_folder_that_exists(tmp_path: Path) -> None:
         (tmp_path / "no" / "such.json", f"in the folder {tmp_path / 'no'}, which does not exist"),
     ):
         with pytest.raises(ConfigException) as refused:
-            check_report_path(sink_options(NAMES | {"reportPath": str(path)}))
+            check_report_path(sink_options(NAMES | {"reportPath": str(path)}), in_batches=True)
         assert f"option reportPath is {path}, {found}" in str(refused.value)
     for path in (tmp_path / "new.json", Path("report-of-a-test.json")):
-        check_report_path(sink_options(NAMES | {"reportPath": str(path)}))
+        check_report_path(sink_options(NAMES | {"reportPath": str(path)}), in_batches=False)
     assert list(tmp_path.iterdir()) == [], "the check wrote something"
 
 
 def test_paths_are_told_without_credentials(tmp_path: Path) -> None:
     lost = "s3a:KEY:hunter2@bucket/report.json"
     with pytest.raises(ConfigException) as refused:
-        check_report_path(sink_options(NAMES | {"reportPath": lost}))
+        check_report_path(sink_options(NAMES | {"reportPath": lost}), in_batches=False)
     told = "option reportPath is ***@bucket/report.json, in the folder ***@bucket, which does not"
     assert str(refused.value).startswith(told)
     for letters in ("KEY:hunter2@bucket/dead", "s3a://KEY:hunter2@bucket/dead"):
@@ -115,8 +119,9 @@ def test_paths_are_told_without_credentials(tmp_path: Path) -> None:
             sink_options(NAMES | {"onError": "deadLetter", "deadLetterPath": letters})
         assert "hunter2" not in str(refused.value)
     folder = tmp_path / "me@here"
+    options = sink_options(NAMES | {"reportPath": str(folder / "report.json")})
     with pytest.raises(ConfigException, match=f"in the folder {folder}, which does not"):
-        check_report_path(sink_options(NAMES | {"reportPath": str(folder / "report.json")}))
+        check_report_path(options, in_batches=False)
 
 
 def test_the_driver_makes_the_folder_for_dead_letters_and_says_where_it_cannot(
@@ -142,17 +147,58 @@ def test_a_report_that_may_not_be_written_is_told_by_the_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user of a test may be root, who may write anywhere."""
-    there, new = tmp_path / "there.json", tmp_path / "new.json"
+    there, new, sealed = (tmp_path / name for name in ("there.json", "new.json", "sealed.json"))
+    there.touch()
+    sealed.touch()
+    may_write = {there}
 
     def may(path: Path, mode: int) -> bool:
         assert mode == (os.W_OK | os.X_OK if path == tmp_path else os.W_OK)
-        return path == there
+        return path in may_write
+
+    def check(path: Path, *, in_batches: bool) -> None:
+        options = sink_options(NAMES | {"reportPath": str(path)})
+        check_report_path(options, in_batches=in_batches)
 
     monkeypatch.setattr(os, "access", may)
     words = f"reportPath is {new}, in the folder {tmp_path}, which the driver may not write into"
+    for in_batches in (False, True):
+        with pytest.raises(ConfigException, match=words):
+            check(new, in_batches=in_batches)
+        check(there, in_batches=in_batches)
+    may_write.add(tmp_path)
+    check(sealed, in_batches=False)  # it is replaced
+    words = f"reportPath is {sealed}, a file that the driver may not write: expected a file"
     with pytest.raises(ConfigException, match=words):
-        check_report_path(sink_options(NAMES | {"reportPath": str(new)}))
-    check_report_path(sink_options(NAMES | {"reportPath": str(there)}))
+        check(sealed, in_batches=True)
+
+
+@pytest.mark.parametrize("path", ["/reports/" + "a" * 256, "/reports/" + "ä" * 128 + "/x", "/a\0b"])
+@pytest.mark.parametrize("option", ["reportPath", "deadLetterPath"])
+def test_a_path_that_no_filesystem_has_is_refused(option: str, path: str) -> None:
+    with pytest.raises(ConfigException, match=f"option {option} is .*a NUL or a name too long"):
+        sink_options(NAMES | {"onError": "deadLetter", "deadLetterPath": "/x", option: path})
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        ("import os; os.environ['SHARDS_OF_A_TEST']", "KeyError: 'SHARDS_OF_A_TEST'"),
+        ("def by_shelf(", "SyntaxError: "),
+    ],
+)
+def test_a_partitioner_whose_module_fails_is_told_by_its_option(
+    module: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"failing_{abs(hash(module))}"
+    (tmp_path / f"{name}.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    for given, reason in ((f"{name}.by_shelf", why), ("..x", "TypeError: ")):
+        options = sink_options(NAMES | {"kafka.partitioner.class": given})
+        with pytest.raises(ConfigException) as refused:
+            check_partitioner(options)
+        words = f"kafka.partitioner.class is {given!r}, which cannot be imported ({reason}"
+        assert str(refused.value).startswith(words)
 
 
 def test_a_write_is_not_planned_where_the_topic_cannot_be_asked_for(dead_address: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,10 @@ def test_a_line_that_was_broken_off_is_passed_over(broken: bytes, tmp_path: Path
 def test_a_report_goes_into_a_pipe(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with ThreadPoolExecutor() as pool:
-        reading = pool.submit(path.read_bytes)
-        append(path, {"rows": 1})
-        assert newest_reports(reading.result(), 2) == [{"rows": 1}]
+    with pytest.raises(OSError, match="No such device"):
+        append(path, {"rows": 0})  # nobody reads, and nobody is waited for
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    append(path, {"rows": 1})
+    append(path, {"rows": 2})
+    assert newest_reports(os.read(reader, 1000), 2) == [{"rows": 1}, {"rows": 2}]
+    os.close(reader)
