@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.model import RecordMetadata
     from spark_kafka_sink.rows.interceptors import ProducerInterceptor
     from spark_kafka_sink.rows.producer_record import ProducerRecord
+    from spark_kafka_sink.spark.atomic_layout import atomic_layout
     from spark_kafka_sink.spark.datasource import KafkaDataSource
     from spark_kafka_sink.spark.last_reports import last_reports
     from spark_kafka_sink.spark.registration import register
@@ -30,6 +31,7 @@ __all__ = [
     "ProducerRecord",
     "RecordMetadata",
     "__version__",
+    "atomic_layout",
     "errors",
     "last_reports",
     "register",
@@ -43,6 +45,7 @@ _HOME = {
     "ProducerInterceptor": "spark_kafka_sink.rows.interceptors",
     "ProducerRecord": "spark_kafka_sink.rows.producer_record",
     "RecordMetadata": "spark_kafka_sink.model",
+    "atomic_layout": "spark_kafka_sink.spark.atomic_layout",
     "last_reports": "spark_kafka_sink.spark.last_reports",
     "register": "spark_kafka_sink.spark.registration",
     "to_kafka": "spark_kafka_sink.spark.to_kafka",

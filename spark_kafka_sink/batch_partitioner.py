@@ -72,7 +72,7 @@ def with_partitions(
     for number, of_topic in rows.by_topic():
         part = batch if rows.topic_numbers is None else batch.take(pa.array(of_topic))
         partitions = len(topics[number].leaders)
-        chosen[of_topic] = _choose(
+        chosen[of_topic] = chosen_partitions(
             partitioner, rows.topics[number], part, partitions, f"{prefix}{OPTION}"
         )
     explicit = rows.partitions
@@ -97,9 +97,14 @@ def _arrow(column: BinaryColumn) -> pa.Array:
     return array.take(pa.array(np.arange(len(column)), mask=~column.valid))
 
 
-def _choose(
+def chosen_partitions(
     partitioner: BatchPartitioner, topic: str, batch: pa.RecordBatch, partitions: int, option: str
 ) -> Int64s:
+    """Give what a partitioner chooses for the rows of a batch, int64, -1 where it does not.
+
+    partitions: how many the topic has; option: its name as the user writes it. Raises DataException
+    for an answer that is no partition for every row, and whatever the partitioner raises.
+    """
     given = partitioner(topic, batch, partitions)
     try:
         array = given if isinstance(given, pa.Array) else pa.array(given)

@@ -1,0 +1,235 @@
+"""atomic_layout: the same rows in the same Kafka partitions, each partition from one task."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from conftest import NewTopic
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from support.kafka_cluster import KafkaCluster
+from support.readers import Record, read_with_confluent
+from support.sink import save
+from support.spark_processes import connect_server
+
+from spark_kafka_sink import atomic_layout
+from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+NUMBERED = ("CAST(id AS STRING) AS value", "concat('key-', repeat('x', id % 9), id % 50) AS key")
+
+
+def places(kafka: KafkaCluster, topic: str) -> dict[int, int]:
+    """Give each row's partition; every row is there once."""
+    records = read_with_confluent(kafka.bootstrap, topic)
+    assert not [value for value, times in Counter(map(number, records)).items() if times > 1]
+    return {number(record): record.partition for record in records}
+
+
+def number(record: Record) -> int:
+    return int(record.value or b"")
+
+
+def tasks(laid_out: DataFrame) -> dict[tuple[str | None, int | None], set[int]]:
+    """Give the tasks that a write of the frame has for each Kafka partition."""
+    topic = F.col("topic") if "topic" in laid_out.columns else F.lit("the option's")
+    found: dict[tuple[str | None, int | None], set[int]] = {}
+    chosen = laid_out.select(topic, "partition", F.spark_partition_id()).distinct().collect()
+    for name, partition, task in chosen:
+        found.setdefault((name, partition), set()).add(task)
+    return found
+
+
+def assert_one_task_each(laid_out: DataFrame) -> None:
+    by_partition = tasks(laid_out)
+    assert all(len(each) == 1 for each in by_partition.values()), by_partition
+    assert len(set.union(*by_partition.values())) == len(by_partition)
+
+
+def test_keys_are_where_they_would_be_and_each_partition_has_one_task(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    plain, laid = new_topic(7), new_topic(7)
+    frame = spark.range(0, 1000, 1, 3).selectExpr(
+        *NUMBERED,
+        "IF(id % 10 = 0, id % 7, NULL) :: INT AS partition",
+        "array(named_struct('key', 'h', 'value', 'x')) AS headers",
+        "timestamp_millis(id) AS timestamp",
+    )
+    save(frame, kafka.bootstrap, plain)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": laid}
+    laid_out = atomic_layout(frame, options)
+    assert_one_task_each(laid_out)
+    assert laid_out.rdd.getNumPartitions() == 7
+    assert laid_out.drop("partition").exceptAll(frame.drop("partition")).isEmpty()
+    save(laid_out, kafka.bootstrap, laid)
+    assert places(kafka, laid) == places(kafka, plain)
+    assert len(places(kafka, laid)) == 1000
+    assert set(places(kafka, laid).values()) == set(range(7))
+
+
+@pytest.mark.parametrize("given", [{}, {"kafka.partitioner.ignore.keys": "true"}])
+def test_rows_that_no_key_places_are_spread_and_stay_where_they_are(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, given: dict[str, str]
+) -> None:
+    """A task that is run again has to find every row where it was."""
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": new_topic(5), **given}
+    key = "'same'" if given else "CAST(NULL AS STRING)"
+    frame = spark.range(0, 2000, 1, 3).selectExpr("CAST(id AS BINARY) AS value", f"{key} AS key")
+    found = []
+    for rows in (frame, frame.repartition(4, "value")):
+        laid_out = atomic_layout(rows, options)
+        assert_one_task_each(laid_out)
+        found.append({tuple(row) for row in laid_out.select("value", "partition").collect()})
+    assert found[0] == found[1]
+    rows_of = Counter(partition for _, partition in found[0])
+    assert sorted(rows_of) == list(range(5))
+    assert min(rows_of.values()) > 300
+
+
+def test_topics_of_a_column_have_tasks_of_their_own(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    names = [new_topic(partitions) for partitions in (1, 2, 4)]
+    plain = [new_topic(partitions) for partitions in (1, 2, 4)]
+    of = "element_at(array('{}', '{}', '{}'), CAST(id % 3 AS INT) + 1) AS topic"
+    rows = spark.range(0, 600, 1, 2)
+    save(rows.selectExpr(*NUMBERED, of.format(*plain)), kafka.bootstrap)
+    frame = rows.selectExpr(*NUMBERED, of.format(*names))
+    options = {"kafka.bootstrap.servers": kafka.bootstrap}
+    laid_out = atomic_layout(frame, options)
+    assert_one_task_each(laid_out)
+    assert len(tasks(laid_out)) == 7
+    save(laid_out, kafka.bootstrap)
+    for name, twin in zip(names, plain, strict=True):
+        assert places(kafka, name) == places(kafka, twin)
+        assert len(places(kafka, name)) == 200
+    nobody_s = frame.union(frame.limit(5).withColumn("topic", F.lit(None).cast("string")))
+    none = atomic_layout(nobody_s, options).where("topic IS NULL").collect()
+    assert len(none) == 5, "what becomes of rows without a topic is for the write to say"
+    nothing = atomic_layout(frame.limit(0), options)
+    save(nothing, kafka.bootstrap)
+
+
+def test_a_partitioner_of_the_user_s_own_is_asked(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    module = tmp_path / "halls_of_this_test.py"
+    module.write_text(
+        "def by_hall(topic, batch, partitions):\n"
+        "    assert topic.startswith('topic-'), topic\n"
+        "    halls = batch.column('hall').to_pylist()\n"
+        "    return [None if hall is None else partitions - 1 - hall for hall in halls]\n"
+    )
+    spark.sparkContext.addPyFile(str(module))
+    frame = spark.range(0, 400, 1, 2).selectExpr(
+        *NUMBERED,
+        "CASE WHEN id % 4 = 0 THEN 1 END AS partition",
+        "CAST(CASE WHEN id % 4 < 3 THEN id % 5 END AS INT) AS hall",
+        f"IF(id % 2 = 0, '{new_topic(5)}', '{new_topic(6)}') AS topic",
+    )
+    given = {"kafka.partitioner.class": "halls_of_this_test.by_hall"}
+    for topic in (None, new_topic(5)):
+        chosen = {} if topic is None else {"topic": topic}
+        options = {"kafka.bootstrap.servers": kafka.bootstrap, **given, **chosen}
+        laid_out = atomic_layout(frame, options)
+        for row in laid_out.where("hall IS NOT NULL").collect():
+            count = 5 if topic is not None or int(row["value"]) % 2 == 0 else 6
+            expected = 1 if int(row["value"]) % 4 == 0 else count - 1 - row["hall"]
+            assert row["partition"] == expected, row
+        laid_out.write.format("pykafka").mode("append").options(**options).save()
+        if topic is not None:
+            plain = new_topic(5)
+            save(
+                frame,
+                kafka.bootstrap,
+                plain,
+                kafka_partitioner_class=given["kafka.partitioner.class"],
+            )
+            assert places(kafka, topic) == places(kafka, plain)
+
+
+def test_a_stream_is_laid_out(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source, topic = tmp_path / "source", new_topic(3)
+    source.mkdir()
+    (source / "a.txt").write_text("".join(f"{line}\n" for line in range(300)))
+    stream = spark.readStream.format("text").load(str(source)).selectExpr("value", "value AS key")
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic}
+    query = (
+        atomic_layout(stream, options)
+        .writeStream.format("pykafka")
+        .options(**options)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    plain = new_topic(3)
+    save(spark.read.text(str(source)).selectExpr("value", "value AS key"), kafka.bootstrap, plain)
+    assert places(kafka, topic) == places(kafka, plain)
+    with pytest.raises(ConfigException, match="inside foreachBatch"):
+        atomic_layout(
+            stream.withColumn("topic", F.lit(topic)), {"kafka.bootstrap.servers": kafka.bootstrap}
+        )
+
+
+def test_what_is_wrong_is_said_before_anything_runs(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    frame = spark.range(3).selectExpr("CAST(id AS STRING) AS value")
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": "not-there"}
+    with pytest.raises(DataException, match=r"^atomic_layout: df is of type list: expected"):
+        atomic_layout([], options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigException, match="did you mean topic"):
+        atomic_layout(frame, {"kafka.bootstrap.servers": kafka.bootstrap, "topc": "t"})
+    with pytest.raises(DataException, match="value attribute unsupported type"):
+        atomic_layout(frame.selectExpr("CAST(value AS INT) AS value"), options)
+    with pytest.raises(ConfigException, match="cannot be imported"):
+        atomic_layout(frame, {**options, "kafka.partitioner.class": "no_such_module.any"})
+    with pytest.raises(KafkaException, match="not-there"):
+        atomic_layout(frame, {**options, "kafka.max.block.ms": "3000"})
+    made = f"{new_topic(1)}-made"
+    creating = {**options, "topic": made, "createTopics": "true", "topic.partitions": "4"}
+    assert atomic_layout(frame, creating).rdd.getNumPartitions() == 4
+
+
+_SCRIPT = """
+import sys
+from pyspark.sql import SparkSession
+from spark_kafka_sink import atomic_layout
+remote, bootstrap, topic = sys.argv[1:]
+spark = SparkSession.builder.remote(remote).getOrCreate()
+frame = spark.range(300).selectExpr(
+    "CAST(id AS STRING) AS value", "CAST(id AS STRING) AS key", f"'{topic}' AS topic"
+)
+options = {"kafka.bootstrap.servers": bootstrap}
+atomic_layout(frame, options).write.format("pykafka").mode("append").options(**options).save()
+spark.stop()
+"""
+
+
+@pytest.mark.long
+def test_a_frame_of_spark_connect_is_laid_out(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, plain = new_topic(4), new_topic(4)
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    with connect_server(tmp_path) as server:
+        subprocess.run(
+            [sys.executable, script, server, kafka.bootstrap, topic],
+            check=True,
+            timeout=200,
+            env=os.environ,
+        )
+    rows = spark.range(300).selectExpr("CAST(id AS STRING) AS value", "CAST(id AS STRING) AS key")
+    save(rows, kafka.bootstrap, plain)
+    assert places(kafka, topic) == places(kafka, plain)
