@@ -1,15 +1,17 @@
 """``make bench``: one Kafka node, and the benchmark job on it.
 
 The broker, Spark and its workers share this machine, so only the ratios of one run mean anything.
-All arguments are the job's (jobs/bench.py --help).
+All arguments are the job's (jobs/bench.py --help), but for ``--conf name=value``, which is Spark's.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,9 +38,11 @@ _SPARK_SETTINGS: Final = (
 
 def main() -> int:
     """Start what the job needs, and run it."""
-    given = sys.argv[1:]
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--conf", action="append", default=[])
+    known, given = parser.parse_known_args()
     if {"--list", "--help", "-h"} & set(given):
-        return _submit([*given])
+        return _submit(given)
     if not fetch_kafka.fetch(fetch_kafka.NEWEST):
         print(fetch_kafka.missing(), file=sys.stderr)
         return 2
@@ -49,17 +53,17 @@ def main() -> int:
         cluster.start()
         job = ["--bootstrap", cluster.bootstrap, "--broker-pid", str(cluster.pid(1))]
         job += ["--kafka-libs", str(libs), "--output", str(_OUTPUT)]
-        return _submit([*job, *given])
+        return _submit([*job, *given], known.conf)
     finally:
         cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _submit(job: list[str]) -> int:
+def _submit(job: list[str], settings: Sequence[str] = ()) -> int:
     jars = fetch_kafka.jvm_sink()
     submit = [str(SPARK_SUBMIT), "--master", "local[2]", "--driver-memory", "4g"]
     submit += ["--jars", ",".join(map(str, jars))] if jars else []
-    for setting in _SPARK_SETTINGS:
+    for setting in (*_SPARK_SETTINGS, *settings):
         submit += ["--conf", setting]
     command = [*submit, str(_JOB), *job]
     return subprocess.run(command, env=environment(), cwd=_ROOT, check=False).returncode
