@@ -62,12 +62,15 @@ def with_partitions(
     partitioner: BatchPartitioner,
     prefix: str = "",
 ) -> Rows:
-    """Have the partitions of `rows`, which are those of `batch`, chosen where they are open.
+    """Have the partitions of `rows`, which are those of `batch`, chosen where any is open.
 
     topics: the metadata of each of ``rows.topics``; prefix: what the user writes before the
-    option's name. Raises DataException for an answer that is no
-    partition for every row, and whatever the partitioner raises.
+    option's name. Raises DataException for an answer that is no partition for every row, and
+    whatever the partitioner raises.
     """
+    explicit = rows.partitions
+    if explicit is not None and (explicit >= 0).all():
+        return rows
     chosen = np.empty(len(rows), np.int64)
     for number, of_topic in rows.by_topic():
         part = batch if rows.topic_numbers is None else batch.take(pa.array(of_topic))
@@ -75,7 +78,6 @@ def with_partitions(
         chosen[of_topic] = chosen_partitions(
             partitioner, rows.topics[number], part, partitions, f"{prefix}{OPTION}"
         )
-    explicit = rows.partitions
     return replace(
         rows, partitions=chosen if explicit is None else np.where(explicit < 0, chosen, explicit)
     )

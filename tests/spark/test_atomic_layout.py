@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -22,7 +23,10 @@ from spark_kafka_sink.errors import ConfigException, DataException, KafkaExcepti
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-NUMBERED = ("CAST(id AS STRING) AS value", "concat('key-', repeat('x', id % 9), id % 50) AS key")
+NUMBERED = (
+    "CAST(id AS STRING) AS value",
+    "IF(id % 50 = 49, '', concat('key-', repeat('x', id % 9), id % 50)) AS key",
+)
 
 
 def places(kafka: KafkaCluster, topic: str) -> dict[int, int]:
@@ -52,16 +56,20 @@ def assert_one_task_each(laid_out: DataFrame) -> None:
     assert len(set.union(*by_partition.values())) == len(by_partition)
 
 
+@pytest.mark.parametrize("kind", ["string", "binary"])
 def test_keys_are_where_they_would_be_and_each_partition_has_one_task(
-    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, kind: str
 ) -> None:
+    """Spark tells no column from one that differs in case; the sink does."""
     plain, laid = new_topic(7), new_topic(7)
     frame = spark.range(0, 1000, 1, 3).selectExpr(
         *NUMBERED,
         "IF(id % 10 = 0, id % 7, NULL) :: INT AS partition",
         "array(named_struct('key', 'h', 'value', 'x')) AS headers",
         "timestamp_millis(id) AS timestamp",
+        "'not sent' AS `Value`",
     )
+    frame = frame.withColumn("key", F.col("key").cast(kind))
     save(frame, kafka.bootstrap, plain)
     options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": laid}
     laid_out = atomic_layout(frame, options)
@@ -74,11 +82,11 @@ def test_keys_are_where_they_would_be_and_each_partition_has_one_task(
     assert set(places(kafka, laid).values()) == set(range(7))
 
 
-@pytest.mark.parametrize("given", [{}, {"kafka.partitioner.ignore.keys": "true"}])
-def test_rows_that_no_key_places_are_spread_and_stay_where_they_are(
+@pytest.mark.parametrize("given", [{}, {"kafka.partitioner.class": "roundrobin"}])
+def test_rows_that_no_key_places_are_spread_whatever_their_order(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, given: dict[str, str]
 ) -> None:
-    """A task that is run again has to find every row where it was."""
+    """So that a row is found in its place when Spark computes it again."""
     options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": new_topic(5), **given}
     key = "'same'" if given else "CAST(NULL AS STRING)"
     frame = spark.range(0, 2000, 1, 3).selectExpr("CAST(id AS BINARY) AS value", f"{key} AS key")
@@ -110,11 +118,26 @@ def test_topics_of_a_column_have_tasks_of_their_own(
     for name, twin in zip(names, plain, strict=True):
         assert places(kafka, name) == places(kafka, twin)
         assert len(places(kafka, name)) == 200
-    nobody_s = frame.union(frame.limit(5).withColumn("topic", F.lit(None).cast("string")))
-    none = atomic_layout(nobody_s, options).where("topic IS NULL").collect()
-    assert len(none) == 5, "what becomes of rows without a topic is for the write to say"
-    nothing = atomic_layout(frame.limit(0), options)
-    save(nothing, kafka.bootstrap)
+    save(atomic_layout(frame.limit(0), options), kafka.bootstrap)
+
+
+def test_what_becomes_of_bad_rows_is_for_the_write_to_say(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic, report = new_topic(3), tmp_path / "report.json"
+    bad = f"element_at(array('{topic}', 'no topic!', '..', NULL, 'a\n'), CAST(id % 5 AS INT) + 1)"
+    frame = spark.range(100).selectExpr(
+        *NUMBERED,
+        f"IF(id < 10, {bad}, '{topic}') AS topic",
+        "element_at(array(CAST(NULL AS INT), 7, -1), CAST(id % 3 AS INT) + 1) AS partition",
+    )
+    options = {"kafka.bootstrap.servers": kafka.bootstrap}
+    laid_out = atomic_layout(frame, options)
+    assert laid_out.rdd.getNumPartitions() == 3
+    save(laid_out, kafka.bootstrap, onError="skip", reportPath=str(report))
+    good = {row for row in range(100) if row % 3 == 0 and (row >= 10 or row % 5 == 0)}
+    assert places(kafka, topic).keys() == good
+    assert json.loads(report.read_text())["bad_rows"]["rows"] == 100 - len(good)
 
 
 def test_a_partitioner_of_the_user_s_own_is_asked(
@@ -161,7 +184,7 @@ def test_a_stream_is_laid_out(
     source, topic = tmp_path / "source", new_topic(3)
     source.mkdir()
     (source / "a.txt").write_text("".join(f"{line}\n" for line in range(300)))
-    stream = spark.readStream.format("text").load(str(source)).selectExpr("value", "value AS key")
+    stream = spark.readStream.format("text").load(str(source))
     options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic}
     query = (
         atomic_layout(stream, options)
@@ -172,16 +195,19 @@ def test_a_stream_is_laid_out(
         .start()
     )
     query.awaitTermination()
-    plain = new_topic(3)
-    save(spark.read.text(str(source)).selectExpr("value", "value AS key"), kafka.bootstrap, plain)
-    assert places(kafka, topic) == places(kafka, plain)
+    assert places(kafka, topic) == chosen(spark.read.text(str(source)), options)
+    del options["topic"]
     with pytest.raises(ConfigException, match="inside foreachBatch"):
-        atomic_layout(
-            stream.withColumn("topic", F.lit(topic)), {"kafka.bootstrap.servers": kafka.bootstrap}
-        )
+        atomic_layout(stream.withColumn("topic", F.lit(topic)), options)
 
 
-def test_what_is_wrong_is_said_before_anything_runs(
+def chosen(frame: DataFrame, options: dict[str, str]) -> dict[int, int]:
+    """Give the partitions of rows without keys, which nobody but the layout spreads like this."""
+    rows = atomic_layout(frame, options).select("value", "partition").collect()
+    return {int(value): partition for value, partition in rows}
+
+
+def test_what_is_wrong_is_said_at_once(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
     frame = spark.range(3).selectExpr("CAST(id AS STRING) AS value")
@@ -207,9 +233,7 @@ from pyspark.sql import SparkSession
 from spark_kafka_sink import atomic_layout
 remote, bootstrap, topic = sys.argv[1:]
 spark = SparkSession.builder.remote(remote).getOrCreate()
-frame = spark.range(300).selectExpr(
-    "CAST(id AS STRING) AS value", "CAST(id AS STRING) AS key", f"'{topic}' AS topic"
-)
+frame = spark.range(300).selectExpr("CAST(id AS STRING) AS value", f"'{topic}' AS topic")
 options = {"kafka.bootstrap.servers": bootstrap}
 atomic_layout(frame, options).write.format("pykafka").mode("append").options(**options).save()
 spark.stop()
@@ -220,7 +244,7 @@ spark.stop()
 def test_a_frame_of_spark_connect_is_laid_out(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    topic, plain = new_topic(4), new_topic(4)
+    topic = new_topic(4)
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
     with connect_server(tmp_path) as server:
@@ -230,6 +254,6 @@ def test_a_frame_of_spark_connect_is_laid_out(
             timeout=200,
             env=os.environ,
         )
-    rows = spark.range(300).selectExpr("CAST(id AS STRING) AS value", "CAST(id AS STRING) AS key")
-    save(rows, kafka.bootstrap, plain)
-    assert places(kafka, topic) == places(kafka, plain)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic}
+    frame = spark.range(300).selectExpr("CAST(id AS STRING) AS value")
+    assert places(kafka, topic) == chosen(frame, options)

@@ -1,0 +1,117 @@
+"""What memory one long task takes in its Python worker, minute by minute.
+
+``PYTHONPATH=tests python -m benchmarks.worker_memory [SECONDS]``, in an environment of
+``make bench``; SECONDS for each of the two, 600 if they are not given.
+
+One after the other, the writer that discards its rows and this sink with its defaults write rows of
+1,000 bytes with keys, in a single task that has more than enough of them. Prints the most resident
+memory of each minute.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+from support import fetch_kafka
+from support.kafka_cluster import KafkaCluster
+from support.readers import create_topic
+
+from jobs.bench_meter import Meter
+from spark_kafka_sink import register
+
+TOPIC: Final = "memory"
+PARTITIONS: Final = 12
+MORE_THAN_ENOUGH: Final = 10**10
+SECONDS: Final = 600.0
+MINUTE_S: Final = 60.0
+# What is written is deleted soon, so that no disk fills up.
+BROKER: Final = {"log.retention.check.interval.ms": "5000", "log.segment.delete.delay.ms": "1000"}
+FEW_BYTES: Final = {"retention.bytes": str(64 << 20), "segment.bytes": str(16 << 20)}
+
+
+class _Discard(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+class DiscardSource(DataSource):
+    """The hop from the JVM to Python, and nothing else; pickled whole, as it is of a script."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name to use in ``format``."""
+        return "discard"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's signature
+        """Make the writer."""
+        return _Discard()
+
+
+def measure(
+    spark: SparkSession, rows: DataFrame, name: str, bootstrap: str, seconds: float
+) -> None:
+    """Write for so long, and print what the worker takes."""
+    options = {"kafka.bootstrap.servers": bootstrap, "topic": TOPIC}
+    writer = rows.write.format(name).mode("append").options(**options)
+
+    def write() -> None:
+        with suppress(PySparkException):  # the job is cancelled in the end
+            writer.save()
+
+    task, meter = threading.Thread(target=write), Meter([])
+    task.start()
+    end, peaks = time.monotonic() + seconds, []
+    while (left := end - time.monotonic()) > 0 and task.is_alive():
+        meter.forget_peaks()
+        task.join(min(MINUTE_S, left))
+        peaks.append(meter.peak_mb())
+    if not task.is_alive():
+        print(f"{name}: the job ended by itself", file=sys.stderr)
+    spark.sparkContext.cancelAllJobs()
+    task.join()
+    print(f"{name}: MB by minute:", *(f"{peak or 0:.0f}" for peak in peaks), flush=True)
+
+
+def main() -> int:
+    """Measure both on a Kafka of their own."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
+    if not fetch_kafka.fetch(fetch_kafka.NEWEST):
+        print(fetch_kafka.missing(), file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = KafkaCluster(fetch_kafka.libs(fetch_kafka.NEWEST), Path(folder), 1, BROKER)
+        try:
+            cluster.start()
+            create_topic(cluster.bootstrap, TOPIC, PARTITIONS, FEW_BYTES)
+            builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+            spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+            register(spark)
+            spark.dataSource.register(DiscardSource)
+            rows = spark.range(0, MORE_THAN_ENOUGH, 1, 1).selectExpr(
+                "lpad(CAST(id AS STRING), 16, '0') AS key",
+                "substr(repeat(sha2(CAST(id AS STRING), 512), 8), 1, 1000) AS value",
+            )
+            for name in (DiscardSource.name(), "pykafka"):
+                measure(spark, rows, name, cluster.bootstrap, seconds)
+            spark.stop()
+        finally:
+            cluster.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
