@@ -31,7 +31,7 @@ from spark_kafka_sink.row_partitions import (
 )
 from spark_kafka_sink.serde.bad_rows import TOPIC_NAME
 from spark_kafka_sink.spark.connect import is_connect
-from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options
+from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options, look_at_stream
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.writer_hooks import join_options
 
@@ -92,7 +92,9 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
         message = f"atomic_layout: df is of type {type(df).__name__}: expected a DataFrame of Spark"
         raise DataException(message)
     given = join_options(None, options)
-    look = look_at_options if is_connect(df) else look_ahead
+    look = look_at_stream if df.isStreaming else look_ahead
+    if is_connect(df):
+        look = look_at_options
     look(df.schema, given)
     checked = sink_options(given)
     frame = _Frame.of(df)

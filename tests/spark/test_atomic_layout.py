@@ -89,7 +89,9 @@ def test_rows_that_no_key_places_are_spread_whatever_their_order(
     """So that a row is found in its place when Spark computes it again."""
     options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": new_topic(5), **given}
     key = "'same'" if given else "CAST(NULL AS STRING)"
-    frame = spark.range(0, 2000, 1, 3).selectExpr("CAST(id AS BINARY) AS value", f"{key} AS key")
+    frame = spark.range(0, 2000, 1, 3).selectExpr(
+        "encode(CAST(id AS STRING), 'utf-8') AS value", f"{key} AS key"
+    )
     found = []
     for rows in (frame, frame.repartition(4, "value")):
         laid_out = atomic_layout(rows, options)
