@@ -116,6 +116,16 @@ def test_a_partitioner_given_as_an_object_chooses(*, by_row: bool) -> None:
         assert rows_by_partition(producer) == {1: 1, 2: 1}
 
 
+def test_a_partitioner_is_not_asked_where_every_row_names_its_partition() -> None:
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    with producing([1, 1, 1], partitioner_class=never) as producer:
+        batch = pa.record_batch({"value": ["v", "v"], "partition": pa.array([0, 2], pa.int32())})
+        producer.append(TOPIC, batch)
+        assert rows_by_partition(producer) == {0: 1, 2: 1}
+
+
 def test_a_node_that_took_no_data_for_the_configured_time_gets_no_rows_without_key() -> None:
     batch = pa.record_batch({"value": ["x" * 100] * 100})
     for timeout, expected in (("1000", {1}), ("0", {0, 1})):
