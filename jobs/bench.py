@@ -51,6 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="write results.json, .md and .png there"
     )
+    parser.add_argument(
+        "--settings", nargs="*", default=[], metavar="NAME=VALUE", help="of Spark: just named there"
+    )
     parser.add_argument("--list", action="store_true", help="name cells and contenders, and end")
     return parser
 

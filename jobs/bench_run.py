@@ -6,7 +6,7 @@ import argparse
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ def measure(given: argparse.Namespace, cells: Mapping[str, bench_cells.Cell]) ->
             contenders=given.contenders,
             rounds=given.rounds,
         )
-        about = _about(bench.spark)
+        about = _about(bench.spark) | {"settings": ", ".join(given.settings) or "none"}
         started = time.monotonic()
         for number, (name, usual) in enumerate(cells.items(), 1):
             cell = replace(usual, rows=max(1, int(usual.rows * given.scale)))
@@ -76,19 +76,11 @@ def _renewed(old: SparkSession) -> SparkSession:
     return _new_session()
 
 
-def _settings(spark: SparkSession) -> Iterator[tuple[str, str]]:
-    """Give what Spark was told about Python and the way there."""
-    for name, value in sorted(spark.sparkContext.getConf().getAll()):
-        if name.startswith(("spark.python.", "spark.sql.execution.")):
-            yield name, value
-
-
 def _about(spark: SparkSession) -> dict[str, Any]:
     return {
         "Spark": spark.version,
         "master": spark.sparkContext.master,
         "Python": platform.python_version(),
-        "settings": dict(_settings(spark)),
         "cores of the driver's machine": os.cpu_count(),
         "load there at the start": round(os.getloadavg()[0], 1),
         "begun": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),

@@ -18,9 +18,9 @@ def load(option: str, given: object) -> object:
     module_name, _, name = given.strip().rpartition(".")
     try:
         found: object = getattr(import_module(module_name), name)
-    except Exception as error:
-        # A module of the user's own may raise whatever it likes.
-        why = f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:
+        # A module of the user's own may raise whatever it likes, and scripts exit.
+        why = _described(error)
         message = (
             f"{option} is {given!r}, which cannot be imported ({why}): expected a Python object, "
             "a class, or the name of one as module.Name"
@@ -37,8 +37,13 @@ def instance(option: str, given: object) -> tuple[object, bool]:
     try:
         return found(), True
     except Exception as error:
-        message = f"{option} is {given!r}, which cannot be made without arguments: {error}"
+        why = _described(error)
+        message = f"{option} is {given!r}, which cannot be made without arguments: {why}"
         raise ConfigException(message) from error
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def configure(plugin: object, *arguments: Mapping[str, object] | bool) -> None:

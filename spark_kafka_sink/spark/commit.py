@@ -29,7 +29,12 @@ from spark_kafka_sink.spark.report import (
     TaskReport,
     merged,
 )
-from spark_kafka_sink.spark.report_lines import append_report, open_to_append, open_to_write
+from spark_kafka_sink.spark.report_lines import (
+    append_report,
+    is_special,
+    open_to_append,
+    open_to_write,
+)
 
 
 @dataclass(kw_only=True)
@@ -109,17 +114,24 @@ def publish(report: CommitReport, path: Path | None) -> None:
 
 def _replace(path: Path, text: str) -> None:
     """Write a file as a whole or not at all; what is no file, or may not be replaced, is kept."""
-    path = path.resolve()
-    if path.exists() and not (path.is_file() and os.access(path.parent, os.W_OK | os.X_OK)):
-        with open_to_write(path) as kept:
-            kept.write(text.encode())
+    if is_special(path):
+        _write_into(path, os.O_APPEND, text)
         return
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    path = path.resolve()
+    if path.exists() and not os.access(path.parent, os.W_OK | os.X_OK):
+        _write_into(path, os.O_TRUNC, text)
+        return
+    partial = path.with_name(f".pykafka-report.{os.getpid()}")
     try:
         partial.write_text(text)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _write_into(path: Path, flag: int, text: str) -> None:
+    with open_to_write(path, flag) as there:
+        there.write(text.encode())
 
 
 def _say(line: str) -> None:

@@ -52,8 +52,10 @@ class KafkaDataSource(DataSource):
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
         options, batch_id = self.check(schema)
-        again = batch_id is not None
-        options = check_surroundings(options, schema, in_batches=again, may_remember=again)
+        in_batches = batch_id is not None
+        options = check_surroundings(
+            options, schema, in_batches=in_batches, may_remember=in_batches
+        )
         if batch_id is not None:
             return MicroBatchWriter(options, batch_id)
         return KafkaArrowWriter(options)

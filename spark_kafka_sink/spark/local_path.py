@@ -13,7 +13,9 @@ from spark_kafka_sink.masking import masked
 # What stands before the path in file:/a, file:///a and file://localhost/a, and its likes.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
 
+# Bytes, on every filesystem that is usual, and in every call of Linux.
 _LONGEST_NAME: Final = 255
+_LONGEST_PATH: Final = 4095
 _SHOWN: Final = 60
 
 
@@ -30,9 +32,16 @@ def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
         found = f"{masked(value)!r}, {elsewhere}"
     elif not value.strip():
         found = "empty"
-    elif "\0" in path or any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.split("/")):
-        found = f"{masked(value)[:_SHOWN]!r}…, which has a NUL or a name too long for a filesystem"
+    elif _is_impossible(path):
+        shown = masked(value)
+        cut = "" if len(shown) <= _SHOWN else "…"
+        found = f"{shown[:_SHOWN]!r}{cut}, which has a NUL or is too long for a filesystem"
     else:
         return Path(path)
     message = f"option {option} is {found}: expected {expected}"
     raise ConfigException(message)
+
+
+def _is_impossible(path: str) -> bool:
+    names = [len(os.fsencode(part)) for part in path.split("/")]
+    return "\0" in path or max(names) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH

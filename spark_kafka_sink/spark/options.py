@@ -14,6 +14,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -250,20 +251,25 @@ def _meant(name: str) -> str | None:
     if name in java_names():
         return _KAFKA + name
     first, _, rest = name.partition(".")
-    second, _, setting = rest.partition(".")
-    if setting:
-        # A setting of a topic has dots in it; no other option has as many.
-        head = f"{first}.{second}"
-        if head in _OWN:
-            return _OWN[head]
-        if nearest(head, [_TOPIC_CONFIG.rstrip(".")]):
-            return _TOPIC_CONFIG + setting
-        if first == "topic":
-            return _TOPIC_CONFIG + rest
+    if "." in rest and nearest(first, ["topic"]):
+        return _meant_of_topic(rest)
     of_producer = {each: _KAFKA + each for each in java_names()}
     known = {**of_producer, **{each: each for each in of_producer.values()}, **_OWN}
     close = nearest(name, known)
     return known[close] if close else None
+
+
+def _meant_of_topic(rest: str) -> str:
+    """Give what was meant by a name with several dots; rest: what is behind ``topic.``."""
+    second, _, setting = rest.partition(".")
+    close = get_close_matches(second, ("config", "partitions", "replication"), 1, cutoff=0.75)
+    if close == ["config"]:
+        return _TOPIC_CONFIG + setting
+    if close:
+        return f"topic.{close[0]}"
+    # Topics and producers both have a compression.type.
+    is_producers = rest in java_names() and rest != "compression.type"
+    return (_KAFKA if is_producers else _TOPIC_CONFIG) + rest
 
 
 def _complain(message: str, *, lenient: bool) -> None:

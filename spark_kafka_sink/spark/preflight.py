@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
@@ -29,6 +30,7 @@ from spark_kafka_sink.masking import masked
 from spark_kafka_sink.spark.existing_topic import warn_of_differences
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.report_lines import is_special
 from spark_kafka_sink.spark.topic_limit import limit_of, settings_with_limit
 
 # All that what was found depends on; another user or address may find something else.
@@ -60,22 +62,31 @@ def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
     path = options.report_path
     if path is None:
         return
-    folder = masked(str(path.parent))
-    if path.is_dir():
-        found = "a folder"
-    elif not path.parent.is_dir():
-        found = f"in the folder {folder}, which does not exist on the driver"
-    elif path.exists() and os.access(path, os.W_OK):
-        return
-    elif path.exists() and in_batches:
-        found = "a file that the driver may not write"
-    elif not os.access(path.parent, os.W_OK | os.X_OK):
-        found = f"in the folder {folder}, which the driver may not write into"
-    else:
+    try:
+        found = _against_report(path, in_batches=in_batches)
+    except (OSError, RuntimeError) as error:  # of links that lead round
+        found = f"which cannot be looked at ({error})"
+    if found is None:
         return
     shown = masked(str(path))
     message = f"option reportPath is {shown}, {found}: expected a file in a folder that exists"
     raise ConfigException(message)
+
+
+def _against_report(path: Path, *, in_batches: bool) -> str | None:
+    """Give what stands against a report at a path, None where nothing does."""
+    may_write = path.exists() and os.access(path, os.W_OK)
+    file = path.resolve() if path.is_symlink() and not is_special(path) else path
+    folder = masked(str(file.parent))
+    if path.is_dir():
+        return "a folder"
+    if not file.parent.is_dir():
+        return f"in the folder {folder}, which does not exist on the driver"
+    if path.exists() and not may_write and (in_batches or is_special(path)):
+        return "which the driver may not write"
+    if not may_write and not os.access(file.parent, os.W_OK | os.X_OK):
+        return f"in the folder {folder}, which the driver may not write into"
+    return None
 
 
 def make_dead_letter_path(options: SinkOptions) -> None:

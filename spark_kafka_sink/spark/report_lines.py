@@ -19,9 +19,17 @@ def open_to_append(path: Path) -> BinaryIO:
     return open_to_write(path, os.O_APPEND)
 
 
-def open_to_write(path: Path, more: int = os.O_TRUNC) -> BinaryIO:
-    """Open what is there. A pipe that nobody reads is an OSError: nobody is waited for."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | more)
+def is_special(path: Path) -> bool:
+    """Tell of what must not be replaced: pipes and devices, /dev/stderr where it is a file."""
+    return path.exists() and (not path.is_file() or path.parts[1:2] in (("dev",), ("proc",)))
+
+
+def open_to_write(path: Path, flag: int) -> BinaryIO:
+    """Open what is there, flag: os.O_APPEND or os.O_TRUNC.
+
+    A pipe that nobody has open to read is an OSError, and not waited for.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | flag)
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "wb")
 

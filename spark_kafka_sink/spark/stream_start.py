@@ -27,6 +27,7 @@ from spark_kafka_sink.spark.writer_hooks import (
     is_noted,
     join_options,
     note,
+    note_after,
     note_calls,
     note_making,
     note_options,
@@ -49,6 +50,8 @@ class _Told(NamedTuple):
     options: Mapping[str, str] | None
 
 
+# In place of the format, where rows go to a function of the user's.
+_USERS_OWN: Final = ""
 # What is noted of the calls of a classic writer's methods.
 _NOTED: Final[Mapping[str, Callable[..., object]]] = {
     "format": lambda source: source,
@@ -59,10 +62,11 @@ _NOTED: Final[Mapping[str, Callable[..., object]]] = {
 
 
 def check_starts(name: str, *, is_connect: bool) -> None:
-    """From now on have ``start()`` of a stream to the format `name` refuse what is lost in silence.
+    """From now on have ``start()`` of a stream to the format `name` refuse what cannot be written.
 
-    It raises ConfigException, and what stands against the first micro-batch. A classic writer that
-    is older than this is left alone: what it was told is known to the JVM only.
+    It raises ConfigException for what Spark would lose in silence, and whatever else stands against
+    the first micro-batch. A classic writer that is older than this is left alone: what it was told
+    is known to the JVM only.
     """
     if is_connect:
         from pyspark.sql.connect.streaming.readwriter import (  # noqa: PLC0415 - needs grpc
@@ -78,6 +82,8 @@ def check_starts(name: str, *, is_connect: bool) -> None:
         note_making(DataStreamWriter)
         note_calls(DataStreamWriter, _NOTED)
         note_options(DataStreamWriter)
+        for method in ("foreach", "foreachBatch"):
+            note_after(DataStreamWriter, method, "format", lambda *_: _USERS_OWN)
         _hook_start(DataStreamWriter, name)
 
 
@@ -137,8 +143,9 @@ def _told_of_plan(plan: Any) -> _Told:
         "partitionBy": plan.partitioning_column_names,
         "clusterBy": plan.clustering_column_names,
     }
+    goes_to_function = plan.HasField("foreach_batch") or plan.HasField("foreach_writer")
     return _Told(
-        plan.format,
+        _USERS_OWN if goes_to_function else plan.format,
         plan.HasField("continuous_checkpoint_interval"),
         columns,
         join_options(None, plan.options),

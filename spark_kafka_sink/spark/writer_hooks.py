@@ -53,23 +53,26 @@ def note_calls(writer_class: Any, told: Mapping[str, Callable[..., object]]) -> 
     told: makes the note of the arguments; None leaves things as they were.
     """
     for name, note_of in told.items():
-        _note_after(writer_class, name, name, note_of)
+        note_after(writer_class, name, name, note_of)
 
 
 def note_options(writer_class: Any) -> None:
     """Have ``option()`` and ``options()`` of classic writers note what they are given."""
-    _note_after(writer_class, "option", _OPTIONS, lambda key, value: {key: value}, join_options)
-    _note_after(writer_class, "options", _OPTIONS, lambda **options: options, join_options)
+    note_after(writer_class, "option", _OPTIONS, lambda key, value: {key: value}, join_options)
+    note_after(writer_class, "options", _OPTIONS, lambda **options: options, join_options)
 
 
-def _note_after(
+def note_after(
     writer_class: Any,
     method_name: str,
     name: str,
     note_of: Callable[..., object],
     join: Callable[[Any, Any], object] = lambda _before, found: found,
 ) -> None:
-    """Have a method leave a note when it has returned: what Spark refuses was not told."""
+    """Have a method leave a note by a name when it has returned: what Spark refuses was not told.
+
+    note_of: makes the note of the arguments, None for none; join: of the note before and this one.
+    """
     method = getattr(writer_class, method_name)
 
     @functools.wraps(method)

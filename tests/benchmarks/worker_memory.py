@@ -63,8 +63,8 @@ class DiscardSource(DataSource):
 
 def measure(
     spark: SparkSession, rows: DataFrame, name: str, bootstrap: str, seconds: float
-) -> None:
-    """Write for so long, and print what the worker takes."""
+) -> bool:
+    """Write for so long, and print what the worker takes; false if the job ended before."""
     options = {"kafka.bootstrap.servers": bootstrap, "topic": TOPIC}
     writer = rows.write.format(name).mode("append").options(**options)
 
@@ -79,11 +79,13 @@ def measure(
         meter.forget_peaks()
         task.join(min(MINUTE_S, left))
         peaks.append(meter.peak_mb())
-    if not task.is_alive():
+    lasted = task.is_alive()
+    if not lasted:
         print(f"{name}: the job ended by itself", file=sys.stderr)
     spark.sparkContext.cancelAllJobs()
     task.join()
     print(f"{name}: MB by minute:", *(f"{peak or 0:.0f}" for peak in peaks), flush=True)
+    return lasted
 
 
 def main() -> int:
@@ -105,12 +107,14 @@ def main() -> int:
                 "lpad(CAST(id AS STRING), 16, '0') AS key",
                 "substr(repeat(sha2(CAST(id AS STRING), 512), 8), 1, 1000) AS value",
             )
-            for name in (DiscardSource.name(), "pykafka"):
+            lasted = [
                 measure(spark, rows, name, cluster.bootstrap, seconds)
+                for name in (DiscardSource.name(), "pykafka")
+            ]
             spark.stop()
         finally:
             cluster.stop()
-    return 0
+    return 0 if all(lasted) else 1
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ def test_a_partitioner_of_the_user_s_own_is_asked(
 def test_a_stream_is_laid_out(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    source, topic = tmp_path / "source", new_topic(3)
+    source, report, topic = tmp_path / "source", tmp_path / "report.json", new_topic(3)
     source.mkdir()
     (source / "a.txt").write_text("".join(f"{line}\n" for line in range(300)))
     stream = spark.readStream.format("text").load(str(source))
@@ -193,10 +193,12 @@ def test_a_stream_is_laid_out(
         .writeStream.format("pykafka")
         .options(**options)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .option("reportPath", str(report))
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
+    assert json.loads(report.read_text())["tasks"] == 3
     assert places(kafka, topic) == chosen(spark.read.text(str(source)), options)
     del options["topic"]
     with pytest.raises(ConfigException, match="inside foreachBatch"):

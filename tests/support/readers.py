@@ -118,6 +118,21 @@ def read_topics(
     bootstrap: str, topics: Sequence[str], *, checksums: bool = True
 ) -> dict[str, list[Record]]:
     """Read topics to the end by librdkafka; records in order within a partition."""
+    deadline = time.monotonic() + _IDLE_S
+    while True:
+        try:
+            return _read_topics(bootstrap, topics, checksums=checksums)
+        except confluent_kafka.KafkaException as error:
+            # A leader may hear of a topic later than the broker that was asked for it.
+            code = error.args[0].code()
+            is_late = code == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
+            if not is_late or time.monotonic() > deadline:
+                raise
+
+
+def _read_topics(
+    bootstrap: str, topics: Sequence[str], *, checksums: bool
+) -> dict[str, list[Record]]:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,

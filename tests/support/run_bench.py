@@ -52,7 +52,7 @@ def main() -> int:
     try:
         cluster.start()
         job = ["--bootstrap", cluster.bootstrap, "--broker-pid", str(cluster.pid(1))]
-        job += ["--kafka-libs", str(libs), "--output", str(_OUTPUT)]
+        job += ["--kafka-libs", str(libs), "--output", str(_OUTPUT), "--settings", *known.conf]
         return _submit([*job, *given], known.conf)
     finally:
         cluster.stop()

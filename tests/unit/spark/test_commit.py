@@ -207,6 +207,29 @@ def test_a_report_takes_the_place_of_a_file_and_of_nothing_else(
     assert sorted(tmp_path.rglob("*")) == [file.parent, file, link, pipe]
 
 
+def test_a_report_goes_where_the_driver_s_own_output_goes(tmp_path: Path) -> None:
+    """As /dev/stderr: of a container a pipe, of a job in the background the file of its log."""
+    log = tmp_path / "job.log"
+    with log.open("w") as lines:
+        lines.write("started\n")
+        lines.flush()
+        publish(commit_report([message(0)]), Path(f"/dev/fd/{lines.fileno()}"))
+    first, _, report = log.read_text().partition("\n")
+    assert (first, json.loads(report)["tasks"]) == ("started", 1)
+    reader, writer = os.pipe()
+    publish(commit_report([message(0)]), Path(f"/dev/fd/{writer}"))
+    assert json.loads(os.read(reader, 10_000))["tasks"] == 1
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_report_s_name_may_be_as_long_as_names_are(tmp_path: Path) -> None:
+    path = tmp_path / ("r" * 255)
+    publish(commit_report([message(0)]), path)
+    assert json.loads(path.read_text())["tasks"] == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_report_is_written_into_a_file_whose_folder_may_not_be_written_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

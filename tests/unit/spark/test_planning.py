@@ -168,15 +168,31 @@ def test_a_report_that_may_not_be_written_is_told_by_the_driver(
         check(there, in_batches=in_batches)
     may_write.add(tmp_path)
     check(sealed, in_batches=False)  # it is replaced
-    words = f"reportPath is {sealed}, a file that the driver may not write: expected a file"
+    words = f"reportPath is {sealed}, which the driver may not write: expected a file"
     with pytest.raises(ConfigException, match=words):
         check(sealed, in_batches=True)
+    pipe, lost = tmp_path / "pipe", tmp_path / "lost"
+    os.mkfifo(pipe)
+    lost.symlink_to(tmp_path / "gone" / "report.json")
+    for in_batches in (False, True):
+        with pytest.raises(ConfigException, match=f"{pipe}, which the driver may not write"):
+            check(pipe, in_batches=in_batches)
+        words = f"{lost}, in the folder {tmp_path / 'gone'}, which does not exist on the driver"
+        with pytest.raises(ConfigException, match=words):
+            check(lost, in_batches=in_batches)
+    may_write.add(pipe)
+    check(pipe, in_batches=False)
 
 
-@pytest.mark.parametrize("path", ["/reports/" + "a" * 256, "/reports/" + "ä" * 128 + "/x", "/a\0b"])
+@pytest.mark.parametrize(
+    "path", ["/reports/" + "a" * 256, "/reports/" + "ä" * 128 + "/x", "/a\0b", "/a" * 2047 + "/bc"]
+)
 @pytest.mark.parametrize("option", ["reportPath", "deadLetterPath"])
 def test_a_path_that_no_filesystem_has_is_refused(option: str, path: str) -> None:
-    with pytest.raises(ConfigException, match=f"option {option} is .*a NUL or a name too long"):
+    with pytest.raises(
+        ConfigException,
+        match=f"option {option} is .*a NUL or is too long for a filesystem: expected",
+    ):
         sink_options(NAMES | {"onError": "deadLetter", "deadLetterPath": "/x", option: path})
 
 
@@ -185,6 +201,7 @@ def test_a_path_that_no_filesystem_has_is_refused(option: str, path: str) -> Non
     [
         ("import os; os.environ['SHARDS_OF_A_TEST']", "KeyError: 'SHARDS_OF_A_TEST'"),
         ("def by_shelf(", "SyntaxError: "),
+        ("import sys; sys.exit(0)", "SystemExit: 0"),
     ],
 )
 def test_a_partitioner_whose_module_fails_is_told_by_its_option(
