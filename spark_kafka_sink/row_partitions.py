@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from itertools import accumulate
-from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from spark_kafka_sink.batch_partitioner import OPTION, chosen_partitions, load_p
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
-from spark_kafka_sink.producer.partitioner import Partitioner
+from spark_kafka_sink.producer.partitioner import uses_keys
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.layout import group_by_partition
 
@@ -56,13 +55,9 @@ def topic_places(topics: Topics, names: pa.Array) -> pa.StructArray:
     return pa.StructArray.from_arrays([counts, first], ["partitions", "first"])
 
 
-def uses_keys(config: ProducerConfig) -> bool:
+def keys_count(config: ProducerConfig) -> bool:
     """Tell whether a row's key has a say, where nobody else chooses its partition."""
-    return Partitioner(
-        Random(),  # noqa: S311 - no secrets, and nothing is drawn
-        config.partitioner_class,
-        ignore_keys=config.partitioner_ignore_keys,
-    ).uses_keys
+    return uses_keys(config.partitioner_class, ignore_keys=config.partitioner_ignore_keys)
 
 
 def key_hashes(keys: pa.Array) -> pa.Array:

@@ -125,17 +125,26 @@ STRATEGIES: Final[Mapping[str | None, Strategy]] = {
 }
 
 
+def _strategy(name: str | None) -> Strategy:
+    # What a user's own partitioner leaves open is the built-in one's.
+    return STRATEGIES.get(name, STRATEGIES[None])
+
+
+def uses_keys(name: str | None, *, ignore_keys: bool) -> bool:
+    """Tell whether keys count for a partitioner.class where nobody else chooses a partition."""
+    return _strategy(name).uses_keys and not ignore_keys
+
+
 class Partitioner:
     """Partitions for slices of rows of any topic, by one strategy."""
 
     def __init__(
         self, random: Random, name: str | None = None, *, ignore_keys: bool = False
     ) -> None:
-        # What a user's own partitioner leaves open is the built-in one's.
-        self._strategy = STRATEGIES.get(name, STRATEGIES[None])
+        self._strategy = _strategy(name)
         self._random = random
         self._spreads: dict[str, Spread] = {}
-        self.uses_keys = self._strategy.uses_keys and not ignore_keys
+        self.uses_keys = uses_keys(name, ignore_keys=ignore_keys)
 
     def partition(
         self,

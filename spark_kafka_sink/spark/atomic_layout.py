@@ -25,9 +25,9 @@ from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.row_partitions import (
     Topics,
     key_hashes,
+    keys_count,
     own_partitions,
     topic_places,
-    uses_keys,
 )
 from spark_kafka_sink.serde.bad_rows import TOPIC_NAME
 from spark_kafka_sink.spark.connect import is_connect
@@ -92,9 +92,8 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
         message = f"atomic_layout: df is of type {type(df).__name__}: expected a DataFrame of Spark"
         raise DataException(message)
     given = join_options(None, options)
-    look = look_at_stream if df.isStreaming else look_ahead
-    if is_connect(df):
-        look = look_at_options
+    look_around = look_at_stream if df.isStreaming else look_ahead
+    look = look_at_options if is_connect(df) else look_around
     look(df.schema, given)
     checked = sink_options(given)
     frame = _Frame.of(df)
@@ -148,7 +147,7 @@ def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
         choices.append(frame.column("partition"))
     if is_users_own(options.producer.partitioner_class):
         choices.append(_own(options, frame, place))
-    if frame.has("key") and uses_keys(options.producer):
+    if frame.has("key") and keys_count(options.producer):
         hashes = _computed(key_hashes, _INT, frame.column("key"))
         choices.append(F.pmod(hashes, place.partitions))
     spread = F.xxhash64(*(frame.column(name) for name in _SPREAD_BY if frame.has(name)))

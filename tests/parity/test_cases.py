@@ -200,7 +200,8 @@ OPTIONS = [
          options={"kafka.bootstrap.servers": "localhost"}),
     # Differences.
     Case("partitioner-of-ones-own", "'v' AS value",
-         Refused("Mine', which cannot be imported (ModuleNotFoundError: No module named 'com')"),
+         Refused("'com.example.Mine', which cannot be imported "
+                 "(ModuleNotFoundError: No module named 'com')"),
          theirs=Refused("Class com.example.Mine could not be found"),
          options={"kafka.partitioner.class": "com.example.Mine"}),
     Case("unknown-option", "'v' AS value", Refused("did you mean topic?"), theirs=one(),
