@@ -17,3 +17,8 @@ def masked(value: str) -> str:
     """Give a value with ``***`` in place of what stands before its last ``@``."""
     found = _CREDENTIALS.match(value)
     return value if found is None else f"{found[1] or ''}***@{value[found.end() :]}"
+
+
+def without_path(error: BaseException) -> str:
+    """Give what an error says; an OSError names the path whole, and is told without."""
+    return str(getattr(error, "strerror", None) or error)

@@ -20,7 +20,7 @@ from pathlib import Path
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.masking import masked
+from spark_kafka_sink.masking import masked, without_path
 from spark_kafka_sink.spark.last_reports import remember
 from spark_kafka_sink.spark.report import (
     BadRowsReport,
@@ -109,7 +109,8 @@ def publish(report: CommitReport, path: Path | None) -> None:
                 append_report(lines, report.to_json())
     except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
         shown = masked(str(path))
-        _say(f"pykafka: the report could not be written to reportPath {shown}: {error}")
+        why = without_path(error)
+        _say(f"pykafka: the report could not be written to reportPath {shown}: {why}")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import (
     UnsupportedForMessageFormatException,
     api_exception,
 )
-from spark_kafka_sink.masking import masked
+from spark_kafka_sink.masking import masked, without_path
 from spark_kafka_sink.spark.existing_topic import warn_of_differences
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.options import SinkOptions
@@ -65,7 +65,7 @@ def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
     try:
         found = _against_report(path, in_batches=in_batches)
     except (OSError, RuntimeError) as error:  # of links that lead round
-        found = f"which cannot be looked at ({error})"
+        found = f"which cannot be looked at ({without_path(error)})"
     if found is None:
         return
     shown = masked(str(path))

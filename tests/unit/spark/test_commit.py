@@ -175,6 +175,13 @@ def test_a_report_that_cannot_be_written_is_said_and_does_not_fail_the_job(
     assert capsys.readouterr().err.count(f"could not be written to reportPath {path}: ") == 2
 
 
+def test_a_path_that_has_credentials_is_not_said_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    publish(commit_report([message(0)]), Path("KEY:hunter2@bucket/report.json"))
+    said = capsys.readouterr().err
+    assert "to reportPath ***@bucket/report.json: No such file or directory" in said
+    assert "hunter2" not in said
+
+
 def test_a_line_of_a_stream_s_report_that_was_broken_off_costs_no_other(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     path.write_text('{"batch_id": 0, "ro')
