@@ -41,6 +41,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count (%(default)s)")
     parser.add_argument(
+        "--warm-up",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="of rounds before those in warm cells, the first has thrice as many (%(default)s)",
+    )
+    parser.add_argument(
         "--scale", type=float, default=1.0, help="times the rows of every cell (%(default)s)"
     )
     parser.add_argument("--before", type=Path, metavar="DIR", help="another checkout, for R1b")
@@ -71,8 +78,11 @@ def _check(given: argparse.Namespace) -> None:
     if given.bootstrap is None:
         message = "no brokers are named: give --bootstrap HOST:PORT"
         raise running.JobError(message)
-    if given.rounds < 1 or given.scale <= 0:
-        message = f"--rounds {given.rounds} and --scale {given.scale} have to be more than nothing"
+    if given.rounds < 1 or given.scale <= 0 or given.warm_up < 0:
+        message = (
+            f"--rounds {given.rounds} and --scale {given.scale} have to be more than nothing, "
+            f"--warm-up {given.warm_up} not less"
+        )
         raise running.JobError(message)
     for option, names, known in (
         ("--cells", given.cells, bench_cells.CELLS),

@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -31,6 +31,9 @@ else:
     import bench_topics
     import bench_turns
 
+# By so much the first cell's warm-up is longer: there, nothing at all is compiled yet.
+_FIRST_WARM_UPS: Final = 3
+
 
 def measure(given: argparse.Namespace, cells: Mapping[str, bench_cells.Cell]) -> int:
     """Measure cells as the command line says; 1 where this sink itself could not be measured."""
@@ -47,6 +50,7 @@ def measure(given: argparse.Namespace, cells: Mapping[str, bench_cells.Cell]) ->
             before=given.before,
             contenders=given.contenders,
             rounds=given.rounds,
+            warm_up_s=_FIRST_WARM_UPS * given.warm_up,
         )
         about = _about(bench.spark) | {"settings": ", ".join(given.settings) or "none"}
         started = time.monotonic()
@@ -56,6 +60,7 @@ def measure(given: argparse.Namespace, cells: Mapping[str, bench_cells.Cell]) ->
             print(f"[{number}/{len(cells)}, {elapsed:.0f} s] {name}: {cell}", flush=True)
             run = bench_turns.CellRun(bench, cell)
             run.run()
+            bench.warm_up_s = given.warm_up
             measured[name] = bench_report.Measured(cell, run.results)
             bench_report.print_table(name, measured[name])
             if given.output is not None:

@@ -1,8 +1,9 @@
 """Turns: every contender writes the same rows, one after another, round by round.
 
-Owns the order of things and the clock. Round 0 is not counted: it makes every contender warm, and
-writes to a topic of its own, in which its rows are counted and its bytes measured. A contender that
-fails there is left out, with the reason; one that fails later ends the benchmark.
+Owns the order of things and the clock. Round 0 is not counted: it writes to a topic of its own, in
+which its rows are counted and its bytes measured. A contender that fails there is left out, with
+the reason; one that fails later ends the benchmark. In warm cells, so many more rounds are not
+counted as the JVMs of Spark and of the brokers need to compile what they run.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ else:
 
 # These write nothing to Kafka.
 _NOT_IN_KAFKA: Final = ("R1h", "noop")
+# Who takes longer for a cell's rows is left out of its rounds.
+_LONGEST_TURN_S: Final = 60.0
 # Fewer rows than these are written by slow contenders too.
 _FEW_ROWS: Final = 20_000
 _RAISED: Final = re.compile(r"^[\w.]*(?:Error|Exception): (.+)$", re.MULTILINE)
@@ -71,6 +74,7 @@ class Bench:
     before: Path | None
     contenders: Sequence[str]
     rounds: int
+    warm_up_s: float
 
 
 class CellRun:
@@ -112,7 +116,11 @@ class CellRun:
         try:
             write, frame = self._write_of(result.name), self._frame(result.rows)
             with self._bench.topics.made(self._cell.partitions, keep_all=True) as topic:
+                started = time.perf_counter()
                 write(frame, topic, result.rows)
+                seconds = time.perf_counter() - started
+                if seconds > _LONGEST_TURN_S:
+                    result.not_run = f"it took {seconds:.0f} s in round 0"
                 if result.name in _NOT_IN_KAFKA:
                     return
                 found = self._bench.topics.contents(topic)
@@ -129,10 +137,18 @@ class CellRun:
 
     def _warm_rounds(self, topic: str) -> None:
         writes = {name: self._write_of(name) for name in self._running}
-        for number in range(1, self._bench.rounds + 1):
-            for name in self._order(number):
+
+        def turns(number: int, order: int) -> None:
+            for name in self._order(order):
                 frame = self._frame(self.results[name].rows)
                 self._turn(name, number, writes[name], frame, topic)
+
+        warm_at, warming = time.monotonic() + self._bench.warm_up_s, 0
+        while time.monotonic() < warm_at:
+            turns(0, warming)
+            warming += 1
+        for number in range(1, self._bench.rounds + 1):
+            turns(number, number)
 
     def _cold_rounds(self, topic: str) -> None:
         for number in range(1, self._bench.rounds + 1):
@@ -173,7 +189,7 @@ class CellRun:
     def _turn(
         self, name: str, number: int, write: bench_contenders.Write, frame: DataFrame, topic: str
     ) -> None:
-        """Take a turn; one of round 0 is not kept."""
+        """Take a turn; one of number 0 is not kept."""
         meter, result = self._bench.meter, self.results[name]
         meter.forget_peaks()
         before, started = meter.read(), time.perf_counter()
@@ -183,7 +199,8 @@ class CellRun:
         if number:
             result.turns.append(turn)
         rate = f"{result.rows / seconds / 1e3:12,.1f} k rows/s {seconds * 1e3:10,.0f} ms"
-        print(f"  round {number}: {name:4} {rate}", flush=True)
+        place = f"round {number}" if number else "warm-up"
+        print(f"  {place}: {name:4} {rate}", flush=True)
 
     def _write_of(self, name: str) -> bench_contenders.Write:
         bench = self._bench

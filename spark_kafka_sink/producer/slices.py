@@ -29,7 +29,7 @@ from spark_kafka_sink.records.layout import (
 )
 from spark_kafka_sink.records.varint import Int64s
 
-SLICE_BYTES: Final = 4 * 1024 * 1024
+SLICE_BYTES: Final = 8 * 1024 * 1024
 _ANY_OFFSET_DELTA: Final = 2**31 - 1
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-ENOUGH_BYTES: Final = 4 * 1024 * 1024
+ENOUGH_BYTES: Final = 8 * 1024 * 1024
 
 
 def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

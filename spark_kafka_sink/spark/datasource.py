@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.memory import freeze_imports
 from spark_kafka_sink.spark.micro_batch import BATCH_ID, MicroBatchWriter, handed_over
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.preflight import (
@@ -49,8 +50,13 @@ class KafkaDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaArrowWriter:  # noqa: FBT001 - Spark's signature
         """Plan a batch write. Raises ConfigException, DataException and what the brokers say."""
+        freeze_imports()
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
+        return self.plan(schema)
+
+    def plan(self, schema: StructType) -> KafkaArrowWriter:
+        """Check all that can be known before there is a row; raises as `writer` does."""
         options, batch_id = self.check(schema)
         in_batches = batch_id is not None
         options = check_surroundings(

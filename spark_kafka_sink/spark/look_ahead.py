@@ -20,7 +20,7 @@ from spark_kafka_sink.warn_once import unsaid
 def look_ahead(schema: StructType, options: Mapping[str, str]) -> None:
     """Raise whatever stands against writing rows of a schema, on the driver, without a row."""
     with unsaid():
-        KafkaDataSource(dict(options)).writer(schema, overwrite=False)
+        KafkaDataSource(dict(options)).plan(schema)
 
 
 def look_at_stream(schema: StructType, options: Mapping[str, str]) -> None:

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
     "client.id": "pykafka",
     "batch.size": 512 * 1024,
-    "linger.ms": 100,
+    "linger.ms": 300,
     "buffer.memory": 64 * 1024 * 1024,
     "max.request.size": 8 * 1024 * 1024,
     "send.buffer.bytes": -1,

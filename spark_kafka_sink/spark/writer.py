@@ -25,7 +25,7 @@ from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.spark.bad_rows import TaskRows
 from spark_kafka_sink.spark.coalesce import coalesce
 from spark_kafka_sink.spark.commit import SinkCommitMessage, commit_report, publish
-from spark_kafka_sink.spark.memory import keep_heap
+from spark_kafka_sink.spark.memory import freeze_imports, keep_heap
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.producer_pool import POOL
 from spark_kafka_sink.spark.report import PartitionReport, TaskReport
@@ -47,6 +47,7 @@ class KafkaArrowWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Report what all tasks wrote. Raises KafkaException where one did not say."""
+        freeze_imports()
         publish(commit_report(messages), self._options.report_path)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -78,6 +79,7 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
 
     Raises what made that impossible; what was sent until then may be in Kafka (at-least-once).
     """
+    freeze_imports()
     keep_heap()
     started_at, started = time.time(), time.monotonic()
     context = TaskContext.get()

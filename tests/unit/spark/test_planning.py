@@ -323,7 +323,7 @@ def test_what_another_value_gives_cause_to_say_is_said_as_well(
 
 def test_the_sink_s_batches_are_large_and_linger() -> None:
     producer = sink_options(NAMES).producer
-    assert (producer.batch_size, producer.linger_ms) == (512 * 1024, 100)
+    assert (producer.batch_size, producer.linger_ms) == (512 * 1024, 300)
     given = {"kafka.batch.size": "1000", "kafka.linger.ms": "5"}
     producer = sink_options(NAMES | given).producer
     assert (producer.batch_size, producer.linger_ms) == (1000, 5)
