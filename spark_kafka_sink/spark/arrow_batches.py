@@ -15,6 +15,10 @@ from spark_kafka_sink.spark.session_settings import change_setting
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Spark counts what it does not send, a bitmap of nulls for each column that has none: with the same
+# limit, half of the batches would be a little less than enough, and be joined for that.
+LIMIT_BYTES: Final = ENOUGH_BYTES + ENOUGH_BYTES // 8
+
 logger = logging.getLogger(__name__)
 
 SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -23,13 +27,13 @@ SPARKS_DEFAULT: Final = "67108864b"
 
 
 def limit_arrow_batches(spark: SparkSession) -> None:
-    """Limit Arrow batches to `ENOUGH_BYTES`, unless somebody has set the limit.
+    """Limit Arrow batches to `LIMIT_BYTES`, unless somebody has set the limit.
 
     It counts for whatever else the session hands to Python, too. Where the setting is not there, or
     may not be changed, nothing happens.
     """
     reason = change_setting(
-        spark, SETTING, lambda given: str(ENOUGH_BYTES) if given == SPARKS_DEFAULT else None
+        spark, SETTING, lambda given: str(LIMIT_BYTES) if given == SPARKS_DEFAULT else None
     )
     if reason is not None:
         logger.info("%s is left as it is: %s", SETTING, reason)

@@ -29,13 +29,13 @@ def test_every_row_stays_in_its_place(sizes: list[int]) -> None:
 
 
 def test_all_but_the_last_are_large() -> None:
-    joined = list(coalesce(iter(batches_of([100] * 100))))
+    joined = list(coalesce(iter(batches_of([100] * 200))))
     assert len(joined) == 3
     assert all(batch.nbytes >= ENOUGH_BYTES for batch in joined[:-1])
 
 
 def test_a_large_batch_is_passed_on_at_once() -> None:
-    large, small = batches_of([5000, 10])
+    large, small = batches_of([10_000, 10])
     given_batches = iter([large, small])
     joined = coalesce(given_batches)
     assert next(joined) is large
