@@ -4,8 +4,8 @@ Encoding a slice takes some tens of megabytes of short-lived arrays. By default 
 memory back to the system at once and takes it again for the next slice, page fault by page fault:
 40 % of a task's CPU time. A worker that keeps up to `KEPT_BYTES` of free heap does without.
 
-Spark's daemon collects garbage between the tasks of its workers, which walks through everything
-that was ever imported: 60 to 100 ms, for some hundred objects that a task has left behind.
+Spark's daemon has a worker collect garbage after each task, which walks through everything that was
+ever imported, some 70,000 objects, for the few hundred that a task has left behind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A worker keeps freed memory: the next slice causes no page faults."""
+"""A worker keeps freed memory: the next slice causes no page faults. Its imports are no garbage."""
 
 from __future__ import annotations
 
@@ -66,3 +66,52 @@ def test_old_glibc_takes_the_thresholds_and_one_that_refuses_is_left_alone(
         monkeypatch.setattr(ctypes, "CDLL", lambda _name, libc=libc: libc)
         keep_heap()
         assert (libc.mmap_threshold, libc.trim_threshold) == taken
+
+
+FROZEN = """
+import gc, sys
+from contextlib import suppress
+from pyspark.sql.types import BinaryType, StructType
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.look_ahead import look_ahead
+from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.writer import KafkaArrowWriter
+
+options = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "kafka.max.block.ms": "1"}
+schema = StructType().add("value", BinaryType())
+acts = {
+    "plan": lambda: KafkaDataSource(options).writer(schema, False),
+    "write": lambda: KafkaArrowWriter(sink_options(options)).write(iter(())),
+    "commit": lambda: KafkaArrowWriter(sink_options(options)).commit([None]),
+    "look ahead": lambda: look_ahead(schema, options),
+}
+assert gc.get_freeze_count() == 0
+with suppress(KafkaException):
+    acts[sys.argv[1]]()
+frozen, left = gc.get_freeze_count(), len(gc.get_objects())
+with suppress(KafkaException):
+    acts[sys.argv[1]]()
+print(frozen, left, gc.get_freeze_count() - frozen)
+"""
+
+
+@pytest.mark.parametrize("act", ["plan", "write", "commit"])
+def test_what_a_worker_has_imported_is_walked_through_by_no_collection(act: str) -> None:
+    """Once: what comes and goes with tasks stays garbage when it is."""
+    frozen, left, more = frozen_by(act)
+    assert frozen > 10 * left
+    assert more == 0
+
+
+def test_a_user_s_own_process_collects_its_garbage_as_ever() -> None:
+    frozen, _, _ = frozen_by("look ahead")
+    assert frozen == 0
+
+
+def frozen_by(act: str) -> list[int]:
+    """Count the objects that no collection looks at, those that one does, and what a repeat adds."""
+    said = subprocess.run(
+        [sys.executable, "-c", FROZEN, act], capture_output=True, text=True, check=True
+    )
+    return [int(word) for word in said.stdout.split()]
