@@ -59,7 +59,12 @@ def _parser() -> argparse.ArgumentParser:
         "--output", type=Path, metavar="DIR", help="write results.json, .md and .png there"
     )
     parser.add_argument(
-        "--settings", nargs="*", default=[], metavar="NAME=VALUE", help="of Spark: just named there"
+        "--about",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("WHAT", "VALUE"),
+        help="what else is to be told there of this run",
     )
     parser.add_argument("--list", action="store_true", help="name cells and contenders, and end")
     return parser

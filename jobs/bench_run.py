@@ -52,7 +52,7 @@ def measure(given: argparse.Namespace, cells: Mapping[str, bench_cells.Cell]) ->
             rounds=given.rounds,
             warm_up_s=_FIRST_WARM_UPS * given.warm_up,
         )
-        about = _about(bench.spark) | {"settings": ", ".join(given.settings) or "none"}
+        about = _about(bench.spark) | dict(given.about)
         started = time.monotonic()
         for number, (name, usual) in enumerate(cells.items(), 1):
             cell = replace(usual, rows=max(1, int(usual.rows * given.scale)))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -104,10 +105,13 @@ class CellRun:
         return [name for name, result in self.results.items() if result.not_run is None]
 
     def _order(self, number: int) -> list[str]:
-        """Give the contenders in another order every round: who follows whom may matter."""
+        """Give the contenders in another order every round, the same in every run.
+
+        Who comes after whom matters: brokers still delete and flush what came before.
+        """
         names = self._running
-        first = number % max(1, len(names))
-        return names[first:] + names[:first]
+        Random(number).shuffle(names)  # noqa: S311 - no secret
+        return names
 
     def _round_zero(self, result: Result) -> None:
         if self._cell.kind is bench_cells.Kind.COLD and not _contender(result.name).in_spark:

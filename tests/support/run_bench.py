@@ -1,6 +1,8 @@
 """``make bench``: one Kafka node, and the benchmark job on it.
 
 The broker, Spark and its workers share this machine, so only the ratios of one run mean anything.
+The broker's logs are in memory where there is room: a disk that is still busy with the rows of one
+contender would slow the next one.
 All arguments are the job's (jobs/bench.py --help), but for ``--conf name=value``, which is Spark's.
 """
 
@@ -15,12 +17,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from support import fetch_kafka
 from support.kafka_cluster import KafkaCluster
 from support.spark_processes import SPARK_SUBMIT, environment
 
 _ROOT: Final = Path(__file__).parents[2]
 _JOB: Final = _ROOT / "jobs" / "bench.py"
+_MEMORY: Final = Path("/dev/shm")
+# Logs of two topics, what is still to be deleted, and Spark's own memory.
+_ROOM_BYTES: Final = 16 * 1024**3
 _OUTPUT: Final = _ROOT / "docs" / "benchmarks"
 
 # What the job lets brokers delete is deleted soon, so that no disk fills up.
@@ -47,16 +54,27 @@ def main() -> int:
         print(fetch_kafka.missing(), file=sys.stderr)
         return 2
     libs = fetch_kafka.libs(fetch_kafka.NEWEST)
-    folder = Path(tempfile.mkdtemp(prefix="spark-kafka-sink-bench-"))
+    memory = _memory_with_room()
+    folder = Path(tempfile.mkdtemp(prefix="spark-kafka-sink-bench-", dir=memory))
     cluster = KafkaCluster(libs, folder, 1, _BROKER_SETTINGS)
     try:
         cluster.start()
         job = ["--bootstrap", cluster.bootstrap, "--broker-pid", str(cluster.pid(1))]
-        job += ["--kafka-libs", str(libs), "--output", str(_OUTPUT), "--settings", *known.conf]
+        job += ["--kafka-libs", str(libs), "--output", str(_OUTPUT)]
+        job += ["--about", "settings of Spark", ", ".join(known.conf) or "none"]
+        job += ["--about", "the broker's logs", "on disk" if memory is None else "in memory"]
         return _submit([*job, *given], known.conf)
     finally:
         cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _memory_with_room() -> str | None:
+    """Give a folder in memory that has room for the broker's logs, None without one."""
+    if not _MEMORY.is_dir():
+        return None
+    free = min(shutil.disk_usage(_MEMORY).free, psutil.virtual_memory().available)
+    return str(_MEMORY) if free > _ROOM_BYTES else None
 
 
 def _submit(job: list[str], settings: Sequence[str] = ()) -> int:

@@ -110,7 +110,7 @@ def test_a_user_s_own_process_collects_its_garbage_as_ever() -> None:
 
 
 def frozen_by(act: str) -> list[int]:
-    """Count the objects that no collection looks at, those that one does, and what a repeat adds."""
+    """Count what no collection looks at, what one does, and what a repeat adds to the former."""
     said = subprocess.run(
         [sys.executable, "-c", FROZEN, act], capture_output=True, text=True, check=True
     )
