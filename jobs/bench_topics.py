@@ -23,7 +23,8 @@ _PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.05
 # What turns have written is deleted as they go, so that no disk fills up.
 _KEPT_BYTES: Final = 2 * 1024**3
-_SEGMENT_BYTES: Final = 64 * 1024**2
+_MOST_SEGMENT_BYTES: Final = 64 * 1024**2
+_LEAST_SEGMENT_BYTES: Final = 1024**2
 
 
 class Contents(NamedTuple):
@@ -44,8 +45,12 @@ class Topics:
     def made(self, partitions: int, *, keep_all: bool = False) -> Iterator[str]:
         """Give a topic for as long as the `with` block runs; keep_all: delete no record."""
         name = f"{_PREFIX}{uuid.uuid4().hex[:8]}"
-        kept = -1 if keep_all else max(_KEPT_BYTES // partitions, _SEGMENT_BYTES)
-        config = {"retention.bytes": str(kept), "segment.bytes": str(_SEGMENT_BYTES)}
+        kept = _KEPT_BYTES // partitions
+        segment = max(_LEAST_SEGMENT_BYTES, min(kept // 2, _MOST_SEGMENT_BYTES))
+        config = {
+            "retention.bytes": "-1" if keep_all else str(kept),
+            "segment.bytes": str(segment),
+        }
         new = NewTopic(name, num_partitions=partitions, config=config)
         for future in self._admin.create_topics([new]).values():
             future.result()
