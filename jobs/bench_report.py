@@ -116,6 +116,22 @@ def _client(turn: bench_turns.Turn) -> float:
     return turn.cpu.jvm + turn.cpu.python
 
 
+def _ours_to_others(results: Mapping[str, bench_turns.Result]) -> str:
+    """Give the rows a second of this sink to every other contender's, as a sentence."""
+    ours = results.get(bench_cells.OURS)
+    if ours is None or not ours.turns:
+        return ""
+    found = []
+    for name, other in results.items():
+        if name == bench_cells.OURS or not other.turns:
+            continue
+        share = ours.rows / other.rows
+        pairs = zip(ours.turns, other.turns, strict=True)
+        spread = Spread.of([share * turn.seconds / own.seconds for own, turn in pairs])
+        found.append(f"{name} {spread.text(2, 'x')}")
+    return f"Rows/s of {bench_cells.OURS} to: {', '.join(found)}." if found else ""
+
+
 def _headings(cell: bench_cells.Cell) -> list[str]:
     is_small = cell.rows <= _FEW_ROWS
     return [
@@ -156,6 +172,7 @@ def print_table(name: str, measured: Measured) -> None:
     for row in rows_of(measured.results):
         table.add_row(*_texts(measured.cell, row))
     Console(width=_WIDTH).print(table)
+    print(f"  {_ours_to_others(measured.results)}")
     for result in _left_out(measured.results):
         print(f"  {result.name} not run: {result.not_run}")
 
@@ -189,6 +206,7 @@ def _markdown(cells: Mapping[str, Measured], about: Mapping[str, Any]) -> Iterat
         yield f"| {' | '.join(headings)} |"
         yield "|---" * len(headings) + "|"
         yield from (f"| {' | '.join(_texts(one.cell, row))} |" for row in rows_of(one.results))
+        yield f"\n{_ours_to_others(one.results)}"
         left_out = [f"{result.name} ({result.not_run})" for result in _left_out(one.results)]
         if left_out:
             yield f"\nNot run: {'; '.join(left_out)}."
