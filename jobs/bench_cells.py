@@ -22,7 +22,7 @@ class Kind(Enum):
     """How a cell's turns are taken."""
 
     WARM = "warm"
-    """Jobs over cached rows in one session, after a round that is not counted."""
+    """Jobs over cached rows in one session, after rounds that are not counted."""
     COLD = "cold"
     """Every job in a session just made, with Python workers just made; the JVM is a warm one."""
     STREAM = "stream"

@@ -172,7 +172,8 @@ def print_table(name: str, measured: Measured) -> None:
     for row in rows_of(measured.results):
         table.add_row(*_texts(measured.cell, row))
     Console(width=_WIDTH).print(table)
-    print(f"  {_ours_to_others(measured.results)}")
+    if told := _ours_to_others(measured.results):
+        print(f"  {told}")
     for result in _left_out(measured.results):
         print(f"  {result.name} not run: {result.not_run}")
 
@@ -206,7 +207,8 @@ def _markdown(cells: Mapping[str, Measured], about: Mapping[str, Any]) -> Iterat
         yield f"| {' | '.join(headings)} |"
         yield "|---" * len(headings) + "|"
         yield from (f"| {' | '.join(_texts(one.cell, row))} |" for row in rows_of(one.results))
-        yield f"\n{_ours_to_others(one.results)}"
+        if told := _ours_to_others(one.results):
+            yield f"\n{told}"
         left_out = [f"{result.name} ({result.not_run})" for result in _left_out(one.results)]
         if left_out:
             yield f"\nNot run: {'; '.join(left_out)}."

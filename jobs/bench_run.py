@@ -31,7 +31,7 @@ else:
     import bench_topics
     import bench_turns
 
-# By so much the first cell's warm-up is longer: there, nothing at all is compiled yet.
+# By so much the first warm cell's warm-up is longer: there, nothing at all is compiled yet.
 _FIRST_WARM_UPS: Final = 3
 
 
@@ -60,7 +60,8 @@ def measure(given: argparse.Namespace, cells: Mapping[str, bench_cells.Cell]) ->
             print(f"[{number}/{len(cells)}, {elapsed:.0f} s] {name}: {cell}", flush=True)
             run = bench_turns.CellRun(bench, cell)
             run.run()
-            bench.warm_up_s = given.warm_up
+            if cell.kind is bench_cells.Kind.WARM:
+                bench.warm_up_s = given.warm_up
             measured[name] = bench_report.Measured(cell, run.results)
             bench_report.print_table(name, measured[name])
             if given.output is not None:

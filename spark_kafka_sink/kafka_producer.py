@@ -176,7 +176,7 @@ class KafkaProducer:
 
         Raises DataException and RecordTooLargeException for rows that cannot be sent (none of the
         batch is then sent), TimeoutException and BufferExhaustedException after max.block.ms, and
-        the error of an earlier delivery that failed. An Arrow batch of more than 8 MiB, or of
+        the error of an earlier delivery that failed. An Arrow batch of 12 MiB or more, or of
         a quarter of buffer.memory, goes in slices, and each but the first may wait for memory for
         another max.block.ms.
         """

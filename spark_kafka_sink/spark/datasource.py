@@ -85,6 +85,7 @@ class KafkaDataSource(DataSource):
         overwrite is True in output mode complete: as in Spark's own sink, every result is appended
         again. Raises as `writer` does; to commit, nothing is checked that may have changed since.
         """
+        freeze_imports()
         options = sink_options(self.options)
         check_schema(schema, options.topic)
         if not self._is_copy:

@@ -23,6 +23,9 @@ _MMAP_THRESHOLD_BYTES: Final = 32 * 1024 * 1024
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
+# Python knows, too, but would count all that is frozen to tell.
+_is_frozen = False
+
 
 def keep_heap() -> None:
     """Set glibc's thresholds in this process; elsewhere than on glibc, do nothing."""
@@ -35,5 +38,7 @@ def keep_heap() -> None:
 
 def freeze_imports() -> None:
     """Have collections of garbage in this process leave out, from now on, what is there now."""
-    if not gc.get_freeze_count():
+    global _is_frozen  # noqa: PLW0603 - of this process
+    if not _is_frozen:
+        _is_frozen = True
         gc.freeze()

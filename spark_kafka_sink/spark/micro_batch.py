@@ -14,6 +14,7 @@ from typing import Final
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_kafka_sink.spark.commit import commit_report, publish
+from spark_kafka_sink.spark.memory import freeze_imports
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.writer import KafkaArrowWriter
 
@@ -41,4 +42,5 @@ class MicroBatchWriter(KafkaArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Report what the micro-batch wrote. Raises KafkaException where a task did not say."""
+        freeze_imports()
         publish(commit_report(messages, self._batch_id), self._options.report_path)

@@ -19,6 +19,7 @@ def test_cells_of_every_kind_are_measured_and_reported(
 ) -> None:
     cells = ("100B-lz4", "cold", "stream")
     arguments = ["--bootstrap", kafka.bootstrap, "--scale", "0.001", "--rounds", "1"]
+    arguments += ["--warm-up", "1"]
     arguments += ["--output", str(tmp_path), "--contenders", "R0", "R1", "R2t", "R6"]
     (ended,) = submit_all([command("jobs/bench.py", *arguments, "--cells", *cells)])
     assert ended.code == 0, ended.output

@@ -26,6 +26,7 @@ def test_the_ratio_to_the_tuned_jvm_sink_is_measured_in_one_run(sink: Sink, tmp_
     command += ["--properties-file", ROOT / "conf" / "spark-defaults.conf", ROOT / "jobs/bench.py"]
     command += ["--bootstrap", sink.bootstrap, "--output", tmp_path, "--cells", "100B"]
     command += ["--contenders", "R1", "R2", "R2t", "--scale", "0.001", "--rounds", "1"]
+    command += ["--warm-up", "1"]
     done = subprocess.run(
         command,
         env=environment(sys.executable),

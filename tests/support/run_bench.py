@@ -54,7 +54,8 @@ def main() -> int:
         print(fetch_kafka.missing(), file=sys.stderr)
         return 2
     libs = fetch_kafka.libs(fetch_kafka.NEWEST)
-    memory = _memory_with_room()
+    # The room is for the usual rows.
+    memory = None if "--scale" in given else _memory_with_room()
     folder = Path(tempfile.mkdtemp(prefix="spark-kafka-sink-bench-", dir=memory))
     cluster = KafkaCluster(libs, folder, 1, _BROKER_SETTINGS)
     try:

@@ -75,6 +75,7 @@ from pyspark.sql.types import BinaryType, StructType
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.look_ahead import look_ahead
+from spark_kafka_sink.spark.micro_batch import MicroBatchWriter
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.writer import KafkaArrowWriter
 
@@ -83,6 +84,8 @@ schema = StructType().add("value", BinaryType())
 acts = {
     "plan": lambda: KafkaDataSource(options).writer(schema, False),
     "write": lambda: KafkaArrowWriter(sink_options(options)).write(iter(())),
+    "plan of a stream": lambda: KafkaDataSource(options).streamWriter(schema, False),
+    "commit of a micro-batch": lambda: MicroBatchWriter(sink_options(options), 1).commit([None]),
     "commit": lambda: KafkaArrowWriter(sink_options(options)).commit([None]),
     "look ahead": lambda: look_ahead(schema, options),
 }
@@ -96,7 +99,9 @@ print(frozen, left, gc.get_freeze_count() - frozen)
 """
 
 
-@pytest.mark.parametrize("act", ["plan", "write", "commit"])
+@pytest.mark.parametrize(
+    "act", ["plan", "write", "commit", "plan of a stream", "commit of a micro-batch"]
+)
 def test_what_a_worker_has_imported_is_walked_through_by_no_collection(act: str) -> None:
     """Once: what comes and goes with tasks stays garbage when it is."""
     frozen, left, more = frozen_by(act)
