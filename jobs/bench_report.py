@@ -87,9 +87,9 @@ def _row(
     rates = [result.rows / turn.seconds for turn in result.turns]
     rate_ratio = cpu_ratio = None
     if base is not None and base_turns:
-        pairs = list(zip(result.turns, base_turns, strict=True))
+        pairs = zip(result.turns, base_turns, strict=True)
         share = result.rows / base.rows
-        rate_ratio = Spread.of([share * b.seconds / t.seconds for t, b in pairs])
+        rate_ratio = _rate_ratio(result, base)
         if all(_client(b) > 0 for b in base_turns):
             cpu_ratio = Spread.of([_client(t) / _client(b) / share for t, b in pairs])
     peaks = [turn.peak_mb for turn in result.turns if turn.peak_mb is not None]
@@ -112,6 +112,13 @@ def _row(
     )
 
 
+def _rate_ratio(result: bench_turns.Result, other: bench_turns.Result) -> Spread:
+    """Give the rows a second of one to those of another in the same round."""
+    share = result.rows / other.rows
+    pairs = zip(result.turns, other.turns, strict=True)
+    return Spread.of([share * theirs.seconds / turn.seconds for turn, theirs in pairs])
+
+
 def _client(turn: bench_turns.Turn) -> float:
     return turn.cpu.jvm + turn.cpu.python
 
@@ -121,14 +128,11 @@ def _ours_to_others(results: Mapping[str, bench_turns.Result]) -> str:
     ours = results.get(bench_cells.OURS)
     if ours is None or not ours.turns:
         return ""
-    found = []
-    for name, other in results.items():
-        if name == bench_cells.OURS or not other.turns:
-            continue
-        share = ours.rows / other.rows
-        pairs = zip(ours.turns, other.turns, strict=True)
-        spread = Spread.of([share * turn.seconds / own.seconds for own, turn in pairs])
-        found.append(f"{name} {spread.text(2, 'x')}")
+    found = [
+        f"{name} {_rate_ratio(ours, other).text(2, 'x')}"
+        for name, other in results.items()
+        if name != bench_cells.OURS and other.turns
+    ]
     return f"Rows/s of {bench_cells.OURS} to: {', '.join(found)}." if found else ""
 
 

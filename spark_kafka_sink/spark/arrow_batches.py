@@ -15,15 +15,14 @@ from spark_kafka_sink.spark.session_settings import change_setting
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Spark counts what it does not send, a bitmap of nulls for each column that has none: with the same
-# limit, half of the batches would be a little less than enough, and be joined for that.
-LIMIT_BYTES: Final = ENOUGH_BYTES + ENOUGH_BYTES // 8
-
 logger = logging.getLogger(__name__)
 
 SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 # What Spark gives where nobody has set it (SQLConf, 4.1 to 4.3).
 SPARKS_DEFAULT: Final = "67108864b"
+# Spark counts what it does not send, a bitmap of nulls for each column that has none: with the same
+# limit, half of the batches would be a little less than enough, and be joined for that.
+LIMIT_BYTES: Final = ENOUGH_BYTES + ENOUGH_BYTES // 8
 
 
 def limit_arrow_batches(spark: SparkSession) -> None:

@@ -8,13 +8,9 @@ lists it, and with any other value it is refused as one that nobody knows.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql.datasource import WriterCommitMessage
-
-from spark_kafka_sink.spark.commit import commit_report, publish
-from spark_kafka_sink.spark.memory import freeze_imports
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.writer import KafkaArrowWriter
 
@@ -39,8 +35,3 @@ class MicroBatchWriter(KafkaArrowWriter):
     def __init__(self, options: SinkOptions, batch_id: int) -> None:
         super().__init__(options)
         self._batch_id = batch_id
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report what the micro-batch wrote. Raises KafkaException where a task did not say."""
-        freeze_imports()
-        publish(commit_report(messages, self._batch_id), self._options.report_path)

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 class KafkaArrowWriter(DataSourceArrowWriter):
     """Writes a batch job."""
 
+    # Of the micro-batch that the job writes, if it does.
+    _batch_id: int | None = None
+
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
@@ -48,7 +51,7 @@ class KafkaArrowWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Report what all tasks wrote. Raises KafkaException where one did not say."""
         freeze_imports()
-        publish(commit_report(messages), self._options.report_path)
+        publish(commit_report(messages, self._batch_id), self._options.report_path)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing: what tasks have written is in Kafka and stays there."""
