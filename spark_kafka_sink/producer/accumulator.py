@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
 from typing import TypeVar
 
 from spark_kafka_sink.model import TopicPartition
@@ -346,7 +345,11 @@ def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBa
 
     It is the newest, unless its rows have lingered in their chunk, whose age it has.
     """
-    newer = list(takewhile(lambda k: batches[k].created_at > batch.created_at, reversed(batches)))
+    newer = []
+    for other in reversed(batches):
+        if batches[other].created_at <= batch.created_at:
+            break
+        newer.append(other)
     batches[key] = batch
     for each in reversed(newer):
         # In place of `pop`, after which a caller could be interrupted, and the batch forgotten.

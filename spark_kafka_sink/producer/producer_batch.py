@@ -32,6 +32,9 @@ COPY_BELOW_BYTES: Final = 64 * 1024
 class BatchState(Enum):
     """Where a batch is in its life."""
 
+    # In C; Enum has one in Python, which is called for each step of each batch.
+    __hash__ = object.__hash__
+
     OPEN = "takes records"
     SEALED = "closed, waiting to be sent or sent again"
     IN_FLIGHT = "sent, waiting for the answer"

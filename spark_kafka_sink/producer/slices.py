@@ -176,11 +176,10 @@ def choose_partitions(
         )
     runs = group_by_partition(chosen)
     numbers = np.searchsorted(bases, runs.partitions, "right") - 1
-    targets = [
-        TopicPartition(rows.topics[number], partition - int(bases[number]))
-        for number, partition in zip(numbers.tolist(), runs.partitions, strict=True)
-    ]
-    return GroupedRows(rows, runs, targets)
+    names = map(rows.topics.__getitem__, numbers.tolist())
+    partitions = (np.array(runs.partitions, np.int64) - bases[numbers]).tolist()
+    targets = map(TopicPartition._make, zip(names, partitions, strict=True))
+    return GroupedRows(rows, runs, list(targets))
 
 
 def encode_rows(

@@ -365,6 +365,9 @@ def _not_none(value: str | None, name: str) -> str:
 
 def _write_tagged(source: _Source, cls: type, tagged: list[Field], version: int) -> None:
     """Write the tagged fields that differ from their default, in the order of their numbers."""
+    if not tagged:
+        source.lines.append("out.append(0)")
+        return
     source.lines.append("tagged = []")
     varint = source.name(primitives.write_unsigned_varint, "uvarint")
     make = source.name(Writer, "Writer")

@@ -166,22 +166,27 @@ class PureProducer:
                 for batch in drained.batches:
                     self.accumulator.packed(batch)
             for request in requests:
-                if isinstance(request.message, MetadataRequest):
-                    self.sender.handle(Answered(request, 1, self.metadata_response()), self.now)
-                elif isinstance(request.context, TransactionalRequest):
-                    self.asked.append(request)
-                    response = self.coordinator.answer(request.context)
-                    self.sender.handle(Answered(request, 1, response), self.now)
-                elif isinstance(request.message, InitProducerIdRequest):
-                    answer = InitProducerIdResponse(
-                        error_code=0, producer_id=self.next_producer_id, producer_epoch=0
-                    )
-                    self.next_producer_id += 1
-                    self.sender.handle(Answered(request, 1, answer), self.now)
-                else:
+                if isinstance(request.message, ProduceRequest):
                     produced.append(request)
+                else:
+                    self.answer_other(request)
             if not requests:
                 return produced
+
+    def answer_other(self, request: ClientRequest) -> None:
+        """Answer a request that is not Produce, without an error."""
+        if isinstance(request.message, MetadataRequest):
+            self.sender.handle(Answered(request, 1, self.metadata_response()), self.now)
+        elif isinstance(request.context, TransactionalRequest):
+            self.asked.append(request)
+            response = self.coordinator.answer(request.context)
+            self.sender.handle(Answered(request, 1, response), self.now)
+        elif isinstance(request.message, InitProducerIdRequest):
+            answer = InitProducerIdResponse(
+                error_code=0, producer_id=self.next_producer_id, producer_epoch=0
+            )
+            self.next_producer_id += 1
+            self.sender.handle(Answered(request, 1, answer), self.now)
 
     def metadata_response(self) -> MetadataResponse:
         """Describe the cluster as `leaders` has it now."""

@@ -1,0 +1,100 @@
+"""What lz4 costs a byte: as the sink calls it, otherwise, and as Spark's own sink does from Java.
+
+``PYTHONPATH=tests python -m benchmarks.lz4_codecs``, in an environment of ``make bench``.
+
+The bytes are those of a batch of the benchmark's rows. Each figure is the least CPU time of a
+thread over many rounds; the ways of Python take turns, and Java comes in between, twice.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import lz4.frame
+import pyspark
+
+from spark_kafka_sink.records.compression import codec
+
+BATCH_BYTES: Final = 1 << 20
+ROUNDS: Final = 40
+JAVA: Final = Path(__file__).parents[1] / "support" / "java" / "Lz4Speed.java"
+JARS: Final = Path(pyspark.__file__).parent / "jars"
+
+
+def records(value_bytes: int) -> list[bytes]:
+    """Give records with keys, of values as the benchmark has them."""
+    numbers = random.Random(value_bytes)
+    count = BATCH_BYTES // (value_bytes + 26)
+    pieces = value_bytes // 24 + 1
+    made = []
+    for row in range(count):
+        text = b"".join(b'"customer_name":%08x' % numbers.getrandbits(32) for _ in range(pieces))
+        made.append(b"%04d\0\x20%016d%04d" % (row % 9999, row, row % 9999) + text[:value_bytes])
+    return made
+
+
+def ways(data: bytes) -> dict[str, Callable[[], bytes]]:
+    """Give the ways to compress a batch from Python."""
+    sink = codec("lz4").compress
+    assert sink is not None
+    pieces = [data[at : at + BATCH_BYTES // 6] for at in range(0, len(data), BATCH_BYTES // 6)]
+
+    def by_pieces() -> bytes:
+        frame = lz4.frame.LZ4FrameCompressor(
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False
+        )
+        return b"".join([frame.begin(), *map(frame.compress, pieces), frame.flush()])
+
+    def larger_blocks() -> bytes:
+        size = lz4.frame.BLOCKSIZE_MAX256KB
+        packed: bytes = lz4.frame.compress(data, block_size=size, block_linked=False)
+        return packed
+
+    return {
+        "the sink": lambda: sink(b"".join(pieces)),
+        "pieces that are not joined": by_pieces,
+        "blocks of 256 KiB": larger_blocks,
+    }
+
+
+def by_java(data: bytes) -> tuple[float, int]:
+    """Give the seconds and the bytes of Java's, with the jar of the installed Spark."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        jar = next(JARS.glob("lz4-java-*.jar"))
+        command = ["java", "-cp", str(jar), str(JAVA), file.name]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    nanoseconds, packed = done.stdout.split()
+    return int(nanoseconds) / 1e9, int(packed)
+
+
+def measure(value_bytes: int) -> None:
+    """Print the nanoseconds a byte of each way."""
+    data = b"".join(records(value_bytes))
+    least: dict[str, float] = {}
+    packed: dict[str, int] = {}
+    for _ in range(2):
+        java, packed["Java"] = by_java(data)
+        least["Java"] = min(java, least.get("Java", java))
+        for _ in range(ROUNDS):
+            for name, way in ways(data).items():
+                began = time.thread_time()
+                packed[name] = len(way())
+                took = time.thread_time() - began
+                least[name] = min(took, least.get(name, took))
+    print(f"values of {value_bytes:,} bytes")
+    for name, seconds in least.items():
+        size = packed[name] / len(data)
+        print(f"  {seconds / len(data) * 1e9:.2f} ns a byte, to {size:.1%}: {name}")
+
+
+if __name__ == "__main__":
+    for size in (100, 1000, 10_000):
+        measure(size)

@@ -1,0 +1,171 @@
+"""What a Python worker's time goes to, by function, while it writes the rows of a cell.
+
+``PYTHONPATH=tests:jobs python -m benchmarks.worker_profile CELL …``, in an environment of
+``make bench``; the cells are those of ``make bench ARGS="--list"``.
+
+Jobs of the sink, nothing set but brokers and topic, write a cell's cached rows over and over. Once
+the JVMs have compiled what they run, the CPU time of Python is measured; then py-spy, which slows
+them down, looks at every worker for as long, and says how that time divides among functions. A
+function has what was spent in itself and in the C that it called; threads that wait do not count.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psutil
+from pyspark.sql import DataFrame, SparkSession
+from support import fetch_kafka
+from support.kafka_cluster import KafkaCluster
+
+from spark_kafka_sink import register
+
+if TYPE_CHECKING:
+    from jobs import bench_cells, bench_rows, bench_topics
+    from jobs.bench_meter import Meter
+else:
+    import bench_cells
+    import bench_rows
+    import bench_topics
+    from bench_meter import Meter
+
+WARM_UP_S: Final = 30.0
+SECONDS: Final = 12.0
+RATE: Final = 100
+SHOWN: Final = 16
+LOGS: Final = Path("/dev/shm")
+BROKER: Final = {"log.retention.check.interval.ms": "5000", "log.segment.delete.delay.ms": "1000"}
+# A frame of Python as py-spy writes it; those of C have other files.
+PYTHON: Final = re.compile(r"(?P<function>.*) \((?P<file>.*\.py)(:\d+)?\)")
+# Where a thread waits for the network, for a lock, or for the interpreter's.
+WAITS: Final = ("epoll_wait", "pthread_cond_timedwait", "PyThread_acquire_lock_timed")
+
+
+def main() -> int:
+    """Profile the cells that the command line names."""
+    if not fetch_kafka.fetch(fetch_kafka.NEWEST):
+        print(fetch_kafka.missing(), file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(dir=LOGS if LOGS.is_dir() else None) as folder:
+        cluster = KafkaCluster(fetch_kafka.libs(fetch_kafka.NEWEST), Path(folder), 1, BROKER)
+        try:
+            cluster.start()
+            with session() as spark:
+                for name in sys.argv[1:]:
+                    profile(spark, cluster.bootstrap, name, Path(folder) / "samples")
+        finally:
+            cluster.stop()
+    return 0
+
+
+@contextmanager
+def session() -> Iterator[SparkSession]:
+    """Give a session as the benchmark has it."""
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+    spark = builder.config("spark.driver.memory", "4g").getOrCreate()
+    register(spark)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def profile(spark: SparkSession, bootstrap: str, name: str, samples: Path) -> None:
+    """Write a cell's rows until the workers were looked at for long enough."""
+    cell = bench_cells.CELLS[name]
+    rows = bench_rows.columns(bench_rows.numbers(spark, cell.rows), cell, "id")
+    cached = bench_rows.cached(rows)
+    with bench_topics.Topics(bootstrap).made(cell.partitions) as topic:
+        options = {
+            "kafka.bootstrap.servers": bootstrap,
+            "topic": topic,
+            "kafka.compression.type": cell.compression,
+        }
+        write_for(cached, options, WARM_UP_S)
+        meter = Meter([])
+        before = meter.read()
+        jobs = write_for(cached, options, SECONDS)
+        used = meter.read().since(before).python / jobs / cell.rows
+        with looking(samples):
+            write_for(cached, options, SECONDS)
+    cached.unpersist()
+    print(f"\n{name}: {cell}; CPU microseconds a row")
+    report(samples.read_text().splitlines(), 1e6 * used)
+
+
+def write_for(rows: DataFrame, options: dict[str, str], seconds: float) -> int:
+    """Run jobs for about so long, and give how many."""
+    end, jobs = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        rows.write.format("pykafka").mode("append").options(**options).save()
+        jobs += 1
+    return jobs
+
+
+@contextmanager
+def looking(samples: Path) -> Iterator[None]:
+    """Have py-spy look at Spark's Python daemon and its workers, and write what it saw."""
+    daemon = next(filter(_is_daemon, psutil.Process().children(recursive=True)))
+    command = [
+        "py-spy", "record", "--subprocesses", "--native", "--format", "raw",
+        "--rate", str(RATE), "--duration", str(round(10 * SECONDS)), "--output", str(samples),
+        "--pid", str(daemon.pid),
+    ]  # fmt: skip
+    spy = subprocess.Popen(
+        [Path(sys.executable).with_name(command[0]), *command[1:]],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    yield
+    spy.send_signal(2)
+    spy.wait()
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    """Whether a process is what Spark forks the workers of tasks from."""
+    with suppress(psutil.Error):
+        command = process.cmdline()
+        return command[-2:] == ["pyspark.daemon", "pyspark.worker"] and _is_java(process.parent())
+    return False
+
+
+def _is_java(process: psutil.Process | None) -> bool:
+    return process is not None and process.name() == "java"
+
+
+def report(samples: list[str], used_us: float) -> None:
+    """Divide what was used among the functions that had the most of it, and print them."""
+    found: Counter[str] = Counter()
+    for sample in samples:
+        stack, _, count = sample.rpartition(" ")
+        frames = stack.split(";")
+        if not any(wait in frame for frame in frames[-4:] for wait in WAITS):
+            found[_where(frames)] += int(count)
+    total = found.total()
+    for where, samples_there in found.most_common(SHOWN):
+        print(f"{samples_there / total * used_us:8.3f}  {where}")
+    print(f"{used_us:8.3f}  in all, by {total:,} samples", flush=True)
+
+
+def _where(frames: list[str]) -> str:
+    """Give the innermost function of Python, with its file."""
+    for frame in reversed(frames):
+        match = PYTHON.fullmatch(frame)
+        if match is not None:
+            file = match["file"].rpartition("site-packages/")[2]
+            return f"{file} {match['function']}"
+    return "outside of Python"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
