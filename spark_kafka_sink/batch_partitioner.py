@@ -9,50 +9,21 @@ is to choose. An explicit partition of a row wins over it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from spark_kafka_sink.config import PARTITIONERS
-from spark_kafka_sink.errors import ConfigException, DataException
-from spark_kafka_sink.plugins import instance
+from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.partitioner_class import OPTION, BatchPartitioner
 from spark_kafka_sink.producer.slices import Rows
 from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.varint import Int64s
 
-BatchPartitioner: TypeAlias = Callable[[str, pa.RecordBatch, int], Any]
-
-OPTION: Final = "partitioner.class"
 _LEFT_OPEN: Final = -1
-
-
-def is_users_own(given: object) -> bool:
-    """Whether partitioner.class names a partitioner that is not one of the producer's own."""
-    if isinstance(given, str):
-        return "." in given and given.strip().lower() not in PARTITIONERS
-    return given is not None
-
-
-def load_partitioner(given: object, prefix: str = "") -> BatchPartitioner | None:
-    """Give the callable that partitioner.class names, None for one of the producer's own.
-
-    prefix: what the user writes before the option's name. Raises ConfigException.
-    """
-    option = f"{prefix}{OPTION}"
-    if not is_users_own(given):
-        return None
-    partitioner, _ = instance(option, given)
-    if not callable(partitioner):
-        message = (
-            f"{option} is {given!r}, which cannot be called: expected a callable that takes "
-            "topic, record batch and partition count"
-        )
-        raise ConfigException(message)
-    return partitioner
 
 
 def with_partitions(

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from spark_kafka_sink.batch_partitioner import BatchPartitioner, with_partitions
+from spark_kafka_sink.batch_partitioner import with_partitions
 from spark_kafka_sink.caller_checks import CallerChecks
 from spark_kafka_sink.caller_waits import CallerWaits
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import DataException, KafkaException, RecordTooLargeException
+from spark_kafka_sink.partitioner_class import BatchPartitioner
 from spark_kafka_sink.producer.partitioner import check_partitions
 from spark_kafka_sink.producer.slices import (
     Rows,

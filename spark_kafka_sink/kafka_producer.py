@@ -20,7 +20,6 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from spark_kafka_sink.batch_partitioner import OPTION as PARTITIONER
 from spark_kafka_sink.caller_checks import CallerChecks
 from spark_kafka_sink.caller_waits import CallerWaits
 from spark_kafka_sink.column_producer import ColumnProducer
@@ -37,6 +36,7 @@ from spark_kafka_sink.model import (
     RecordMetadata,
     TopicPartition,
 )
+from spark_kafka_sink.partitioner_class import OPTION as PARTITIONER
 from spark_kafka_sink.producer.deliveries import PartitionDelivery
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.producer_transactions import ProducerTransactions

@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.batch_partitioner import OPTION, chosen_partitions, load_partitioner
+from spark_kafka_sink.batch_partitioner import chosen_partitions
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.partitioner_class import OPTION, load_partitioner
 from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
 from spark_kafka_sink.producer.partitioner import uses_keys
 from spark_kafka_sink.records.columns import BinaryColumn

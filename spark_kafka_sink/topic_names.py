@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from spark_kafka_sink.errors import DataException
 
 LONGEST_NAME: Final = 249
+# What brokers take (Topic.validate).
+TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 
 
 def check_topic_name(name: object) -> None:

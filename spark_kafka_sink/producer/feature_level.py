@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import (
     advice,
     api_exception,
 )
-from spark_kafka_sink.producer.message_format import check_records
+from spark_kafka_sink.producer.produce_version import check_records
 from spark_kafka_sink.producer.producer_id import no_producer_id
 from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.wire.messages import INIT_PRODUCER_ID, PRODUCE

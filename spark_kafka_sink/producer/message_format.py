@@ -1,60 +1,12 @@
-"""The record format that a broker takes, and a batch in that format.
-
-Produce from version 3 on carries batches of format v2, which is what batches are made in; version 2
-carries message sets v1, versions 0 and 1 message sets v0 (ProduceRequest.requiredMagicForVersion).
-Batches with zstd go from version 7 on (KIP-110, ProduceRequest.validateRecords).
-"""
+"""A batch in the record format that a broker takes."""
 
 from __future__ import annotations
 
-from typing import Final
-
-from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.errors import UnsupportedVersionException, api_exception
+from spark_kafka_sink.producer.produce_version import FIRST_WITH_BATCHES, check_zstd, magic
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.records.compression import ZSTD, Codec
-from spark_kafka_sink.records.down_conversion import LEADER, check_old_format, down_convert
-from spark_kafka_sink.wire.messages import PRODUCE
+from spark_kafka_sink.records.down_conversion import down_convert
+from spark_kafka_sink.records.old_formats import LEADER
 from spark_kafka_sink.wire.primitives import Records
-from spark_kafka_sink.wire.versions import NodeApiVersions
-
-NEWEST_PRODUCE: Final = PRODUCE.max_version
-_FIRST_WITH_BATCHES: Final = 3
-_FIRST_WITH_ZSTD: Final = 7
-
-
-def produce_version(versions: NodeApiVersions) -> int:
-    """Give the latest version of Produce that a broker which speaks `versions` takes."""
-    try:
-        return versions.latest_usable_version(PRODUCE)
-    except UnsupportedVersionException:
-        return NEWEST_PRODUCE  # the connection refuses the request, and says why
-
-
-def check_records(
-    version: int,
-    codec: Codec,
-    *,
-    has_producer_id: bool,
-    has_headers: bool,
-    option_prefix: str,
-    broker: str,
-) -> None:
-    """Raise the ApiException that `records_for` has for batches such as these.
-
-    broker: whose latest Produce is `version`.
-    """
-    if version >= _FIRST_WITH_BATCHES:
-        _check_zstd(version, codec, option_prefix, broker)
-        return
-    check_old_format(
-        _magic(version),
-        codec,
-        has_producer_id=has_producer_id,
-        has_headers=has_headers,
-        option_prefix=option_prefix,
-        broker=broker,
-    )
 
 
 def records_for(version: int, batch: ProducerBatch, option_prefix: str = "") -> Records:
@@ -64,24 +16,10 @@ def records_for(version: int, batch: ProducerBatch, option_prefix: str = "") -> 
     its code, for a batch that the broker cannot take.
     """
     stamped = batch.stamp()
-    if version >= _FIRST_WITH_BATCHES:
-        _check_zstd(version, batch.codec, option_prefix, LEADER)
+    if version >= FIRST_WITH_BATCHES:
+        check_zstd(version, batch.codec, option_prefix, LEADER)
         return stamped
     whole = b"".join(stamped.buffers)
-    converted = down_convert(whole, _magic(version), batch.codec, option_prefix)
+    converted = down_convert(whole, magic(version), batch.codec, option_prefix)
     batch.sent_bytes = sum(map(len, converted))
     return Records(converted, batch.sent_bytes)
-
-
-def _magic(version: int) -> int:
-    """Give the message format of a version of Produce before batches."""
-    return 1 if version == 2 else 0
-
-
-def _check_zstd(version: int, codec: Codec, option_prefix: str, broker: str) -> None:
-    if version < _FIRST_WITH_ZSTD and codec.id == ZSTD:
-        message = (
-            f"{option_prefix}compression.type=zstd needs Produce version {_FIRST_WITH_ZSTD}, "
-            f"which brokers have from Kafka 2.1 on, and {broker} takes at most version {version}"
-        )
-        raise api_exception(codes.UNSUPPORTED_COMPRESSION_TYPE, message)

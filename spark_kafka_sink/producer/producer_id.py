@@ -7,14 +7,17 @@ id itself, its epochs and sequences are those of `Sequences`.
 from __future__ import annotations
 
 from random import Random
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ApiException, api_exception
 from spark_kafka_sink.model import ProducerIdAndEpoch
-from spark_kafka_sink.producer.sender_config import SenderConfig
-from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.sender_config import SenderConfig
+    from spark_kafka_sink.producer.sequences import Sequences
 
 # Brokers ignore the timeout of a producer id without transactions, but want the field.
 _NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1

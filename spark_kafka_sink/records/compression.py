@@ -5,7 +5,8 @@ independent 64 KiB blocks without checksum or content size, byte for byte the he
 writes; linked blocks, which most libraries write by default (pyarrow's lz4 among them), are refused
 by Java's reader. zstd: one frame.
 
-All of them release the GIL while they work.
+All of them release the GIL while they work. Their libraries are imported when there is something to
+compress: the processes in which Spark plans a job only ask what a codec is called.
 """
 
 from __future__ import annotations
@@ -15,9 +16,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
-
-import lz4.frame
-import pyarrow as pa
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -46,6 +44,7 @@ class Codec:
 
 
 NO_COMPRESSION: Final = Codec(0, "none", None)
+LZ4: Final = 3
 ZSTD: Final = 4
 
 DEFAULT_LEVELS: Final = {"gzip": -1, "lz4": _KAFKA_LZ4_FAST_LEVEL, "zstd": 3}
@@ -60,7 +59,7 @@ def codec(name: str, level: int | None = None) -> Codec:
     if name == "snappy":
         return Codec(2, name, _snappy())
     if name == "lz4":
-        return Codec(3, name, _lz4(level or 0))
+        return Codec(LZ4, name, _lz4(level or 0))
     if name == "zstd":
         return Codec(ZSTD, name, _zstd(level or 0))
     return NO_COMPRESSION
@@ -75,9 +74,10 @@ def _gzip(level: int) -> Callable[[Buffer], bytes]:
 
 
 def _snappy() -> Callable[[Buffer], bytes]:
-    block = pa.Codec("snappy")
-
     def compress(data: Buffer) -> bytes:
+        import pyarrow as pa  # noqa: PLC0415 - see the module's docstring
+
+        block = pa.Codec("snappy")
         view = memoryview(data)
         out = [_XERIAL_HEADER]
         for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
@@ -93,6 +93,8 @@ def _lz4(kafka_level: int) -> Callable[[Buffer], bytes]:
     level = 0 if kafka_level == _KAFKA_LZ4_FAST_LEVEL else min(max(kafka_level, low), high)
 
     def compress(data: Buffer) -> bytes:
+        import lz4.frame  # noqa: PLC0415 - see the module's docstring
+
         packed: bytes = lz4.frame.compress(
             data,
             compression_level=level,
@@ -107,6 +109,8 @@ def _lz4(kafka_level: int) -> Callable[[Buffer], bytes]:
 
 def _zstd(level: int) -> Callable[[Buffer], bytes]:
     def compress(data: Buffer) -> bytes:
+        import pyarrow as pa  # noqa: PLC0415 - see the module's docstring
+
         packed: bytes = pa.Codec("zstd", compression_level=level).compress(data, asbytes=True)
         return packed
 

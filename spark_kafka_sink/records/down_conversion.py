@@ -7,46 +7,14 @@ old formats cannot say is refused rather than left out, but for timestamps, whic
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 import pyarrow.compute as pc
 
-from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.errors import api_exception
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.compression import Buffer, Codec
 from spark_kafka_sink.records.log_reader import read_log
-from spark_kafka_sink.records.message_set import LZ4, message_set
-
-# Who a batch is for, in errors.
-LEADER: Final = "the partition's leader"
-
-
-def check_old_format(
-    magic: int,
-    codec: Codec,
-    *,
-    has_producer_id: bool,
-    has_headers: bool,
-    option_prefix: str = "",
-    broker: str = LEADER,
-) -> None:
-    """Refuse what message format `magic`, 0 or 1, cannot say.
-
-    Raises UnsupportedVersionException for a producer id, UnsupportedCompressionTypeException for
-    zstd, UnsupportedForMessageFormatException for headers; broker: who takes no other format.
-    """
-    old = f"{broker} is older than 0.11 and takes message format v{magic}, which has"
-    if has_producer_id:
-        message = f"{old} no producer ids; set {option_prefix}enable.idempotence to false"
-        raise api_exception(codes.UNSUPPORTED_VERSION, message)
-    if codec.id > LZ4:
-        message = f"{old} no {codec.name}"
-        raise api_exception(codes.UNSUPPORTED_COMPRESSION_TYPE, message)
-    if has_headers:
-        message = f"{old} no record headers; leave the headers column out"
-        raise api_exception(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, message)
+from spark_kafka_sink.records.message_set import message_set
+from spark_kafka_sink.records.old_formats import check_old_format
 
 
 def down_convert(

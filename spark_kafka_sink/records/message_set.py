@@ -21,14 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
-from spark_kafka_sink.records.compression import Buffer, Codec
+from spark_kafka_sink.records.compression import LZ4, Buffer, Codec
 from spark_kafka_sink.records.gather import Pieces
 from spark_kafka_sink.records.old_lz4 import with_old_checksum
 from spark_kafka_sink.records.varint import Int64s
 
 LOG_OVERHEAD: Final = 12
 MAGIC_AT: Final = 16
-LZ4: Final = 3
 
 _CRC_AT: Final = 12
 _LENGTH_BYTES: Final = 4

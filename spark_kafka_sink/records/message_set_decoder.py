@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_kafka_sink.records.compression import Buffer
+from spark_kafka_sink.records.compression import LZ4, Buffer
 from spark_kafka_sink.records.corruption import corrupt
 from spark_kafka_sink.records.decoder import NO_TIMESTAMP, DecodedRecords, no_headers
 from spark_kafka_sink.records.decompression import decompress
-from spark_kafka_sink.records.message_set import LOG_OVERHEAD, LZ4, MAGIC_AT
+from spark_kafka_sink.records.message_set import LOG_OVERHEAD, MAGIC_AT
 from spark_kafka_sink.records.old_lz4 import with_new_checksum
 
 _HEAD: Final = struct.Struct(">qiIbb")

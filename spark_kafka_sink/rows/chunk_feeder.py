@@ -15,8 +15,9 @@ import logging
 import threading
 from functools import partial
 
-from spark_kafka_sink.batch_partitioner import BatchPartitioner, sent_batch, with_partitions
+from spark_kafka_sink.batch_partitioner import sent_batch, with_partitions
 from spark_kafka_sink.errors import IllegalStateException, KafkaException
+from spark_kafka_sink.partitioner_class import BatchPartitioner
 from spark_kafka_sink.producer.slices import Rows, record_sizes
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.rows.chunk import RowChunk

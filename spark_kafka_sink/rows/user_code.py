@@ -11,9 +11,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from spark_kafka_sink.batch_partitioner import OPTION as PARTITIONER
-from spark_kafka_sink.batch_partitioner import BatchPartitioner, is_users_own, load_partitioner
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.partitioner_class import OPTION as PARTITIONER
+from spark_kafka_sink.partitioner_class import BatchPartitioner, is_users_own, load_partitioner
 from spark_kafka_sink.rows.interceptors import INTERCEPTORS, ProducerInterceptors, load_interceptors
 from spark_kafka_sink.rows.serializers import LoadedSerializer, load_serializer
 

@@ -10,7 +10,6 @@ row's fault. That a topic does not exist, or may not be written to, is a fault o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -29,8 +28,8 @@ from spark_kafka_sink.records.columns import Bools, RecordColumns
 from spark_kafka_sink.records.encoder import record_size_bounds
 from spark_kafka_sink.records.varint import Int64s, UInt8s
 from spark_kafka_sink.serde.columns import milliseconds, named_columns, read_rows
+from spark_kafka_sink.topic_names import TOPIC_NAME
 
-TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 # Lengths, deltas and attributes of a record at their widest, its number of headers included.
 _FRAME_BYTES: Final = 40
 

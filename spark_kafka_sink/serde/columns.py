@@ -21,18 +21,11 @@ from spark_kafka_sink.producer.slices import Rows
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, valid_mask
 from spark_kafka_sink.records.headers import encode_headers
 from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.serde.wanted import HEADERS_TYPE, NO_TOPIC, NO_VALUE
 from spark_kafka_sink.topic_names import check_topic_name
 
-HEADERS_TYPE: Final = (
-    "array<struct<key:string,value:binary>> or map<string,binary>, values binary or string"
-)
-NO_TOPIC: Final = (
-    "topic option required when no 'topic' attribute is present. "
-    "Use the topic option for setting a topic."
-)
 # The name that Spark's own sink gives it.
 NULL_TOPIC: Final = "KAFKA_NULL_TOPIC_IN_DATA"
-NO_VALUE: Final = "Required attribute 'value' not found: the data has no column named value"
 _NO_PARTITION: Final = -1
 
 

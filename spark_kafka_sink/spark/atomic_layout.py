@@ -20,8 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.pandas.functions import arrow_udf
 
 from spark_kafka_sink.admin import KafkaAdmin
-from spark_kafka_sink.batch_partitioner import is_users_own
 from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.partitioner_class import is_users_own
 from spark_kafka_sink.row_partitions import (
     Topics,
     key_hashes,
@@ -29,11 +29,11 @@ from spark_kafka_sink.row_partitions import (
     own_partitions,
     topic_places,
 )
-from spark_kafka_sink.serde.bad_rows import TOPIC_NAME
 from spark_kafka_sink.spark.connect import is_connect
 from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options, look_at_stream
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.writer_hooks import join_options
+from spark_kafka_sink.topic_names import TOPIC_NAME
 
 _INT: Final = "INT"
 _PLACES: Final = "partitions INT, first INT"

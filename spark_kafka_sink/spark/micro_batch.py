@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.writer import KafkaArrowWriter
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.spark.options import SinkOptions
 
 BATCH_ID: Final = "pykafka.batch.id"
 _FROM_HERE: Final = re.compile("write_batch:(-?[0-9]+)")

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.serde.bad_rows import TOPIC_NAME
+from spark_kafka_sink.topic_names import TOPIC_NAME
 
 
 class MissingTopics:

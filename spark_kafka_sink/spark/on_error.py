@@ -14,8 +14,8 @@ from typing import Final
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.masking import masked
-from spark_kafka_sink.serde.bad_rows import TOPIC_NAME
 from spark_kafka_sink.spark.local_path import local_path
+from spark_kafka_sink.topic_names import TOPIC_NAME
 
 # What deadLetterPath has to be.
 DEAD_LETTER_FOLDER: Final = (

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
-from spark_kafka_sink.batch_partitioner import load_partitioner
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
 from spark_kafka_sink.errors import (
@@ -27,6 +26,7 @@ from spark_kafka_sink.errors import (
     api_exception,
 )
 from spark_kafka_sink.masking import masked, without_path
+from spark_kafka_sink.partitioner_class import load_partitioner
 from spark_kafka_sink.spark.existing_topic import warn_of_differences
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.options import SinkOptions

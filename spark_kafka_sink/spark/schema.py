@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.serde.columns import HEADERS_TYPE, NO_TOPIC, NO_VALUE
+from spark_kafka_sink.serde.wanted import HEADERS_TYPE, NO_TOPIC, NO_VALUE
 from spark_kafka_sink.warn_once import warn_once
 
 logger = logging.getLogger(__name__)

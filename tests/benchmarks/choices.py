@@ -92,7 +92,7 @@ def metrics() -> None:
 def garbage() -> None:
     """Collect garbage as Spark's daemon does after every task, imports included and left out."""
     importlib.import_module("pyspark.worker")
-    importlib.import_module("spark_kafka_sink.spark.writer")
+    importlib.import_module("spark_kafka_sink.spark.task")
     (walked,) = least_s(gc.collect)
     gc.freeze()
     (left_out,) = least_s(gc.collect)

@@ -25,7 +25,7 @@ from support.idle_producer import idle_producer
 from support.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.kafka_producer import KafkaProducer
-from spark_kafka_sink.spark import writer
+from spark_kafka_sink.spark import task
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.wire.frames import encode_request
 from spark_kafka_sink.wire.messages import PRODUCE
@@ -149,7 +149,7 @@ class Lender(NamedTuple):
 def write(options: SinkOptions, batches: list[pa.RecordBatch]) -> None:
     """Run a task up to where it waits for brokers."""
     with pytest.raises(AllAppendedError):
-        writer.write_task(options, iter(batches))
+        task.write_task(options, iter(batches))
 
 
 def work_of_task(columns: dict[str, pa.Array], given: dict[str, str]) -> Work:
@@ -164,7 +164,7 @@ def work_of_task(columns: dict[str, pa.Array], given: dict[str, str]) -> Work:
         idle_producer(PARTITIONS, **sizes, buffer_memory=PLENTY) as producer,
         pytest.MonkeyPatch.context() as patched,
     ):
-        patched.setattr(writer, "POOL", Lender(producer))
+        patched.setattr(task, "POOL", Lender(producer))
         patched.setattr(KafkaProducer, "flush", all_appended)
         return work_of(partial(write, options, batches))
 

@@ -25,7 +25,7 @@ from spark_kafka_sink.errors import DataException, IllegalStateException, KafkaE
 from spark_kafka_sink.spark import producer_pool
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.producer_pool import IDLE_S, POOL, ProducerPool
-from spark_kafka_sink.spark.writer import write_task
+from spark_kafka_sink.spark.task import write_task
 
 pytestmark = pytest.mark.kafka
 

@@ -22,7 +22,7 @@ from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.preflight import check_dead_letter_topic
-from spark_kafka_sink.spark.writer import write_task
+from spark_kafka_sink.spark.task import write_task
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -1,0 +1,14 @@
+"""What is wanted of columns, in words: the same of a schema and of the rows themselves."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HEADERS_TYPE: Final = (
+    "array<struct<key:string,value:binary>> or map<string,binary>, values binary or string"
+)
+NO_TOPIC: Final = (
+    "topic option required when no 'topic' attribute is present. "
+    "Use the topic option for setting a topic."
+)
+NO_VALUE: Final = "Required attribute 'value' not found: the data has no column named value"

@@ -1,0 +1,74 @@
+"""A task's whole work: every Arrow batch appended, and success only when every row is acknowledged.
+
+The producer is one that the worker process keeps for its next task. Only tasks import this module,
+and with it the producer, Arrow and numpy: who plans and who commits does not.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.spark.bad_rows import TaskRows
+from spark_kafka_sink.spark.coalesce import coalesce
+from spark_kafka_sink.spark.commit import SinkCommitMessage
+from spark_kafka_sink.spark.memory import freeze_imports, keep_heap
+from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.producer_pool import POOL
+from spark_kafka_sink.spark.report import PartitionReport, TaskReport
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+    """Write all batches and wait until every row is acknowledged.
+
+    Raises what made that impossible; what was sent until then may be in Kafka (at-least-once).
+    """
+    freeze_imports()
+    keep_heap()
+    started_at, started = time.time(), time.monotonic()
+    context = TaskContext.get()
+    task, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
+    with (
+        POOL.producer(options.producer) as producer,
+        TaskRows(options, producer, task, attempt) as task_rows,
+    ):
+        throttle_ms = producer.throttle_time_ms
+        for batch in coalesce(batches):
+            task_rows.append(batch)
+        rows = task_rows.flush()
+        delivered = producer.take_deliveries()
+        throttle_ms = producer.throttle_time_ms - throttle_ms
+        bad_rows = task_rows.finish()
+    partitions = [
+        PartitionReport(topic=tp.topic, partition=tp.partition, **asdict(delivery))
+        for tp, delivery in delivered.items()
+    ]
+    dead_letter_topic = options.bad_rows.topic
+    expected = rows + (bad_rows.rows if dead_letter_topic else 0)
+    acknowledged = sum(partition.records for partition in partitions)
+    if acknowledged != expected:
+        message = f"the task had {expected} rows, but {acknowledged} were acknowledged; a bug"
+        raise KafkaException(message)
+    bad_rows.partitions = [p for p in partitions if p.topic == dead_letter_topic]
+    return SinkCommitMessage(
+        report=TaskReport(
+            task=task,
+            attempt=attempt,
+            host=os.uname().nodename,
+            rows=rows,
+            seconds=time.monotonic() - started,
+        ),
+        started_at=started_at,
+        throttle_ms=throttle_ms,
+        bad_rows=bad_rows,
+        partitions=[p for p in partitions if p.topic != dead_letter_topic],
+    )
