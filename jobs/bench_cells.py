@@ -100,5 +100,9 @@ def _cells() -> dict[str, Cell]:
 
 
 CELLS: Final[Mapping[str, Cell]] = _cells()
-# About a quarter of an hour on two quiet cores.
-CORE: Final = ("100B", "1KB", "10KB", "100B-nokey", "1KB-lz4", "1KB-zstd", "1row", "cold", "stream")
+# About half an hour on two quiet cores: the sizes, what else a target is of, and the ways to start.
+CORE: Final = (
+    *_SIZES,
+    *(f"{size}-{codec}" for size in _SIZES for codec in ("lz4", "zstd")),
+    *("100B-1p", "100B-100p", "100B-1000p", "100B-nokey", "1row", "cold", "stream"),
+)

@@ -1,4 +1,8 @@
-"""What a topic's name has to be for a request to carry it; which ones there are, brokers say."""
+"""What a topic's name has to be: for a request to carry it, and for a broker to make such a topic.
+
+The producer asks for what a request can carry: which topics there are, brokers say. Before a topic
+is made, and where bad rows are told apart, a name has to be one that brokers take.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from spark_kafka_sink.errors import DataException
 
 LONGEST_NAME: Final = 249
 # What brokers take (Topic.validate).
-TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
+TOPIC_NAME: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._-]{{1,{LONGEST_NAME}}}\Z")
 
 
 def check_topic_name(name: object) -> None:

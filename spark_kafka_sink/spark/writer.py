@@ -1,9 +1,8 @@
 """The writers Spark calls: planned on the driver, run in tasks, committed on the driver.
 
 A writer is pickled into every task, and commit and abort run on another copy of it in another
-process. It holds options, and for the tasks these as bytes, so that the process which commits
-imports nothing of what tasks do with them: of a job with new processes, that would be a third of a
-second.
+process. It holds the tasks' options as bytes, so that the process which commits imports nothing of
+what they are and what tasks do with them: of a job with new processes, a third of a second.
 """
 
 from __future__ import annotations

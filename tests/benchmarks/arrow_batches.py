@@ -28,13 +28,15 @@ LIMITS: Final = tuple(
 # With this limit of bytes, Spark does not look after every row how large the batch has become.
 UNLIMITED: Final = 2**31 - 1
 SPARKS_RECORDS: Final = 10_000
-# Bytes and records. Without a limit of bytes, rows of 10,000 bytes make batches of 100 MB.
+# Bytes and records; 9 MiB are what `register` sets. Without a limit of bytes, rows of 10,000 bytes
+# make batches of 100 MB.
 CHOICES: Final = (
-    *((mebibytes << 20, SPARKS_RECORDS) for mebibytes in (64, 16, 8, 4, 2)),
+    *((mebibytes << 20, SPARKS_RECORDS) for mebibytes in (64, 16, 9, 4, 2)),
+    (9 << 20, 8 * SPARKS_RECORDS),
     *((UNLIMITED, records) for records in (SPARKS_RECORDS, SPARKS_RECORDS // 4)),
 )
 # Rows, and bytes of their values.
-FRAMES: Final = ((30_000, 10_000), (200_000, 1000), (1_000_000, 100))
+FRAMES: Final = ((60_000, 10_000), (400_000, 1000), (3_000_000, 100))
 ROUNDS: Final = 5
 
 

@@ -67,14 +67,16 @@ def measure(
     ended, cancelled, peaks = threading.Event(), threading.Event(), list[float]()
 
     def watch() -> None:
-        meter, end = Meter([]), time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not ended.is_set():
-            meter.forget_peaks()
-            ended.wait(min(MINUTE_S, left))
-            peaks.append(meter.peak_mb() or 0)
-        if not ended.is_set():
-            cancelled.set()
-            spark.sparkContext.cancelAllJobs()
+        try:
+            meter, end = Meter([]), time.monotonic() + seconds
+            while (left := end - time.monotonic()) > 0 and not ended.is_set():
+                meter.forget_peaks()
+                ended.wait(min(MINUTE_S, left))
+                peaks.append(meter.peak_mb() or 0)
+        finally:
+            if not ended.is_set():
+                cancelled.set()
+                spark.sparkContext.cancelAllJobs()
 
     # The job is this thread's: in another one, Spark knows of no source that a session registers.
     watcher = threading.Thread(target=watch)
@@ -88,6 +90,8 @@ def measure(
         ended.set()
         watcher.join()
     print(f"{name}: MB by minute:", *(f"{peak:.0f}" for peak in peaks), flush=True)
+    if not cancelled.is_set():
+        print(f"{name}: the job ended by itself", file=sys.stderr)
     return cancelled.is_set()
 
 

@@ -4,14 +4,15 @@
 ``make bench``; the cells are those of ``make bench ARGS="--list"``.
 
 Jobs of the sink, nothing set but brokers and topic, write a cell's cached rows over and over. Once
-the JVMs have compiled what they run, the CPU time of Python is measured; then py-spy, which slows
-them down, looks at every worker for as long, and says how that time divides among functions. A
+the JVMs have compiled what they run, the CPU time of the tasks' workers is measured; then py-spy,
+which slows them down, looks at them for as long, and says how that time divides among functions. A
 function has what was spent in itself and in the C that it called; threads that wait do not count.
 """
 
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,12 +32,10 @@ from spark_kafka_sink import register
 
 if TYPE_CHECKING:
     from jobs import bench_cells, bench_rows, bench_topics
-    from jobs.bench_meter import Meter
 else:
     import bench_cells
     import bench_rows
     import bench_topics
-    from bench_meter import Meter
 
 WARM_UP_S: Final = 30.0
 SECONDS: Final = 12.0
@@ -93,11 +92,11 @@ def profile(spark: SparkSession, bootstrap: str, name: str, samples: Path) -> No
             "kafka.compression.type": cell.compression,
         }
         write_for(cached, options, WARM_UP_S)
-        meter = Meter([])
-        before = meter.read()
+        daemon = next(filter(_is_daemon, psutil.Process().children(recursive=True)))
+        before = used_s(daemon)
         jobs = write_for(cached, options, SECONDS)
-        used = meter.read().since(before).python / jobs / cell.rows
-        with looking(samples):
+        used = (used_s(daemon) - before) / jobs / cell.rows
+        with looking(daemon, samples):
             write_for(cached, options, SECONDS)
     cached.unpersist()
     print(f"\n{name}: {cell}; CPU microseconds a row")
@@ -114,21 +113,32 @@ def write_for(rows: DataFrame, options: dict[str, str], seconds: float) -> int:
 
 
 @contextmanager
-def looking(samples: Path) -> Iterator[None]:
+def looking(daemon: psutil.Process, samples: Path) -> Iterator[None]:
     """Have py-spy look at Spark's Python daemon and its workers, and write what it saw."""
-    daemon = next(filter(_is_daemon, psutil.Process().children(recursive=True)))
-    command = [
-        "py-spy", "record", "--subprocesses", "--native", "--format", "raw",
-        "--rate", str(RATE), "--duration", str(round(10 * SECONDS)), "--output", str(samples),
-        "--pid", str(daemon.pid),
-    ]  # fmt: skip
+    samples.unlink(missing_ok=True)
     spy = subprocess.Popen(
-        [Path(sys.executable).with_name(command[0]), *command[1:]],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [
+            Path(sys.executable).with_name("py-spy"), "record", "--subprocesses", "--native",
+            "--format", "raw", "--rate", str(RATE), "--duration", str(round(10 * SECONDS)),
+            "--output", str(samples), "--pid", str(daemon.pid),
+        ],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    yield
-    spy.send_signal(2)
-    spy.wait()
+    try:
+        yield
+    finally:
+        spy.send_signal(signal.SIGINT)
+        _, said = spy.communicate()
+    if not samples.exists():
+        message = f"py-spy saw nothing: {said}"
+        raise RuntimeError(message)
+
+
+def used_s(daemon: psutil.Process) -> float:
+    """Give the CPU seconds of the daemon and its workers."""
+    times = [process.cpu_times() for process in (daemon, *daemon.children(recursive=True))]
+    own = sum(each.user + each.system for each in times)
+    return float(own + times[0].children_user + times[0].children_system)
 
 
 def _is_daemon(process: psutil.Process) -> bool:

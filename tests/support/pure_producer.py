@@ -181,7 +181,8 @@ class PureProducer:
             self.asked.append(request)
             response = self.coordinator.answer(request.context)
             self.sender.handle(Answered(request, 1, response), self.now)
-        elif isinstance(request.message, InitProducerIdRequest):
+        else:
+            assert isinstance(request.message, InitProducerIdRequest), request
             answer = InitProducerIdResponse(
                 error_code=0, producer_id=self.next_producer_id, producer_epoch=0
             )

@@ -1,15 +1,17 @@
-"""The processes in which Spark plans and commits a job start anew for it, and import little."""
+"""Where Spark plans and commits, in new processes, the sink imports little."""
 
 from __future__ import annotations
 
 import pickle
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
+from spark_kafka_sink.spark.micro_batch import MicroBatchWriter
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.writer import KafkaArrowWriter
+from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
 
 # With these, importing takes four times as long.
 HEAVY = ("numpy", "pyarrow", "lz4", "crc32c", "spark_kafka_sink.kafka_producer")
@@ -33,27 +35,34 @@ for kind in (KafkaArrowWriter, KafkaStreamArrowWriter):
 """
 COMMIT = """
 import pickle
-from spark_kafka_sink.spark.commit import SinkCommitMessage
-writer = pickle.loads({!r})
-writer.commit([])
+pickle.loads({!r}).commit({})
 """
 
 
-def heavy_imports(script: str) -> str:
-    """Run a script in a new process; give what it printed, and the heavy modules it imported."""
-    script += f"\nimport sys\nprint([name for name in {HEAVY} if name in sys.modules])"
+def imports(script: str, names: Sequence[str]) -> str:
+    """Run a script in a new process, and give its last line: those of the modules it imported."""
+    script += f"\nimport sys\nprint([name for name in {names} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     )
-    return done.stdout
+    return done.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_who_plans_a_job_imports_nothing_that_tasks_need(codec: str) -> None:
-    assert heavy_imports(PLAN % (OPTIONS % codec)) == "[]\n"
+    assert imports(PLAN % (OPTIONS % codec), HEAVY) == "[]"
 
 
-def test_who_commits_a_job_imports_nothing_that_tasks_need() -> None:
-    options = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
-    pickled = pickle.dumps(KafkaArrowWriter(options))
-    assert heavy_imports(COMMIT.format(pickled)).splitlines()[-1] == "[]"
+WRITERS = {
+    "batch": (KafkaArrowWriter, "[]"),
+    "micro-batch": (lambda options: MicroBatchWriter(options, 1), "[]"),
+    "stream": (KafkaStreamArrowWriter, "[], 1"),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_who_commits_a_job_imports_not_even_what_options_are(kind: str) -> None:
+    make, arguments = WRITERS[kind]
+    pickled = pickle.dumps(make(sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})))
+    names = (*HEAVY, "msgspec", "spark_kafka_sink.spark.options")
+    assert imports(COMMIT.format(pickled, arguments), names) == "[]"
