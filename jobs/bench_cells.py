@@ -52,25 +52,31 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A way to write rows; `share` of a cell's rows are enough for one that is slow."""
+    """A way to write rows; `share` of a cell's rows are enough for one that is slow.
+
+    in_spark: whether it is a job of Spark's; in_workers: whether that runs in Python's workers.
+    """
 
     what: str
     share: float = 1.0
     in_spark: bool = True
+    in_workers: bool = False
 
 
 CONTENDERS: Final[Mapping[str, Contender]] = {
     "R0": Contender("raw sockets, batches encoded beforehand", in_spark=False),
-    "R1": Contender("this sink, nothing set but brokers and topic"),
-    "R1b": Contender("this sink as it is in the checkout of --before"),
-    "R1h": Contender("a Python writer that discards: the hop from the JVM alone"),
+    "R1": Contender("this sink, nothing set but brokers and topic", in_workers=True),
+    "R1b": Contender("this sink as it is in the checkout of --before", in_workers=True),
+    "R1h": Contender("a Python writer that discards: the hop from the JVM alone", in_workers=True),
     "noop": Contender("Spark's noop sink: reading the cached rows alone"),
     "R2": Contender("Spark's JVM sink, nothing set but brokers and topic"),
     "R2t": Contender("Spark's JVM sink, linger.ms 50, batch.size 1 MiB, buffer.memory 256 MiB"),
-    "R3": Contender("confluent-kafka, row by row in an Arrow writer", share=0.2),
-    "R4": Contender("kafka-python, row by row in an Arrow writer", share=0.02),
+    "R3": Contender("confluent-kafka, row by row in an Arrow writer", share=0.2, in_workers=True),
+    "R4": Contender("kafka-python, row by row in an Arrow writer", share=0.02, in_workers=True),
     "R6": Contender("kafka-producer-perf-test, settings of R2t", in_spark=False),
-    "R8": Contender("arrow-kafka-pyo3, Avro, linger.ms 50, batch.size 1 MiB", share=0.2),
+    "R8": Contender(
+        "arrow-kafka-pyo3, Avro, linger.ms 50, batch.size 1 MiB", share=0.2, in_workers=True
+    ),
 }
 
 # Rows for about a second or more of work on two cores, by the size of a value.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -142,18 +142,18 @@ class CellRun:
 
     def _warm_rounds(self, topic: str) -> None:
         writes = {name: self._write_of(name) for name in self._running}
+        for number, name in self._turns_in_order():
+            frame = self._frame(self.results[name].rows)
+            self._turn(name, number, writes[name], frame, topic)
 
-        def turns(number: int, order: int) -> None:
-            for name in self._order(order):
-                frame = self._frame(self.results[name].rows)
-                self._turn(name, number, writes[name], frame, topic)
-
+    def _turns_in_order(self) -> Iterator[tuple[int, str]]:
+        """Give round and contender of each turn, those that warm up with round 0."""
         warm_at, warming = time.monotonic() + self._bench.warm_up_s, 0
-        while writes and time.monotonic() < warm_at:
-            turns(0, warming)
+        while self._running and time.monotonic() < warm_at:
+            yield from ((0, name) for name in self._order(warming))
             warming += 1
         for number in range(1, self._bench.rounds + 1):
-            turns(number, number)
+            yield from ((number, name) for name in self._order(number))
 
     def _cold_rounds(self, topic: str) -> None:
         for number in range(1, self._bench.rounds + 1):
@@ -165,10 +165,10 @@ class CellRun:
                 self._turn(name, number, self._write_of(name), frame, topic)
 
     def _micro_batches(self, topic: str) -> None:
-        """Let the micro-batches of one stream be written in turns; the first round warms."""
+        """Let the micro-batches of one stream be written in turns."""
         names = self._running
         writes = {name: self._write_of(name) for name in names}
-        turns = iter([(n, name) for n in range(self._bench.rounds + 1) for name in self._order(n)])
+        turns = self._turns_in_order()
 
         def write(frame: DataFrame, _number: int) -> None:
             number, name = next(turns, (0, ""))
@@ -200,7 +200,8 @@ class CellRun:
         before, started = meter.read(), time.perf_counter()
         measured = write(frame, topic, result.rows)
         seconds = time.perf_counter() - started if measured is None else measured
-        turn = Turn(seconds, meter.read().since(before), meter.peak_mb())
+        peak = meter.peak_mb() if _contender(name).in_workers else None
+        turn = Turn(seconds, meter.read().since(before), peak)
         if number:
             result.turns.append(turn)
         rate = f"{result.rows / seconds / 1e3:12,.1f} k rows/s {seconds * 1e3:10,.0f} ms"

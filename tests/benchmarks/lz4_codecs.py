@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Final
 
 import lz4.frame
+import pyarrow as pa
 import pyspark
 
 from spark_kafka_sink.records.compression import codec
 
 BATCH_BYTES: Final = 1 << 20
+JAVAS_BLOCK: Final = 64 * 1024
 ROUNDS: Final = 40
 JAVA: Final = Path(__file__).parents[1] / "support" / "java" / "Lz4Speed.java"
 JARS: Final = Path(pyspark.__file__).parent / "jars"
@@ -56,10 +58,17 @@ def ways(data: bytes) -> dict[str, Callable[[], bytes]]:
         packed: bytes = lz4.frame.compress(data, block_size=size, block_linked=False)
         return packed
 
+    def blocks_of_pyarrow() -> bytes:
+        block, view = pa.Codec("lz4_raw"), memoryview(data)
+        starts = range(0, len(view), JAVAS_BLOCK)
+        packed = [block.compress(view[at : at + JAVAS_BLOCK], asbytes=True) for at in starts]
+        return b"".join(packed)
+
     return {
         "the sink": lambda: sink(b"".join(pieces)),
         "pieces that are not joined": by_pieces,
         "blocks of 256 KiB": larger_blocks,
+        "pyarrow's, block by block": blocks_of_pyarrow,
     }
 
 
