@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="brokers, separated by commas")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--cells", nargs="+", metavar="CELL", default=list(bench_cells.CORE))
-    which.add_argument("--all", action="store_true", help="every cell: some hours")
+    which.add_argument("--all", action="store_true", help="every cell: an hour or more")
     parser.add_argument(
         "--contenders", nargs="+", metavar="R", default=list(bench_cells.CONTENDERS)
     )
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=20.0,
         metavar="SECONDS",
-        help="of rounds before those in warm cells, the first has thrice as many (%(default)s)",
+        help="of rounds that do not count; before the first cell thrice as many (%(default)s)",
     )
     parser.add_argument(
         "--scale", type=float, default=1.0, help="times the rows of every cell (%(default)s)"

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyspark
 
 from spark_kafka_sink.records.compression import codec
+from spark_kafka_sink.spark.memory import keep_heap
 
 BATCH_BYTES: Final = 1 << 20
 JAVAS_BLOCK: Final = 64 * 1024
@@ -105,5 +106,6 @@ def measure(value_bytes: int) -> None:
 
 
 if __name__ == "__main__":
+    keep_heap()
     for size in (100, 1000, 10_000):
         measure(size)
