@@ -26,6 +26,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 from support import fetch_kafka
+from support.chance import binary_column
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topic
 
@@ -106,13 +107,8 @@ class InlineThread(ProducerThread):
 def rows(value_bytes: int) -> pa.RecordBatch:
     """Give an Arrow batch of bytes by chance, with keys."""
     chance, count = np.random.default_rng(), BATCH_BYTES // (value_bytes + 26)
-
-    def column(size: int) -> pa.Array:
-        data = pa.py_buffer(chance.integers(0, 256, count * size, np.uint8).tobytes())
-        fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), count, [None, data])
-        return fixed.cast(pa.binary())
-
-    return pa.record_batch({"key": column(16), "value": column(value_bytes)})
+    sizes = {"key": 16, "value": value_bytes}
+    return pa.record_batch({name: binary_column(chance, count, of) for name, of in sizes.items()})
 
 
 def write(bootstrap: str, batches: list[pa.RecordBatch], *, inline: bool) -> KafkaProducer:

@@ -17,7 +17,7 @@ from random import Random
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
+from support.chance import binary_column
 from support.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
@@ -71,15 +71,9 @@ class Steps:
 def columns() -> RecordColumns:
     """Give the rows of a slice: bytes by chance."""
     chance = np.random.default_rng(1)
-
-    def column(size: int) -> BinaryColumn:
-        data = pa.py_buffer(chance.integers(0, 256, ROWS * size, np.uint8).tobytes())
-        fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), ROWS, [None, data])
-        return BinaryColumn.of(fixed.cast(pa.binary()))
-
     return RecordColumns.of(
-        key=column(KEY_BYTES),
-        value=column(VALUE_BYTES),
+        key=BinaryColumn.of(binary_column(chance, ROWS, KEY_BYTES)),
+        value=BinaryColumn.of(binary_column(chance, ROWS, VALUE_BYTES)),
         headers=None,
         timestamps_ms=np.full(ROWS, 1_700_000_000_000),
     )
