@@ -28,11 +28,8 @@ if TYPE_CHECKING:
     from spark_kafka_sink.spark.options import SinkOptions
 
 
-class KafkaArrowWriter(DataSourceArrowWriter):
-    """Writes a batch job."""
-
-    # Of the micro-batch that the job writes, if it does.
-    _batch_id: int | None = None
+class _TaskWriter:
+    """What the writers of jobs and of streams have in common: their tasks."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = pickle.dumps(options)
@@ -40,7 +37,17 @@ class KafkaArrowWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Run a task."""
-        return _write(self._options, iterator)
+        from spark_kafka_sink.spark.task import write_task  # noqa: PLC0415 - tasks alone need it
+
+        options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled
+        return write_task(options, iterator)
+
+
+class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
+    """Writes a batch job."""
+
+    # Of the micro-batch that the job writes, if it does.
+    _batch_id: int | None = None
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Report what all tasks wrote. Raises KafkaException where one did not say."""
@@ -51,16 +58,8 @@ class KafkaArrowWriter(DataSourceArrowWriter):
         """Do nothing: what tasks have written is in Kafka and stays there."""
 
 
-class KafkaStreamArrowWriter(DataSourceStreamArrowWriter):
+class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
-
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = pickle.dumps(options)
-        self._report_path = options.report_path
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
-        """Run a task of a micro-batch."""
-        return _write(self._options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Report what a micro-batch wrote. Raises KafkaException where a task did not say."""
@@ -70,10 +69,3 @@ class KafkaStreamArrowWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: what tasks have written is in Kafka and stays there."""
-
-
-def _write(options: bytes, batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
-    from spark_kafka_sink.spark.task import write_task  # noqa: PLC0415 - tasks alone need it
-
-    given: SinkOptions = pickle.loads(options)  # noqa: S301 - what the writer itself pickled
-    return write_task(given, batches)
