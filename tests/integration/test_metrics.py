@@ -51,6 +51,12 @@ def measured(
     }
 
 
+def records_sent(producer: KafkaProducer) -> float:
+    """Give how many records were sent, those that were sent again but once."""
+    all_of = measured(producer)
+    return all_of["record-send-total"] - all_of["record-retry-total"]
+
+
 def of_nodes(producer: KafkaProducer) -> dict[str, dict[str, float]]:
     """Measure every node that the producer spoke with."""
     found = producer.metrics()
@@ -131,7 +137,7 @@ def test_a_closed_producer_still_says_what_it_measured(
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
         producer.append(topic, rows(10))
     closed = measured(producer)
-    assert closed["record-send-total"] == 10
+    assert records_sent(producer) == 10
     assert closed["connection-count"] == 0
     assert closed["connection-close-total"] == closed["connection-creation-total"] > 0
     assert closed["buffer-available-bytes"] == closed["buffer-total-bytes"]
@@ -148,7 +154,7 @@ def test_windows_are_as_long_and_as_many_as_configured(
         # With the defaults this would be so after a minute.
         while not math.isnan(measured(producer)["batch-size-avg"]):
             pass
-        assert measured(producer)["record-send-total"] == 10
+        assert records_sent(producer) == 10
 
 
 def test_there_must_be_a_sample() -> None:
@@ -163,7 +169,7 @@ def test_samples_may_take_no_time(kafka: KafkaCluster, new_topic: NewTopic) -> N
     with KafkaProducer(config) as producer:
         producer.append(topic, rows(10))
         producer.flush()
-        assert measured(producer)["record-send-total"] == 10
+        assert records_sent(producer) == 10
 
 
 def test_records_sent_again_are_counted_as_retries(
@@ -221,4 +227,4 @@ def test_rows_that_are_refused_or_given_up_are_errors(
         producer.close()
     assert measured(producer)["record-error-total"] == 10
     assert measured(producer, "producer-topic-metrics", topic=topic)["record-error-total"] == 1
-    assert measured(producer)["record-send-total"] == 3
+    assert records_sent(producer) == 3

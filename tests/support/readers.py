@@ -33,18 +33,38 @@ class Record(NamedTuple):
 def create_topic(
     bootstrap: str, topic: str, partitions: int, config: dict[str, str] | None = None
 ) -> None:
-    """Create a topic and wait until the cluster knows it."""
+    """Create a topic and wait until its leaders lead it."""
     create_topics(bootstrap, [topic], partitions, config)
 
 
 def create_topics(
     bootstrap: str, topics: Sequence[str], partitions: int, config: dict[str, str] | None = None
 ) -> None:
-    """Create topics and wait until the cluster knows them."""
+    """Create topics and wait until their leaders lead them.
+
+    The controller answers before that: what was sent at once might have to be sent again.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     new = [NewTopic(topic, num_partitions=partitions, config=config or {}) for topic in topics]
     for future in admin.create_topics(new).values():
         future.result()
+    waiting = [
+        confluent_kafka.TopicPartition(topic, number)
+        for topic in topics
+        for number in range(partitions)
+    ]
+    deadline = time.monotonic() + _IDLE_S
+    while waiting:
+        asked = admin.list_offsets(_latest(waiting))
+        waiting = [partition for partition, future in asked.items() if future.exception()]
+        if waiting and time.monotonic() > deadline:
+            raise TimeoutError(f"nobody leads {waiting}")
+
+
+def _latest(
+    partitions: Sequence[confluent_kafka.TopicPartition],
+) -> dict[confluent_kafka.TopicPartition, OffsetSpec]:
+    return {each: OffsetSpec.latest() for each in partitions}  # type: ignore[no-untyped-call] # theirs
 
 
 def delete_topics(bootstrap: str, topics: Sequence[str]) -> None:
@@ -90,10 +110,7 @@ def wait_for_transactions(bootstrap: str, topic: str) -> None:
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     partitions = admin.list_topics(topic, timeout=_IDLE_S).topics[topic].partitions
-    latest = {
-        confluent_kafka.TopicPartition(topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call] # theirs
-        for number in partitions
-    }
+    latest = _latest([confluent_kafka.TopicPartition(topic, number) for number in partitions])
     deadline = time.monotonic() + _IDLE_S
     found: object = None
     while True:
