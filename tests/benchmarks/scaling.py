@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from benchmarks.scaling_model import MEGABYTE, Job, Layout, Load, Settings, load, producer
+from benchmarks.start_storm import StartStorm
 
 from spark_kafka_sink.wire import schema
 from spark_kafka_sink.wire.messages import (
@@ -39,6 +41,10 @@ _EXECUTORS: Final = (25, 250, 2500, 10_000)
 # What a hosted cluster allows a broker (Amazon MSK, standard brokers with IAM).
 _MOST_CONNECTIONS: Final = 3000
 _CONNECTIONS_PER_S: Final = 100
+# The sink's delivery.timeout.ms, and the longest that tasks might wait before they begin.
+_DELIVERY_TIMEOUT_S: Final = 120.0
+_SPREAD_S: Final = 60.0
+_SEED: Final = 1
 _SETTINGS: Final = Settings()
 
 
@@ -131,23 +137,57 @@ def _start() -> str:
         for executors in _EXECUTORS:
             this = job(executors)
             keyed = load(this, Layout.KEYED, _SETTINGS)
-            laid_out = load(this, Layout.BY_PARTITION, _SETTINGS)
             yield [
                 f"{this.tasks:,}",
                 f"{keyed.metadata_requests:,.0f}",
                 f"{this.tasks * answer / MEGABYTE:,.0f}",
-                f"{keyed.connections / _CONNECTIONS_PER_S:,.0f}",
-                f"{laid_out.connections / _CONNECTIONS_PER_S:,.1f}",
+                f"{keyed.producer_ids:,.0f}",
             ]
 
     headings = [
         "tasks at once",
-        "Metadata requests to a broker",
-        f"MB of answers, {answer / 1000:,.0f} KB each",
-        f"s to connect at {_CONNECTIONS_PER_S}/s to a broker: {Layout.KEYED.value}",
-        Layout.BY_PARTITION.value,
+        "Metadata requests to a broker, and as many for producer ids",
+        f"MB of all Metadata answers, {answer / 1000:,.0f} KB each",
+        "producer ids of the job",
     ]
     return _table(headings, rows())
+
+
+def _storm() -> str:
+    def rows() -> Iterator[Sequence[str]]:
+        for executors in _EXECUTORS:
+            for layout in (Layout.KEYED, Layout.BY_PARTITION):
+                clients = round(load(job(executors), layout, _SETTINGS).connections)
+                at_once, spread = (_connected_at(clients, over) for over in (0.0, _SPREAD_S))
+                in_time = sum(at <= _DELIVERY_TIMEOUT_S for at in at_once) / clients
+                yield [
+                    f"{executors * _CORES:,}",
+                    layout.value,
+                    f"{clients:,}",
+                    f"{at_once[clients // 2]:,.1f}",
+                    f"{at_once[-1]:,.1f}",
+                    f"{in_time:.0%}",
+                    f"{spread[clients // 2]:,.1f}",
+                    f"{spread[-1]:,.1f}",
+                ]
+
+    headings = [
+        "tasks at once",
+        "",
+        "connections to a broker",
+        "s until half are up",
+        "until all are",
+        f"up within {_DELIVERY_TIMEOUT_S:.0f} s",
+        f"tasks that begin within {_SPREAD_S:.0f} s: until half are up",
+        "until all are",
+    ]
+    return _table(headings, rows())
+
+
+def _connected_at(clients: int, over_s: float) -> list[float]:
+    """Give when so many clients of a broker are connected that begin within so many seconds."""
+    begins = np.random.default_rng(_SEED).uniform(0, over_s, clients)
+    return StartStorm(begins.tolist(), _CONNECTIONS_PER_S, _SEED).run()
 
 
 _TABLES: Final[dict[str, Callable[[], str]]] = {
@@ -160,6 +200,7 @@ _TABLES: Final[dict[str, Callable[[], str]]] = {
     "states": _by_layout(lambda found: f"{found.producer_states:,.0f}"),
     "memory": _by_layout(lambda found: f"{found.executor_bytes / MEGABYTE:,.0f}"),
     "start": _start,
+    "storm": _storm,
 }
 
 

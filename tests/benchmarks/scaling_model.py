@@ -81,6 +81,7 @@ class Load:
 
     connections: float
     metadata_requests: float
+    producer_ids: float
     producer_states: float
     requests_per_s: float
     batches_per_s: float
@@ -98,6 +99,7 @@ def load(job: Job, layout: Layout, settings: Settings) -> Load:
     return Load(
         connections=connections,
         metadata_requests=producers / job.brokers,
+        producer_ids=producers,
         producer_states=producers * one.partitions * job.replicas / job.brokers,
         requests_per_s=megabytes_per_s * one.requests / megabytes / job.brokers,
         batches_per_s=megabytes_per_s * one.batches / megabytes / job.brokers,

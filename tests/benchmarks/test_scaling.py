@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from benchmarks import scaling
 from benchmarks.scaling_model import Job, Layout, Settings, producer
 from benchmarks.simulated_task import SimulatedTask
+from benchmarks.start_storm import BACKLOG, StartStorm
 
 # A row of 100 bytes as a record takes so many, with what is reserved for the widest deltas.
 RECORD_BYTES = 109
@@ -64,6 +67,23 @@ def test_the_model_says_what_a_real_producer_does(
     assert expected.requests / 2 < seen.requests < expected.requests * 2
     # The model's memory is the most: as if no later row filled a batch before it has lingered.
     assert expected.memory_bytes / 3 < seen.memory_bytes < expected.memory_bytes * 1.2
+
+
+@pytest.mark.parametrize("clients", [1, BACKLOG, 10 * BACKLOG, 100 * BACKLOG])
+def test_all_clients_of_a_storm_are_connected_at_the_brokers_pace(clients: int) -> None:
+    connected_at = StartStorm([0.0] * clients, accepts_per_s=100, seed=1).run()
+
+    assert len(connected_at) == clients
+    for before, after in itertools.pairwise(connected_at):
+        assert after - before > 0.00999
+    # What does not fit into the listener's queue asks again, at the soonest after a second.
+    idle_s = connected_at[-1] - (clients - 1) / 100
+    assert idle_s == pytest.approx(0) if clients <= BACKLOG else 1 - BACKLOG / 100 <= idle_s < 30
+
+
+def test_a_listener_that_has_room_spreads_nothing() -> None:
+    begins = [float(number) for number in range(300)]
+    assert StartStorm(begins, accepts_per_s=100, seed=1).run() == begins
 
 
 def test_the_document_has_the_models_figures() -> None:

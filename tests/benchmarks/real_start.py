@@ -1,0 +1,74 @@
+"""The start of a large job with real sockets, beside what the simulation says of it.
+
+``PYTHONPATH=tests python -m benchmarks.real_start [CLIENTS]``; 1,010 if they are not given.
+
+A listener with a queue as short as a broker's accepts at a steady pace, and answers whom it has
+accepted. All clients begin at once; their limits and pauses are the sink's. Prints after how many
+seconds half of them have an answer, and all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from random import Random
+from typing import Final
+
+from benchmarks.start_storm import BACKLOG, DEFAULTS, PAUSE, SETUP, StartStorm
+
+CLIENTS: Final = 1010
+ACCEPTS_PER_S: Final = 100
+HELLO: Final = b"hello"
+
+
+def accept(listener: socket.socket) -> None:
+    """Accept at the pace, and answer; connections that clients have given up count as others."""
+    with ExitStack() as kept:
+        while True:
+            accepted, _ = listener.accept()
+            kept.enter_context(accepted)
+            accepted.send(HELLO)
+            time.sleep(1 / ACCEPTS_PER_S)
+
+
+async def connect(port: int, random: Random) -> float:
+    """Try until a connection is answered; give when it was."""
+    answer_timeout_s = DEFAULTS.request_timeout_ms / 1000
+    for attempt in itertools.count():
+        try:
+            opened = asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.wait_for(opened, SETUP.delay_s(attempt, random))
+            writer.write(HELLO)
+            await asyncio.wait_for(reader.readexactly(len(HELLO)), answer_timeout_s)
+        except (OSError, asyncio.IncompleteReadError):
+            await asyncio.sleep(PAUSE.delay_s(attempt, random))
+        else:
+            return time.monotonic()
+    raise AssertionError
+
+
+async def connect_all(port: int, clients: int) -> list[float]:
+    """Have all clients begin at once; give the seconds until each had its answer, in order."""
+    random, began = Random(), time.monotonic()
+    answered = await asyncio.gather(*(connect(port, random) for _ in range(clients)))
+    return sorted(at - began for at in answered)
+
+
+def main() -> None:
+    """Print both."""
+    clients = int(sys.argv[1]) if len(sys.argv) > 1 else CLIENTS
+    listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+    threading.Thread(target=accept, args=[listener], daemon=True).start()
+    real = asyncio.run(connect_all(listener.getsockname()[1], clients))
+    simulated = StartStorm([0.0] * clients, ACCEPTS_PER_S, seed=1).run()
+    for name, found in (("real sockets", real), ("simulated", simulated)):
+        print(f"{name}: half after {found[clients // 2]:.1f} s, all after {found[-1]:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
