@@ -9,15 +9,11 @@ thousands of rows a second, and CPU microseconds a row of the JVM and of Python'
 from __future__ import annotations
 
 import statistics
-import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from support import fetch_kafka
-from support.kafka_cluster import KafkaCluster
+from support.own_broker import own_broker
 from support.readers import create_topic, delete_topics
 
 from jobs.bench_meter import Meter
@@ -77,26 +73,16 @@ def measure(spark: SparkSession, bootstrap: str, rows: int, size: int) -> None:
         print(f"{shown:>8} {records:7}   {rate:8.1f}   {jvm:6.2f}   {python:6.2f}", flush=True)
 
 
-def main() -> int:
+def main() -> None:
     """Measure every frame on a Kafka of its own."""
-    if not fetch_kafka.fetch(fetch_kafka.NEWEST):
-        print(fetch_kafka.missing(), file=sys.stderr)
-        return 2
-    settings = {"log.retention.check.interval.ms": "5000", "log.segment.delete.delay.ms": "1000"}
-    with tempfile.TemporaryDirectory() as folder:
-        cluster = KafkaCluster(fetch_kafka.libs(fetch_kafka.NEWEST), Path(folder), 1, settings)
-        try:
-            cluster.start()
-            builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-            builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-            spark = builder.config("spark.driver.memory", "4g").getOrCreate()
-            for rows, size in FRAMES:
-                measure(spark, cluster.bootstrap, rows, size)
-            spark.stop()
-        finally:
-            cluster.stop()
-    return 0
+    with own_broker() as cluster:
+        builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+        spark = builder.config("spark.driver.memory", "4g").getOrCreate()
+        for rows, size in FRAMES:
+            measure(spark, cluster.bootstrap, rows, size)
+        spark.stop()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -18,14 +18,13 @@ import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from support import fetch_kafka
 from support.kafka_cluster import KafkaCluster
+from support.own_broker import own_broker
 from support.readers import create_topic
 
 VALUE_BYTES = 100
@@ -158,19 +157,14 @@ def main() -> None:
         run_child(client, bootstrap, topic, int(rows))
         return
     ours, *others = arguments.clients
-    with tempfile.TemporaryDirectory(prefix="row-api-") as folder:
-        cluster = KafkaCluster(fetch_kafka.libs(fetch_kafka.NEWEST), Path(folder), nodes=1)
-        try:
-            cluster.start()
-            topic = f"rows-{uuid.uuid4().hex[:8]}"
-            create_topic(cluster.bootstrap, topic, PARTITIONS)
-            rounds = []
-            for number in range(arguments.rounds):
-                print(f"round {number + 1} of {arguments.rounds}")
-                order = arguments.clients if number % 2 == 0 else arguments.clients[::-1]
-                rounds.append(run_round(order, cluster, topic, arguments.rows))
-        finally:
-            cluster.stop()
+    with own_broker() as cluster:
+        topic = f"rows-{uuid.uuid4().hex[:8]}"
+        create_topic(cluster.bootstrap, topic, PARTITIONS)
+        rounds = []
+        for number in range(arguments.rounds):
+            print(f"round {number + 1} of {arguments.rounds}")
+            order = arguments.clients if number % 2 == 0 else arguments.clients[::-1]
+            rounds.append(run_round(order, cluster, topic, arguments.rows))
     for other in others:
         speed = [r[ours]["rows/s"] / r[other]["rows/s"] for r in rounds]
         cpu = [r[other]["CPU us/row"] / r[ours]["CPU us/row"] for r in rounds]

@@ -11,19 +11,16 @@ resident memory of each minute.
 from __future__ import annotations
 
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
-from support import fetch_kafka
-from support.kafka_cluster import KafkaCluster
+from support.own_broker import FEW_BYTES, own_broker
 from support.readers import create_topic
 
 from jobs.bench_meter import Meter
@@ -34,9 +31,6 @@ PARTITIONS: Final = 12
 MORE_THAN_ENOUGH: Final = 10**10
 SECONDS: Final = 600.0
 MINUTE_S: Final = 60.0
-# What is written is deleted soon, so that no disk fills up.
-BROKER: Final = {"log.retention.check.interval.ms": "5000", "log.segment.delete.delay.ms": "1000"}
-FEW_BYTES: Final = {"retention.bytes": str(64 << 20), "segment.bytes": str(16 << 20)}
 
 
 class _Discard(DataSourceArrowWriter):
@@ -98,29 +92,21 @@ def measure(
 def main() -> int:
     """Measure both on a Kafka of their own."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
-    if not fetch_kafka.fetch(fetch_kafka.NEWEST):
-        print(fetch_kafka.missing(), file=sys.stderr)
-        return 2
-    with tempfile.TemporaryDirectory() as folder:
-        cluster = KafkaCluster(fetch_kafka.libs(fetch_kafka.NEWEST), Path(folder), 1, BROKER)
-        try:
-            cluster.start()
-            create_topic(cluster.bootstrap, TOPIC, PARTITIONS, FEW_BYTES)
-            builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-            spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
-            register(spark)
-            spark.dataSource.register(DiscardSource)
-            rows = spark.range(0, MORE_THAN_ENOUGH, 1, 1).selectExpr(
-                "lpad(CAST(id AS STRING), 16, '0') AS key",
-                "substr(repeat(sha2(CAST(id AS STRING), 512), 8), 1, 1000) AS value",
-            )
-            lasted = [
-                measure(spark, rows, name, cluster.bootstrap, lasting)
-                for name, lasting in ((DiscardSource.name(), MINUTE_S), ("pykafka", seconds))
-            ]
-            spark.stop()
-        finally:
-            cluster.stop()
+    with own_broker() as cluster:
+        create_topic(cluster.bootstrap, TOPIC, PARTITIONS, FEW_BYTES)
+        builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+        spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+        register(spark)
+        spark.dataSource.register(DiscardSource)
+        rows = spark.range(0, MORE_THAN_ENOUGH, 1, 1).selectExpr(
+            "lpad(CAST(id AS STRING), 16, '0') AS key",
+            "substr(repeat(sha2(CAST(id AS STRING), 512), 8), 1, 1000) AS value",
+        )
+        lasted = [
+            measure(spark, rows, name, cluster.bootstrap, lasting)
+            for name, lasting in ((DiscardSource.name(), MINUTE_S), ("pykafka", seconds))
+        ]
+        spark.stop()
     return 0 if all(lasted) else 1
 
 

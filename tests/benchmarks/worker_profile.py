@@ -15,18 +15,17 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import psutil
 from pyspark.sql import DataFrame, SparkSession
-from support import fetch_kafka
-from support.kafka_cluster import KafkaCluster
+from support.own_broker import own_broker
 
 from spark_kafka_sink import register
 
@@ -41,29 +40,17 @@ WARM_UP_S: Final = 30.0
 SECONDS: Final = 12.0
 RATE: Final = 100
 SHOWN: Final = 16
-LOGS: Final = Path("/dev/shm")
-BROKER: Final = {"log.retention.check.interval.ms": "5000", "log.segment.delete.delay.ms": "1000"}
 # A frame of Python as py-spy writes it; those of C have other files.
 PYTHON: Final = re.compile(r"(?P<function>.*) \((?P<file>.*\.py)(:\d+)?\)")
 # Where a thread waits for the network, for a lock, or for the interpreter's.
 WAITS: Final = ("epoll_wait", "pthread_cond_timedwait", "PyThread_acquire_lock_timed")
 
 
-def main() -> int:
+def main() -> None:
     """Profile the cells that the command line names."""
-    if not fetch_kafka.fetch(fetch_kafka.NEWEST):
-        print(fetch_kafka.missing(), file=sys.stderr)
-        return 2
-    with tempfile.TemporaryDirectory(dir=LOGS if LOGS.is_dir() else None) as folder:
-        cluster = KafkaCluster(fetch_kafka.libs(fetch_kafka.NEWEST), Path(folder), 1, BROKER)
-        try:
-            cluster.start()
-            with session() as spark:
-                for name in sys.argv[1:]:
-                    profile(spark, cluster.bootstrap, name, Path(folder) / "samples")
-        finally:
-            cluster.stop()
-    return 0
+    with own_broker() as cluster, TemporaryDirectory() as folder, session() as spark:
+        for name in sys.argv[1:]:
+            profile(spark, cluster.bootstrap, name, Path(folder) / "samples")
 
 
 @contextmanager
@@ -178,4 +165,4 @@ def _where(frames: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

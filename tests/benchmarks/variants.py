@@ -1,0 +1,163 @@
+"""Other ways to build a task's producer, beside the one that it has.
+
+``PYTHONPATH=tests python -m benchmarks.variants``, in an environment of ``make bench``.
+
+The same Arrow batches go through `KafkaProducer` with the sink's defaults to a broker of their own,
+in turns: as it is, and with each of the experiments below. Prints medians: CPU microseconds a row,
+of the producer and of the broker, and thousands of rows a second.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+from unittest import mock
+
+import numpy as np
+import psutil
+import pyarrow as pa
+from benchmarks.inline_thread import InlineThread
+from support.chance import binary_column, binary_values
+from support.own_broker import FEW_BYTES, own_broker
+from support.readers import create_topic
+
+from spark_kafka_sink import kafka_producer
+from spark_kafka_sink.column_producer import ColumnProducer
+from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.slice_appender import SliceAppender, SliceProgress
+from spark_kafka_sink.spark.memory import keep_heap
+from spark_kafka_sink.spark.options import SINK_DEFAULTS
+
+TOPIC: Final = "variants"
+PARTITIONS: Final = 12
+BATCH_BYTES: Final = 8 << 20
+BATCHES: Final = 40
+ROUNDS: Final = 8
+WARM_UP_ROUNDS: Final = 3
+CODEC_THREADS: Final = 2
+# As in the rows of the benchmark.
+DIGITS: Final = b"0123456789abcdef"
+REPEATED: Final = 128
+
+
+@contextmanager
+def as_it_is() -> Iterator[None]:
+    """Change nothing."""
+    yield
+
+
+@contextmanager
+def inline() -> Iterator[None]:
+    """Run the I/O thread's loop in the task's, after every slice and whenever that waits."""
+    append = ColumnProducer._append_slice
+
+    def and_turn(self: ColumnProducer, *given: Any) -> None:  # noqa: ANN401 - as it comes
+        append(self, *given)
+        assert isinstance(self._thread, InlineThread)
+        self._thread.turn(0)
+
+    with (
+        mock.patch.object(kafka_producer, "ProducerThread", InlineThread),
+        mock.patch.object(ColumnProducer, "_append_slice", and_turn),
+    ):
+        yield
+
+
+@contextmanager
+def codec_threads() -> Iterator[None]:
+    """Compress the full batches of a slice in threads of their own, which the task waits for."""
+    with ThreadPoolExecutor(CODEC_THREADS) as pool:
+
+        def pack(self: SliceAppender, progress: SliceProgress) -> None:
+            for batch, _ in zip(
+                progress.full, pool.map(lambda batch: batch.pack(), progress.full), strict=True
+            ):
+                self._packed([batch])
+
+        with mock.patch.object(SliceAppender, "pack", pack):
+            yield
+
+
+@contextmanager
+def systems_memory() -> Iterator[None]:
+    """Have Arrow take its memory from the heap, in place of a pool of its own."""
+    default = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(default)
+
+
+VARIANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
+    "as it is": as_it_is,
+    "inline": inline,
+    "codec threads": codec_threads,
+    "system's memory": systems_memory,
+}
+
+
+def rows(value_bytes: int) -> pa.RecordBatch:
+    """Give an Arrow batch with keys; values are of digits by chance, again and again."""
+    chance, count = np.random.default_rng(), BATCH_BYTES // (value_bytes + 26)
+    digits = chance.choice(np.frombuffer(DIGITS, np.uint8), (count, min(value_bytes, REPEATED)))
+    values = np.tile(digits, -(-value_bytes // digits.shape[1]))[:, :value_bytes].tobytes()
+    keys = binary_column(chance, count, 16)
+    return pa.record_batch({"key": keys, "value": binary_values(values, value_bytes)})
+
+
+def write(bootstrap: str, batches: list[pa.RecordBatch], codec: str) -> None:
+    """Send batches."""
+    configs = {**SINK_DEFAULTS, "bootstrap.servers": bootstrap, "compression.type": codec}
+    with KafkaProducer(configs) as producer:
+        for batch in batches:
+            producer.append(TOPIC, batch)
+        producer.flush()
+
+
+def measure(bootstrap: str, broker: psutil.Process, value_bytes: int, codec: str) -> None:
+    """Print what every variant costs for values of a size."""
+    batches = [rows(value_bytes) for _ in range(4)] * (BATCHES // 4)
+    count = sum(batch.num_rows for batch in batches)
+    names = [name for name in VARIANTS if name != "codec threads" or codec != "none"]
+    took: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
+    for number in range(WARM_UP_ROUNDS + ROUNDS):
+        first = number % len(names)
+        for name in (*names[first:], *names[:first]):
+            with VARIANTS[name]():
+                own, others, began = time.process_time(), _cpu(broker), time.monotonic()
+                write(bootstrap, batches, codec)
+                own, others = time.process_time() - own, _cpu(broker) - others
+                seconds = time.monotonic() - began
+            if number >= WARM_UP_ROUNDS:
+                took[name].append((own / count * 1e6, others / count * 1e6, count / seconds / 1000))
+    print(f"values of {value_bytes:,} bytes, {codec}")
+    for name, found in took.items():
+        own, others, rate = (statistics.median(each) for each in zip(*found, strict=True))
+        print(
+            f"  {name:15} {own:7.3f} us, broker {others:7.3f} us, {rate:7,.1f} k rows/s", flush=True
+        )
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def main() -> None:
+    """Measure three sizes, plain and with a codec, on a Kafka of its own."""
+    keep_heap()
+    with own_broker() as cluster:
+        create_topic(cluster.bootstrap, TOPIC, PARTITIONS, FEW_BYTES)
+        broker = psutil.Process(cluster.pid(1))
+        for codec in ("none", "lz4"):
+            for value_bytes in (100, 1000, 10_000):
+                measure(cluster.bootstrap, broker, value_bytes, codec)
+
+
+if __name__ == "__main__":
+    main()

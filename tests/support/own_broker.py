@@ -1,0 +1,36 @@
+"""A Kafka node of its own for a measurement, which deletes soon what it is allowed to delete."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from support import fetch_kafka
+from support.kafka_cluster import KafkaCluster
+
+# What a topic of these settings keeps; its node looks every few seconds.
+FEW_BYTES: Final = {"retention.bytes": str(64 << 20), "segment.bytes": str(16 << 20)}
+_SETTINGS: Final = {"log.retention.check.interval.ms": "2000", "log.segment.delete.delay.ms": "500"}
+_MEMORY: Final = Path("/dev/shm")
+
+
+@contextmanager
+def own_broker() -> Iterator[KafkaCluster]:
+    """Start one node of the newest Kafka, with logs in memory where there is such a folder.
+
+    Ends the program where Kafka cannot be had.
+    """
+    if not fetch_kafka.fetch(fetch_kafka.NEWEST):
+        raise SystemExit(fetch_kafka.missing())
+    folder = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="spark-kafka-sink-", dir=folder) as logs:
+        cluster = KafkaCluster(fetch_kafka.libs(fetch_kafka.NEWEST), Path(logs), 1, _SETTINGS)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
