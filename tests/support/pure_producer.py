@@ -43,6 +43,8 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 from support.transaction_answers import TransactionCoordinator, versions_of
 
 TOPIC = "t"
+# Two of these records fill a batch of 1000 bytes.
+FULL = [b"x" * 400, b"y" * 400]
 
 
 @dataclass

@@ -1,0 +1,175 @@
+"""The sender and batches that fail: retries that end, times that are over, stale metadata."""
+
+from __future__ import annotations
+
+import pytest
+from support.pure_producer import FULL, PureProducer, Settings, batches, sequences
+
+from spark_kafka_sink.errors import PolicyViolationException, TimeoutException
+from spark_kafka_sink.producer.producer_batch import BatchState
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeDown
+from spark_kafka_sink.wire.messages import MetadataRequest
+
+STALE, NOT_STALE = [3, 5, 6, 9, 13, 56, 72, 74, 100, 103], [2, 7, 19, 44, 75]
+
+CORRUPT, NOT_LEADER, TIMED_OUT, POLICY = 2, 6, 7, 44
+
+
+def test_what_expired_while_it_was_being_written_may_be_written_after_that() -> None:
+    settings = Settings(idempotent=False, acks=0, delivery_timeout=30.0)
+    producer = PureProducer([1], settings)
+    producer.append(0, FULL)
+    producer.ready()
+    (request,) = producer.poll()
+    producer.now = 30.0
+    producer.poll()
+    producer.sender.handle(Answered(request, 1, None), 30.0)
+    assert [b.state for b in producer.done()] == [BatchState.FAILED]
+    assert producer.accumulator.available_bytes == settings.buffer_memory
+
+
+def test_retries_end_with_the_last_error() -> None:
+    producer = PureProducer([1], Settings(retries=2))
+    producer.append(0, FULL)
+    producer.ready()
+    for _ in range(3):
+        (request,) = producer.poll()
+        producer.answer(request, CORRUPT)
+        producer.now += 10
+    (batch,) = producer.done()
+    assert batch.error is not None
+    assert "t-0: 2 record(s) were not written: CORRUPT_MESSAGE (2) from node 1 after 3" in str(
+        batch.error
+    )
+
+
+def test_an_error_that_no_retry_helps_is_given_at_once() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0], POLICY)
+    (batch,) = producer.done()
+    assert isinstance(batch.error, PolicyViolationException)
+    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+
+
+def test_a_batch_that_waits_too_long_expires_with_what_is_known() -> None:
+    producer = PureProducer([-1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.now = 30.0
+    producer.poll()
+    (batch,) = producer.done()
+    assert isinstance(batch.error, TimeoutException)
+    assert "within delivery.timeout.ms=30000: waiting to be sent" in str(batch.error)
+    assert "no leader is known" in str(batch.error)
+    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+
+
+def test_a_batch_that_might_be_sent_again_says_that_its_time_is_over() -> None:
+    for now, told in ((29.0, False), (30.0, True)):
+        producer = PureProducer([1], Settings(delivery_timeout=30.0, retries=0))
+        producer.append(0, FULL)
+        producer.ready()
+        (request,) = producer.poll()
+        producer.now = now
+        producer.lose(request, TIMED_OUT)
+        (batch,) = producer.done()
+        assert ("; delivery.timeout.ms=30000 has passed" in str(batch.error)) is told
+
+
+def test_a_batch_that_expires_names_why_its_leader_cannot_be_reached() -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.sender.handle(NodeDown(1, "Connection refused"), producer.now)
+    producer.now = 30.0
+    producer.poll()
+    errors = [str(batch.error) for batch in producer.done()]
+    assert errors
+    assert all("its leader is node 1 (127.0.0.1:9001) (Connection refused)" in e for e in errors)
+
+
+def test_a_batch_that_expires_in_flight_keeps_its_memory_until_the_answer() -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.append(0, FULL)
+    producer.ready()
+    (request,) = producer.poll()
+    producer.now = 30.0
+    producer.poll()
+    assert [b.state for b in producer.done()] == [BatchState.FAILED] * 2
+    assert producer.accumulator.available_bytes < producer.settings.buffer_memory
+    producer.lose(request, TIMED_OUT)
+    assert producer.done() == []
+    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+
+
+def _expired_in_flight() -> tuple[PureProducer, ClientRequest]:
+    """Give a producer whose second batch expired at its broker, and that request."""
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    producer.append(0, FULL)
+    (request,) = producer.poll()
+    producer.now = 30.0
+    producer.append(0, FULL)
+    assert producer.poll() == [], "sent before the fate of the batch before is known"
+    assert [b.state for b in producer.done()] == [BatchState.SUCCEEDED, BatchState.FAILED]
+    return producer, request
+
+
+def test_what_follows_a_batch_that_expired_goes_on_where_it_was_written_after_all() -> None:
+    producer, expired = _expired_in_flight()
+    producer.answer(expired)
+    (after,) = producer.poll()
+    assert (sequences(after), batches(after)[0].producer.epoch) == ([4], 0)
+
+
+def test_what_follows_a_batch_that_expired_has_a_new_epoch_where_it_may_be_missing() -> None:
+    producer, expired = _expired_in_flight()
+    producer.lose(expired, TIMED_OUT)
+    (after,) = producer.poll()
+    assert (sequences(after), batches(after)[0].producer.epoch) == ([0], 1)
+
+
+@pytest.mark.parametrize("code", STALE + NOT_STALE)
+def test_an_error_that_means_stale_metadata_has_it_asked_for(code: int) -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    (request,) = producer.poll()
+    producer.now = 10.0
+    assert producer.poll() == []
+    producer.now = 20.0
+    assert producer.sender.poll(producer.now).requests == []
+    producer.answer(request, code)
+    asked = [r.message for r in producer.sender.poll(producer.now).requests]
+    assert [type(message) for message in asked] == [MetadataRequest] * (code in STALE)
+
+
+def test_stale_metadata_is_asked_for_also_where_the_batch_had_expired() -> None:
+    for code in (NOT_LEADER, POLICY):
+        producer, expired = _expired_in_flight()
+        producer.now = 60.0
+        assert producer.poll() == []
+        assert producer.sender.poll(producer.now).requests == []
+        producer.answer(expired, code)
+        asked = [r.message for r in producer.sender.poll(producer.now).requests]
+        assert [type(message) for message in asked] == [MetadataRequest] * (code == NOT_LEADER)
+
+
+def test_memory_is_free_again_after_every_kind_of_end() -> None:
+    producer = PureProducer([1], Settings(compression="lz4", retries=1))
+    for values in (FULL, [b"a" * 90_000, b"b" * 100], [b"c"] * 500):
+        producer.append(0, values)
+    producer.ready()
+    code = 0
+    for _ in range(20):
+        for request in producer.poll():
+            producer.answer(request, code)
+            code = 0 if code else CORRUPT
+        producer.now += 10
+    assert not producer.accumulator.has_incomplete
+    assert producer.accumulator.available_bytes == producer.settings.buffer_memory

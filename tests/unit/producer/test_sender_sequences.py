@@ -1,0 +1,236 @@
+"""The sender and what keeps records in order and without duplicates: numbers, epochs, leaders."""
+
+from __future__ import annotations
+
+from support.pure_producer import FULL, PureProducer, Settings, batches, sequences
+
+from spark_kafka_sink.errors import ClusterAuthorizationException
+from spark_kafka_sink.model import ProducerIdAndEpoch
+from spark_kafka_sink.producer.producer_batch import BatchState
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest
+from spark_kafka_sink.wire.messages import InitProducerIdResponse, ProduceRequest
+
+NOT_LEADER, POLICY, OUT_OF_ORDER, DUPLICATE, UNKNOWN_PRODUCER = 6, 44, 45, 46, 59
+
+
+def test_until_the_first_acknowledgement_one_batch_is_in_flight_then_five() -> None:
+    producer = PureProducer([1])
+    for _ in range(8):
+        producer.append(0, FULL)
+    producer.ready()
+    (first,) = producer.poll()
+    assert sequences(first) == [0]
+    producer.answer(first)
+    requests = producer.poll()
+    assert [sequences(r) for r in requests] == [[2], [4], [6], [8], [10]]
+
+
+def test_where_new_work_begins_one_batch_is_in_flight_again_until_it_is_acknowledged() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    assert producer.sequences is not None
+    producer.sequences.unconfirm()
+    for _ in range(3):
+        producer.append(0, FULL)
+    (first,) = producer.poll()
+    assert sequences(first) == [2], "the sequences go on"
+    producer.answer(first)
+    assert [sequences(r) for r in producer.poll()] == [[4], [6]]
+
+
+def test_a_lost_batch_goes_again_first_and_byte_for_byte() -> None:
+    producer = PureProducer([1])
+    for _ in range(5):
+        producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    requests = producer.poll()
+    sent = [_bytes_of(r) for r in requests]
+    producer.append(0, FULL)  # which has to wait
+    producer.lose(requests[0])
+    producer.answer(requests[1], OUT_OF_ORDER)
+    producer.answer(requests[2], OUT_OF_ORDER)
+    assert producer.poll() == [], "sent again before retry.backoff.ms"
+    producer.now += 10
+    (again,) = producer.poll()
+    assert _bytes_of(again) == sent[0]
+    producer.answer(again)
+    (second,) = producer.poll()
+    assert _bytes_of(second) == sent[1]
+    producer.answer(second)
+    third, new = producer.poll()
+    assert _bytes_of(third) == sent[2]
+    assert (sequences(new), batches(new)[0].attempts) == ([10], 0)
+    assert [b.attempts for b in producer.done()] == [0, 1, 1]
+
+
+def test_a_duplicate_is_a_success() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0], DUPLICATE)
+    (batch,) = producer.done()
+    assert batch.state is BatchState.SUCCEEDED
+
+
+def test_a_gap_that_is_certain_raises_the_epoch_and_numbers_anew() -> None:
+    producer = PureProducer([1])
+    for _ in range(4):
+        producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    requests = producer.poll()
+    producer.answer(requests[0], OUT_OF_ORDER)
+    producer.now += 10
+    assert producer.poll() == [], "the epoch rose while batches of the old one are at a broker"
+    producer.answer(requests[1], OUT_OF_ORDER)
+    producer.answer(requests[2], OUT_OF_ORDER)
+    producer.now += 10
+    (again,) = producer.poll()
+    assert sequences(again) == [0]
+    assert batches(again)[0].producer == ProducerIdAndEpoch(4000, 1)
+    producer.answer(again)
+    (after,) = producer.poll()
+    assert sequences(after) == [2]
+    producer.answer(after)
+    assert [sequences(r) for r in producer.poll()] == [[4]]
+
+
+def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.append(0, FULL)
+    assert producer.sequences is not None
+    producer.ready()
+    producer.sequences.adopt(ProducerIdAndEpoch(4000, 2**15 - 1))
+    first = producer.poll()[0]
+    producer.answer(first, UNKNOWN_PRODUCER, log_start_offset=5)
+    producer.now += 10
+    (again,) = producer.poll()
+    assert batches(again)[0].producer.producer_id == 4001
+    assert sequences(again) == [0]
+
+
+def test_what_follows_a_batch_that_was_given_up_goes_on_under_a_new_epoch() -> None:
+    producer = PureProducer([1])
+    for _ in range(3):
+        producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    second, third = producer.poll()
+    producer.answer(second, POLICY)
+    producer.answer(third, OUT_OF_ORDER)
+    producer.now += 10
+    (again,) = producer.poll()
+    assert (sequences(again), batches(again)[0].producer.epoch) == ([0], 1)
+    producer.answer(again)
+    states = [b.state for b in producer.done()]
+    assert states == [BatchState.SUCCEEDED, BatchState.FAILED, BatchState.SUCCEEDED]
+
+
+def _lost_behind_one_that_expires() -> tuple[PureProducer, ClientRequest]:
+    """Give a batch that is sent again after its answer was lost, and the batch before given up."""
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0])
+    producer.append(0, FULL)
+    (expiring,) = producer.poll()
+    producer.now = 10.0
+    producer.append(0, FULL)
+    (lost,) = producer.poll()
+    producer.lose(expiring)
+    producer.lose(lost)
+    producer.now = 30.0
+    (again,) = producer.poll()
+    assert [b.state for b in producer.done()] == [BatchState.SUCCEEDED, BatchState.FAILED]
+    assert _bytes_of(again) == _bytes_of(lost), "a broker would take it a second time"
+    return producer, again
+
+
+def test_a_batch_that_was_written_after_all_keeps_the_number_it_was_written_under() -> None:
+    producer, again = _lost_behind_one_that_expires()
+    producer.answer(again, base_offset=4)
+    producer.append(0, FULL)
+    (after,) = producer.poll()
+    assert (sequences(after), batches(after)[0].producer.epoch) == ([0], 1)
+
+
+def test_a_batch_that_a_gap_kept_from_being_written_is_numbered_anew() -> None:
+    producer, again = _lost_behind_one_that_expires()
+    producer.answer(again, OUT_OF_ORDER)
+    producer.now += 1
+    (anew,) = producer.poll()
+    assert (sequences(anew), batches(anew)[0].producer.epoch) == ([0], 1)
+
+
+def test_a_partition_that_an_epoch_left_behind_is_numbered_anew_under_it() -> None:
+    producer = PureProducer([1, 2])
+    for partition in (0, 0, 1, 1, 1):
+        producer.append(partition, FULL)
+    producer.ready()
+    for request in producer.poll():
+        producer.answer(request)
+    raises, first, second = sorted(producer.poll(), key=lambda r: (r.node_id, sequences(r)))
+    producer.answer(raises, POLICY)
+    producer.append(0, FULL)
+    (raised,) = producer.poll()
+    assert batches(raised)[0].producer.epoch == 1
+    producer.answer(first, POLICY)
+    producer.answer(second, OUT_OF_ORDER)
+    producer.now += 10
+    (anew,) = producer.poll()
+    assert (sequences(anew), batches(anew)[0].producer.epoch) == ([0], 1)
+
+
+def test_after_a_leader_change_nothing_overtakes_what_the_old_leader_has() -> None:
+    producer = PureProducer([1])
+    for _ in range(4):
+        producer.append(0, FULL)
+    producer.ready(1, 2)
+    producer.answer(producer.poll()[0])
+    requests = producer.poll()
+    producer.append(0, FULL)  # which has no sequence yet
+    producer.leaders = [2]
+    producer.now = 5.0
+    producer.answer(requests[0], NOT_LEADER)
+    assert producer.poll() == []
+    producer.now += 10
+    anew = producer.poll()
+    assert [(r.node_id, sequences(r)) for r in anew] == [(2, [2])], "the new batch went along"
+    producer.answer(anew[0])
+    assert producer.poll() == [], "sent on while the old leader has later batches"
+    producer.answer(requests[1], NOT_LEADER)
+    producer.answer(requests[2], NOT_LEADER)
+    producer.now += 10
+    (moved,) = producer.poll()
+    assert (moved.node_id, sequences(moved)) == (2, [4])
+    producer.answer(moved)
+    assert [(r.node_id, sequences(r)) for r in producer.poll()] == [(2, [6]), (2, [8])]
+
+
+def test_no_producer_id_without_permission_and_the_sentence_says_how_to_do_without() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    work = producer.sender.poll(0.0)
+    request = next(r for r in work.requests if not isinstance(r.message, ProduceRequest))
+    init = [r for r in work.requests if r is not request] or [request]
+    refused = InitProducerIdResponse(error_code=31)
+    producer.sender.handle(Answered(init[-1], 1, refused), 0.0)
+    (batch,) = producer.done()
+    assert isinstance(batch.error, ClusterAuthorizationException)
+    assert "; enable.idempotence=false" in str(batch.error)
+    assert producer.sender.fatal_error is batch.error
+
+
+def _bytes_of(request: object) -> bytes:
+    message = request.message  # type: ignore[attr-defined]
+    buffers = [
+        buffer
+        for topic in message.topic_data
+        for data in topic.partition_data
+        for buffer in data.records.buffers
+    ]
+    return b"".join(bytes(buffer) for buffer in buffers)
