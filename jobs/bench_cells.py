@@ -81,14 +81,14 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
 
 # Rows for about a second or more of work on two cores, by the size of a value.
 _SIZES: Final = {"100B": (100, 3_000_000), "1KB": (1000, 500_000), "10KB": (10_000, 60_000)}
-_CODECS: Final = ("none", "lz4", "zstd", "snappy")
+CODECS: Final = ("none", "lz4", "zstd", "snappy")
 _PARTITIONS: Final = (1, 12, 100, 1000)
 
 
 def _cells() -> dict[str, Cell]:
     found: dict[str, Cell] = {}
     for size, (value_bytes, rows) in _SIZES.items():
-        for codec in _CODECS:
+        for codec in CODECS:
             name = size if codec == "none" else f"{size}-{codec}"
             found[name] = Cell(rows=rows, value_bytes=value_bytes, compression=codec)
         found[f"{size}-nokey"] = Cell(rows=rows, value_bytes=value_bytes, key_bytes=0)

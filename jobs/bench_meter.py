@@ -62,6 +62,8 @@ class Meter:
         """Give the CPU seconds used so far; what ended processes used stays in it."""
         found: dict[_Key, _Process] = {}
         for process in (self._root, *self._root.children(recursive=True)):
+            if process in self._brokers:  # one that the driver has started
+                continue
             with suppress(psutil.NoSuchProcess):
                 found[_key(process)] = self._look_at(process)
         for key, gone in self._last.items():

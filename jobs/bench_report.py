@@ -7,7 +7,6 @@ the range: what slows a machine for a while slows both.
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,42 +16,21 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import bench_cells, bench_turns
+    from jobs import bench_cells, bench_ratios, bench_targets, bench_turns
+    from jobs.bench_ratios import Measured, Spread
 else:
     import bench_cells
-    import bench_turns
+    import bench_ratios
+    import bench_targets
+    from bench_ratios import Measured, Spread
 
 _WIDTH: Final = 150
 # Jobs of fewer rows are told by the time and CPU of a job, not of a row.
 _FEW_ROWS: Final = 20_000
 _NONE: Final = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A cell, and what became of each contender in it."""
-
-    cell: bench_cells.Cell
-    results: Mapping[str, bench_turns.Result]
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A median, and between what its values lie."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Give the spread of some values."""
-        return cls(statistics.median(values), min(values), max(values))
-
-    def text(self, digits: int, unit: str = "") -> str:
-        """Give it as text."""
-        median, low, high = (f"{v:,.{digits}f}" for v in (self.median, self.low, self.high))
-        return f"{median}{unit} ({low}-{high})"
+# What a run tells of itself, and what bounds are told for.
+CORES: Final = "cores of the driver's machine"
+TARGET_HEADINGS: Final = ("what", "cell", "target", "measured", "a free sink, at most", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,52 +53,27 @@ class Row:
 def rows_of(results: Mapping[str, bench_turns.Result]) -> list[Row]:
     """Give the lines of a cell."""
     base = results.get(bench_cells.BASELINE)
-    base_turns = [] if base is None else base.turns
-    return [_row(result, base, base_turns) for result in results.values() if result.turns]
+    return [_row(result, base) for result in results.values() if result.turns]
 
 
-def _row(
-    result: bench_turns.Result,
-    base: bench_turns.Result | None,
-    base_turns: Sequence[bench_turns.Turn],
-) -> Row:
-    rates = [result.rows / turn.seconds for turn in result.turns]
-    rate_ratio = cpu_ratio = None
-    if base is not None and base_turns:
-        pairs = zip(result.turns, base_turns, strict=True)
-        share = result.rows / base.rows
-        rate_ratio = _rate_ratio(result, base)
-        if all(_client(b) > 0 for b in base_turns):
-            cpu_ratio = Spread.of([_client(t) / _client(b) / share for t, b in pairs])
+def _row(result: bench_turns.Result, base: bench_turns.Result | None) -> Row:
+    if base is not None and not base.turns:
+        base = None
     peaks = [turn.peak_mb for turn in result.turns if turn.peak_mb is not None]
-
-    def cpu(part: Callable[[bench_turns.Turn], float]) -> float:
-        return statistics.median(map(part, result.turns))
-
+    jvm_s, python_s, broker_s = bench_ratios.cpu_s(result)
     return Row(
         name=result.name,
-        rate_ratio=rate_ratio,
-        cpu_ratio=cpu_ratio,
-        rate=Spread.of(rates),
+        rate_ratio=None if base is None else bench_ratios.rate_ratio(result, base),
+        cpu_ratio=None if base is None else bench_ratios.cpu_ratio(result, base),
+        rate=bench_ratios.rate(result),
         milliseconds=Spread.of([turn.seconds * 1e3 for turn in result.turns]),
-        jvm_s=cpu(lambda turn: turn.cpu.jvm),
-        python_s=cpu(lambda turn: turn.cpu.python),
-        broker_s=cpu(lambda turn: turn.cpu.broker),
+        jvm_s=jvm_s,
+        python_s=python_s,
+        broker_s=broker_s,
         peak_mb=max(peaks, default=None),
         log_bytes_per_row=None if result.log_bytes is None else result.log_bytes / result.rows,
         rows=result.rows,
     )
-
-
-def _rate_ratio(result: bench_turns.Result, other: bench_turns.Result) -> Spread:
-    """Give the rows a second of one to those of another in the same round."""
-    share = result.rows / other.rows
-    pairs = zip(result.turns, other.turns, strict=True)
-    return Spread.of([share * theirs.seconds / turn.seconds for turn, theirs in pairs])
-
-
-def _client(turn: bench_turns.Turn) -> float:
-    return turn.cpu.jvm + turn.cpu.python
 
 
 def _ours_to_others(results: Mapping[str, bench_turns.Result]) -> str:
@@ -129,7 +82,7 @@ def _ours_to_others(results: Mapping[str, bench_turns.Result]) -> str:
     if ours is None or not ours.turns:
         return ""
     found = [
-        f"{name} {_rate_ratio(ours, other).text(2, 'x')}"
+        f"{name} {bench_ratios.rate_ratio(ours, other).text(2, 'x')}"
         for name, other in results.items()
         if name != bench_cells.OURS and other.turns
     ]
@@ -186,6 +139,33 @@ def _left_out(results: Mapping[str, bench_turns.Result]) -> Iterator[bench_turns
     return (result for result in results.values() if result.not_run is not None)
 
 
+def print_targets(cells: Mapping[str, Measured], about: Mapping[str, Any]) -> None:
+    """Print what the cells that were measured say of the targets."""
+    lines = list(target_lines(cells, about))
+    if lines:
+        table = Table(title="Targets", title_justify="left")
+        for heading in TARGET_HEADINGS:
+            table.add_column(heading, overflow="fold")
+        for line in lines:
+            table.add_row(*line)
+        Console(width=_WIDTH).print(table)
+
+
+def target_lines(
+    cells: Mapping[str, Measured], about: Mapping[str, Any]
+) -> Iterator[tuple[str, ...]]:
+    """Give what there is to say of each target, as `TARGET_HEADINGS` has it."""
+    for one in bench_targets.reached(cells, int(about[CORES])):
+        target, unit = one.target, one.target.unit
+        limit = f"{'at least' if target.at_least else 'at most'} {target.limit:g}{unit}"
+        bound = _NONE if one.bound is None else f"{one.bound:,.2f}{unit}"
+        met = "met" if one.is_met else "not met"
+        figure = one.figure
+        is_one = figure.low == figure.high
+        text = f"{figure.median:.2f}{unit}" if is_one else figure.text(2, unit)
+        yield target.what, target.cell, limit, text, bound, met
+
+
 def write(folder: Path, cells: Mapping[str, Measured], about: Mapping[str, Any]) -> None:
     """Write results.json, results.md and results.png to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -205,17 +185,25 @@ def write(folder: Path, cells: Mapping[str, Measured], about: Mapping[str, Any])
 def _markdown(cells: Mapping[str, Measured], about: Mapping[str, Any]) -> Iterator[str]:
     yield "# Results of `jobs/bench.py`\n"
     yield from (f"- {name}: {value}" for name, value in about.items())
+    if targets := list(target_lines(cells, about)):
+        yield "\n## Targets\n"
+        yield from markdown_table(TARGET_HEADINGS, targets)
     for name, one in cells.items():
         yield f"\n## {name}\n\n{one.cell}\n"
-        headings = _headings(one.cell)
-        yield f"| {' | '.join(headings)} |"
-        yield "|---" * len(headings) + "|"
-        yield from (f"| {' | '.join(_texts(one.cell, row))} |" for row in rows_of(one.results))
+        lines = [_texts(one.cell, row) for row in rows_of(one.results)]
+        yield from markdown_table(_headings(one.cell), lines)
         if told := _ours_to_others(one.results):
             yield f"\n{told}"
         left_out = [f"{result.name} ({result.not_run})" for result in _left_out(one.results)]
         if left_out:
             yield f"\nNot run: {'; '.join(left_out)}."
+
+
+def markdown_table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Give the lines of a table of Markdown."""
+    yield f"| {' | '.join(headings)} |"
+    yield "|---" * len(headings) + "|"
+    yield from (f"| {' | '.join(line)} |" for line in lines)
 
 
 def _plot(path: Path, cells: Mapping[str, Measured]) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # from the repository's root; a running script has its own fo
         bench_cells,
         bench_contenders,
         bench_meter,
+        bench_ratios,
         bench_registry,
         bench_report,
         bench_topics,
@@ -26,6 +27,7 @@ else:
     import bench_cells
     import bench_contenders
     import bench_meter
+    import bench_ratios
     import bench_registry
     import bench_report
     import bench_topics
@@ -37,7 +39,7 @@ _FIRST_WARM_UPS: Final = 3
 
 def measure(given: argparse.Namespace, cells: Mapping[str, bench_cells.Cell]) -> int:
     """Measure cells as the command line says; 1 where this sink itself could not be measured."""
-    measured: dict[str, bench_report.Measured] = {}
+    measured: dict[str, bench_ratios.Measured] = {}
     with bench_registry.running() as registry:
         bench = bench_turns.Bench(
             spark=_new_session(),
@@ -62,10 +64,11 @@ def measure(given: argparse.Namespace, cells: Mapping[str, bench_cells.Cell]) ->
             run.run()
             if cell.kind is bench_cells.Kind.WARM:
                 bench.warm_up_s = given.warm_up
-            measured[name] = bench_report.Measured(cell, run.results)
+            measured[name] = bench_ratios.Measured(cell, run.results)
             bench_report.print_table(name, measured[name])
             if given.output is not None:
                 bench_report.write(given.output, measured, about)
+        bench_report.print_targets(measured, about)
         bench.spark.stop()
     ours = [one.results.get(bench_cells.OURS) for one in measured.values()]
     return int(any(result is not None and result.not_run is not None for result in ours))
@@ -87,7 +90,7 @@ def _about(spark: SparkSession) -> dict[str, Any]:
         "Spark": spark.version,
         "master": spark.sparkContext.master,
         "Python": platform.python_version(),
-        "cores of the driver's machine": os.cpu_count(),
+        bench_report.CORES: os.cpu_count(),
         "load there at the start": round(os.getloadavg()[0], 1),
         "begun": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }

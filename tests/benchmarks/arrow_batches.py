@@ -46,9 +46,9 @@ def frame(spark: SparkSession, rows: int, size: int) -> DataFrame:
     return made
 
 
-def measure(spark: SparkSession, bootstrap: str, rows: int, size: int) -> None:
+def measure(spark: SparkSession, bootstrap: str, meter: Meter, rows: int, size: int) -> None:
     """Write one frame with every limit in turn."""
-    written, meter = frame(spark, rows, size), Meter([])
+    written = frame(spark, rows, size)
     took: dict[tuple[int, int], list[tuple[float, float, float]]] = {each: [] for each in CHOICES}
     for number in range(ROUNDS + 1):
         topic = f"arrow-{size}-{number}"
@@ -80,7 +80,7 @@ def main() -> None:
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
         spark = builder.config("spark.driver.memory", "4g").getOrCreate()
         for rows, size in FRAMES:
-            measure(spark, cluster.bootstrap, rows, size)
+            measure(spark, cluster.bootstrap, Meter([cluster.pid(1)]), rows, size)
         spark.stop()
 
 

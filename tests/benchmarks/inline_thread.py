@@ -56,12 +56,13 @@ class InlineThread(ProducerThread):
         """Do what one turn of the loop does, and wait no longer than so."""
         with self.lock:
             now = self._clock()
-            self._take_in(self._work, self._events, now)
+            has_news = self._take_in(self._work, self._events, now)
             self._events, self._work = [], self._sender.poll(now)
-            self._collect()
+            has_news = self._collect() or has_news or self._work.has_news
         self._act(self._work, now)
         self._make_calls()
-        wait = min(longest_s, self._work.next_poll_at - self._clock())
+        # Who called may wait for just that.
+        wait = 0.0 if has_news else min(longest_s, self._work.next_poll_at - self._clock())
         self._events = self._client.poll(max(0.0, wait))
         self._observe(self._events)
 

@@ -14,16 +14,16 @@ import time
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from support.own_broker import FEW_BYTES, own_broker
-from support.readers import create_topic
+from support.own_broker import own_broker
+from support.readers import create_topic, delete_topics
 
 from jobs.bench_meter import Meter
 from spark_kafka_sink import atomic_layout, register
 
 ROWS: Final = 3_000_000
 PARTITIONS: Final = (12, 100, 1000)
-ROUNDS: Final = 5
-WARM_UP_ROUNDS: Final = 2
+ROUNDS: Final = 6
+WARM_UP_S: Final = 30.0
 
 
 def frame(spark: SparkSession) -> DataFrame:
@@ -38,20 +38,23 @@ def frame(spark: SparkSession) -> DataFrame:
 
 def measure(rows: DataFrame, bootstrap: str, partitions: int, meter: Meter) -> None:
     """Write both ways, in turns."""
-    topic = f"layouts-{partitions}"
-    create_topic(bootstrap, topic, partitions, FEW_BYTES)
-    options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
     names = ("as they come", "laid out")
     took: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
-    for number in range(WARM_UP_ROUNDS + ROUNDS):
+    warm_at, number = time.monotonic() + WARM_UP_S, 0
+    while len(took[names[0]]) < ROUNDS:
+        is_warm, number = time.monotonic() >= warm_at, number + 1
+        topic = f"layouts-{partitions}-{number}"
+        create_topic(bootstrap, topic, partitions)
+        options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
         for name in names if number % 2 else reversed(names):
             before, began = meter.read(), time.monotonic()
             written = rows if name == names[0] else atomic_layout(rows, options)
             written.write.format("pykafka").mode("append").options(**options).save()
             seconds, used = time.monotonic() - began, meter.read().since(before)
-            if number >= WARM_UP_ROUNDS:
+            if is_warm:
                 cpu = (each / ROWS * 1e6 for each in (used.jvm, used.python, used.broker))
                 took[name].append((ROWS / seconds / 1000, *cpu))
+        delete_topics(bootstrap, [topic])
     print(f"{partitions:,} partitions   k rows/s   JVM us   Python us   broker us")
     for name, found in took.items():
         rate, jvm, python, broker = (statistics.median(each) for each in zip(*found, strict=True))
@@ -68,10 +71,12 @@ def main() -> None:
         builder = builder.config("spark.ui.showConsoleProgress", "false")
         spark = builder.config("spark.driver.memory", "4g").getOrCreate()
         register(spark)
-        rows, meter = frame(spark), Meter([cluster.pid(1)])
-        for partitions in PARTITIONS:
-            measure(rows, cluster.bootstrap, partitions, meter)
-        spark.stop()
+        try:
+            rows, meter = frame(spark), Meter([cluster.pid(1)])
+            for partitions in PARTITIONS:
+                measure(rows, cluster.bootstrap, partitions, meter)
+        finally:
+            spark.stop()
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import resource
 import socket
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from random import Random
 from typing import Final
 
@@ -32,21 +33,30 @@ def accept(listener: socket.socket) -> None:
         while True:
             accepted, _ = listener.accept()
             kept.enter_context(accepted)
-            accepted.send(HELLO)
+            with suppress(OSError):
+                accepted.send(HELLO)
             time.sleep(1 / ACCEPTS_PER_S)
 
 
 async def connect(port: int, random: Random) -> float:
     """Try until a connection is answered; give when it was."""
     answer_timeout_s = DEFAULTS.request_timeout_ms / 1000
-    for attempt in itertools.count():
+    not_up = 0
+    for failures in itertools.count():
         try:
             opened = asyncio.open_connection("127.0.0.1", port)
-            reader, writer = await asyncio.wait_for(opened, SETUP.delay_s(attempt, random))
+            reader, writer = await asyncio.wait_for(opened, SETUP.delay_s(not_up, random))
+        except OSError:
+            not_up += 1
+            await asyncio.sleep(PAUSE.delay_s(failures, random))
+            continue
+        not_up = 0
+        try:
             writer.write(HELLO)
             await asyncio.wait_for(reader.readexactly(len(HELLO)), answer_timeout_s)
         except (OSError, asyncio.IncompleteReadError):
-            await asyncio.sleep(PAUSE.delay_s(attempt, random))
+            writer.close()
+            await asyncio.sleep(PAUSE.delay_s(failures, random))
         else:
             return time.monotonic()
     raise AssertionError
@@ -62,10 +72,13 @@ async def connect_all(port: int, clients: int) -> list[float]:
 def main() -> None:
     """Print both."""
     clients = int(sys.argv[1]) if len(sys.argv) > 1 else CLIENTS
+    # Two descriptors for a connection, and some for those that were given up.
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
     threading.Thread(target=accept, args=[listener], daemon=True).start()
     real = asyncio.run(connect_all(listener.getsockname()[1], clients))
-    simulated = StartStorm([0.0] * clients, ACCEPTS_PER_S, seed=1).run()
+    simulated = StartStorm([0.0] * clients, ACCEPTS_PER_S, seed=1).run().connected_at
     for name, found in (("real sockets", real), ("simulated", simulated)):
         print(f"{name}: half after {found[clients // 2]:.1f} s, all after {found[-1]:.1f} s")
 

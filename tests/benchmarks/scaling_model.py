@@ -36,6 +36,7 @@ class Settings:
     request_bytes: int = int(SINK_DEFAULTS["max.request.size"])
     memory_bytes: int = int(SINK_DEFAULTS["buffer.memory"])
     linger_s: float = int(SINK_DEFAULTS["linger.ms"]) / 1000
+    in_flight: int = 5
     slice_bytes: int = SLICE_BYTES
 
     @property
@@ -46,7 +47,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job: every executor runs `cores` tasks at once, each with so many bytes to write."""
+    """A job: every executor runs `cores` tasks at once, each with so many bytes to write.
+
+    task_bytes_per_s: of a task that is alone; cluster_bytes_per_s: what brokers take of all tasks;
+    bootstrap_addresses: how many brokers bootstrap.servers names.
+    """
 
     executors: int
     cores: int
@@ -54,6 +59,8 @@ class Job:
     partitions: int
     task_bytes: float
     task_bytes_per_s: float
+    cluster_bytes_per_s: float = math.inf
+    bootstrap_addresses: int = 3
     round_trip_s: float = 0.002
     replicas: int = 3
 
@@ -61,6 +68,16 @@ class Job:
     def tasks(self) -> int:
         """How many tasks run at once."""
         return self.executors * self.cores
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the brokers take less than the tasks have."""
+        return self.tasks * self.task_bytes_per_s > self.cluster_bytes_per_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        """What all tasks write in a second."""
+        return min(self.tasks * self.task_bytes_per_s, self.cluster_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +94,17 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What all producers together are to one broker, and their memory to an executor."""
+    """What all producers together are to one broker, and their memory to an executor.
+
+    connections: those to a leader; first_connections: those that producers began with, to each of
+    the addresses of bootstrap.servers, by which they ask for metadata and for their ids.
+    """
 
     connections: float
-    metadata_requests: float
+    first_connections: float
     producer_ids: float
     producer_states: float
+    bytes_per_s: float
     requests_per_s: float
     batches_per_s: float
     executor_bytes: float
@@ -92,17 +114,16 @@ def load(job: Job, layout: Layout, settings: Settings) -> Load:
     """Give what a broker and an executor have to bear."""
     one = producer(job, layout, settings)
     producers = job.executors * (1 if layout is Layout.SHARED else job.cores)
-    # Besides one to each leader, the connection that the producer began with.
-    connections = producers * (one.brokers + 1) / job.brokers
-    megabytes_per_s = job.tasks * job.task_bytes_per_s / MEGABYTE
-    megabytes = one.batches * one.batch_bytes / MEGABYTE
+    bytes_per_s = job.bytes_per_s / job.brokers
+    job_bytes = one.batches * one.batch_bytes
     return Load(
-        connections=connections,
-        metadata_requests=producers / job.brokers,
+        connections=producers * one.brokers / job.brokers,
+        first_connections=producers / job.bootstrap_addresses,
         producer_ids=producers,
         producer_states=producers * one.partitions * job.replicas / job.brokers,
-        requests_per_s=megabytes_per_s * one.requests / megabytes / job.brokers,
-        batches_per_s=megabytes_per_s * one.batches / megabytes / job.brokers,
+        bytes_per_s=bytes_per_s,
+        requests_per_s=bytes_per_s * one.requests / job_bytes,
+        batches_per_s=bytes_per_s * one.batches / job_bytes,
         executor_bytes=one.memory_bytes * producers / job.executors,
     )
 
@@ -110,7 +131,7 @@ def load(job: Job, layout: Layout, settings: Settings) -> Load:
 def producer(job: Job, layout: Layout, settings: Settings) -> Producer:
     """Give what one producer does."""
     together = job.cores if layout is Layout.SHARED else 1
-    size, rate = job.task_bytes * together, job.task_bytes_per_s * together
+    size, rate = job.task_bytes * together, job.bytes_per_s / job.tasks * together
     slice_bytes = min(size, settings.slice_bytes)
     if layout is Layout.NO_KEYS:
         flow = _one_after_another(job, size, rate, settings)
@@ -118,7 +139,10 @@ def producer(job: Job, layout: Layout, settings: Settings) -> Producer:
         partitions = float(job.partitions)
         if layout is Layout.BY_PARTITION:
             partitions = max(1.0, job.partitions / job.tasks)
-        flow = _side_by_side(partitions, size, rate, settings)
+        if job.is_held_back:
+            flow = _held_back(partitions, size, settings)
+        else:
+            flow = _side_by_side(partitions, size, rate, settings)
     missed = (1 - flow.partitions / job.partitions) ** (job.partitions / job.brokers)
     brokers = job.brokers * (1 - missed)
     # What is due at one time goes together: a request for every broker that has some of it, with
@@ -126,6 +150,8 @@ def producer(job: Job, layout: Layout, settings: Settings) -> Producer:
     per_request = flow.due / _distinct(brokers, flow.due) if brokers > 1 else flow.due
     most = min(flow.partitions / brokers, settings.request_bytes * flow.batches / size)
     waiting = max(slice_bytes, rate * (flow.waits_s + job.round_trip_s))
+    if job.is_held_back:
+        waiting = settings.memory_bytes
     return Producer(
         partitions=flow.partitions,
         brokers=brokers,
@@ -160,7 +186,8 @@ def _side_by_side(partitions: float, size: float, rate: float, settings: Setting
     slice_bytes, full = min(size, settings.slice_bytes), settings.full_bytes
     # Slices come whole, and the one that comes as the linger ends is not in the batch.
     slices = max(1, math.ceil(settings.linger_s * rate / slice_bytes))
-    gathered = min(slices * slice_bytes, size) / partitions
+    room = max(slice_bytes, settings.memory_bytes - slice_bytes)
+    gathered = min(slices * slice_bytes, size, room) / partitions
     waits_s = min(gathered, full) * partitions / rate
     if gathered < full:
         return _Flow(partitions, size / gathered, partitions, waits_s)
@@ -169,6 +196,17 @@ def _side_by_side(partitions: float, size: float, rate: float, settings: Setting
     ends = size / slice_bytes if lingers_out else 1.0
     batches = partitions * ends * math.ceil(size / partitions / ends / full)
     return _Flow(partitions, batches, min(slice_bytes / full, partitions), waits_s)
+
+
+def _held_back(partitions: float, size: float, settings: Settings) -> _Flow:
+    """Share buffer.memory among the partitions and, for each, the requests that are on their way.
+
+    Memory that is short ends every batch's lingering, so that all have what came since.
+    """
+    queued = settings.memory_bytes / settings.in_flight
+    gathered = min(max(min(size, settings.slice_bytes), queued) / partitions, settings.full_bytes)
+    batches = max(partitions, size / gathered)
+    return _Flow(partitions, batches, partitions, settings.linger_s)
 
 
 def _distinct(places: float, draws: float) -> float:

@@ -1,13 +1,15 @@
 """One task's producer as it is (partitioner, accumulator, sender), with brokers that only answer.
 
-Time is simulated: slices come at a steady rate, every answer takes one round trip. What is counted
-is what brokers would see.
+Time is simulated: slices come at a steady rate, or as soon as there is memory for them; an answer
+takes one round trip, and what a broker needs for the request's bytes and those before. What is
+counted is what brokers would see.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from dataclasses import dataclass, field
 from random import Random
 
@@ -54,7 +56,14 @@ class SimulatedTask:
     """A task that writes rows in slices, alone in a cluster."""
 
     def __init__(
-        self, settings: Settings, brokers: int, partitions: int, round_trip_s: float, seed: int
+        self,
+        settings: Settings,
+        brokers: int,
+        partitions: int,
+        round_trip_s: float,
+        seed: int,
+        *,
+        broker_bytes_per_s: float = math.inf,
     ) -> None:
         leaders = [1 + number % brokers for number in range(partitions)]
         pure = PureSettings(
@@ -67,6 +76,8 @@ class SimulatedTask:
         self._numpy = np.random.default_rng(seed)
         self._partitioner = Partitioner(self._random)
         self._round_trip_s = round_trip_s
+        self._broker_bytes_per_s = broker_bytes_per_s
+        self._busy_until: dict[int, float] = {}
         self._answers: list[tuple[float, int, ClientRequest]] = []
         self._numbers = itertools.count()
         self.seen = Seen()
@@ -104,7 +115,11 @@ class SimulatedTask:
             Rows(columns, [TOPIC], None, chosen), sizes, [topic], self._partitioner, self._load
         )
         accumulator, reserved = producer.accumulator, int(sizes.sum())
-        assert accumulator.reserve(reserved)
+        accumulator.waiters += 1
+        while not accumulator.reserve(reserved):
+            self._send()
+            self._pass_time(until=self._answers[0][0])
+        accumulator.waiters -= 1
         cuts, encoded = encode_rows(grouped, accumulator.hold(grouped.targets))
         accumulator.append(grouped.targets, cuts, encoded, producer.now)
         accumulator.let_go(grouped.targets)
@@ -139,8 +154,13 @@ class SimulatedTask:
             assert request.node_id is not None
             self.seen.requests += 1
             self.seen.nodes.add(request.node_id)
+            size = 0
             for batch in batches(request):
                 self.seen.batch_sizes.append(batch.size_bytes)
                 self.seen.partitions.add(batch.topic_partition.partition)
-            due = producer.now + self._round_trip_s
+                size += batch.size_bytes
+            began = max(producer.now, self._busy_until.get(request.node_id, 0.0))
+            ended = began + size / self._broker_bytes_per_s
+            self._busy_until[request.node_id] = ended
+            due = ended + self._round_trip_s
             heapq.heappush(self._answers, (due, next(self._numbers), request))

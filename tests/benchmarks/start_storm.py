@@ -4,7 +4,8 @@ Every client is the sink's own `NodeState`: how long an attempt may take, and th
 next one. The broker accepts connections at a steady pace (max.connection.creation.rate, or what a
 host allows); those it has not accepted yet stand in its listener's queue, and the system drops what
 comes while that is full. The client's system asks again after a second, two, four and so on, as
-Linux does, until the attempt is given up. Networks take no time, and nothing else is slow.
+Linux does, until the attempt is given up. Networks take no time, and nothing else is slow, so that
+this is the best that there can be; `real_start` has what real sockets make of it.
 """
 
 from __future__ import annotations
@@ -44,16 +45,26 @@ class StartStorm:
         self._numbers = itertools.count()
         # When, who is first among equals, whose packet, and when it was first sent.
         self._packets: list[tuple[float, int, NodeState, float]] = []
-        self._connected_at: list[float] = []
+        self._began: dict[int, float] = {}
+        self.connected_at: list[float] = []
+        self.waits_s: list[float] = []
+        self.given_up = 0
         for begin in begins:
-            self._ask(NodeState(Node(id=1, host="broker", port=9092)), begin)
+            client = NodeState(Node(id=1, host="broker", port=9092))
+            self._began[id(client)] = begin
+            self._ask(client, begin)
 
-    def run(self) -> list[float]:
-        """Go on until everyone is connected; give when they were, in seconds, in order."""
+    def run(self) -> StartStorm:
+        """Go on until everyone is connected.
+
+        Then `connected_at` has when they were, in order, `waits_s` how long each had waited, in
+        seconds, and `given_up` how many attempts had taken too long.
+        """
         while self._packets:
             now, _, client, since = heapq.heappop(self._packets)
             self._accept(until=now)
             if now >= client.setup_until:
+                self.given_up += 1
                 client.lost("it took too long", client.setup_until, PAUSE, self._random)
                 self._ask(client, client.not_before)
                 continue
@@ -67,7 +78,7 @@ class StartStorm:
                 due = min(repeat_at, client.setup_until)
                 heapq.heappush(self._packets, (due, next(self._numbers), client, since))
         self._accept(until=float("inf"))
-        return self._connected_at
+        return self
 
     def _ask(self, client: NodeState, at: float) -> None:
         client.connecting(at, SETUP, self._random)
@@ -75,6 +86,8 @@ class StartStorm:
 
     def _accept(self, until: float) -> None:
         while self._queue and self._accepts_next_at <= until:
-            self._queue.popleft().ready()
-            self._connected_at.append(self._accepts_next_at)
+            client = self._queue.popleft()
+            client.ready()
+            self.connected_at.append(self._accepts_next_at)
+            self.waits_s.append(self._accepts_next_at - self._began[id(client)])
             self._accepts_next_at += self._accept_every_s

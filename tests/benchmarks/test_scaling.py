@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from benchmarks import scaling
-from benchmarks.scaling_model import Job, Layout, Settings, producer
+from benchmarks.scaling_model import Job, Layout, Settings, load, producer
 from benchmarks.simulated_task import SimulatedTask
 from benchmarks.start_storm import BACKLOG, StartStorm
 
@@ -69,10 +70,57 @@ def test_the_model_says_what_a_real_producer_does(
     assert expected.memory_bytes / 3 < seen.memory_bytes < expected.memory_bytes * 1.2
 
 
+@pytest.mark.parametrize(("brokers", "partitions"), [(5, 50), (10, 100), (4, 8)])
+def test_the_model_says_what_a_real_producer_does_whose_brokers_are_slow(
+    brokers: int, partitions: int
+) -> None:
+    slice_bytes = ROWS * RECORD_BYTES
+    settings = replace(SETTINGS, memory_bytes=8 * slice_bytes, linger_s=0.3)
+    broker_bytes_per_s = slice_bytes / brokers / 5
+    job = Job(
+        executors=1,
+        cores=1,
+        brokers=brokers,
+        partitions=partitions,
+        task_bytes=3 * SLICES * slice_bytes,
+        task_bytes_per_s=1000 * slice_bytes,
+        cluster_bytes_per_s=broker_bytes_per_s * brokers,
+        round_trip_s=ROUND_TRIP_S,
+    )
+    expected = producer(job, KEYED, settings)
+    task = SimulatedTask(
+        settings, brokers, partitions, ROUND_TRIP_S, 1, broker_bytes_per_s=broker_bytes_per_s
+    )
+    seen = task.run(3 * SLICES, ROWS, 1e9, list(range(partitions)))
+
+    batches = len(seen.batch_sizes)
+    assert batches == pytest.approx(expected.batches, rel=0.25)
+    assert expected.requests / 2 < seen.requests < expected.requests * 2
+    assert seen.memory_bytes == pytest.approx(expected.memory_bytes, rel=0.2)
+
+
+def test_one_producer_for_an_executor_does_what_its_tasks_together_do() -> None:
+    def job(executors: int, cores: int, together: int) -> Job:
+        return Job(
+            executors=executors,
+            cores=cores,
+            brokers=5,
+            partitions=50,
+            task_bytes=together * SLICES * SETTINGS.slice_bytes,
+            task_bytes_per_s=together * 20_000 * RECORD_BYTES,
+        )
+
+    shared, alone = job(2, 4, 1), job(2, 1, 4)
+    assert producer(shared, Layout.SHARED, SETTINGS) == producer(alone, KEYED, SETTINGS)
+    assert load(shared, Layout.SHARED, SETTINGS) == load(alone, KEYED, SETTINGS)
+
+
 @pytest.mark.parametrize("clients", [1, BACKLOG, 10 * BACKLOG, 100 * BACKLOG])
 def test_all_clients_of_a_storm_are_connected_at_the_brokers_pace(clients: int) -> None:
-    connected_at = StartStorm([0.0] * clients, accepts_per_s=100, seed=1).run()
+    storm = StartStorm([0.0] * clients, accepts_per_s=100, seed=1).run()
+    connected_at = storm.connected_at
 
+    assert storm.waits_s == connected_at
     assert len(connected_at) == clients
     for before, after in itertools.pairwise(connected_at):
         assert after - before > 0.00999
@@ -83,7 +131,10 @@ def test_all_clients_of_a_storm_are_connected_at_the_brokers_pace(clients: int) 
 
 def test_a_listener_that_has_room_spreads_nothing() -> None:
     begins = [float(number) for number in range(300)]
-    assert StartStorm(begins, accepts_per_s=100, seed=1).run() == begins
+    storm = StartStorm(begins, accepts_per_s=100, seed=1).run()
+    assert storm.connected_at == begins
+    assert set(storm.waits_s) == {0.0}
+    assert storm.given_up == 0
 
 
 def test_the_document_has_the_models_figures() -> None:

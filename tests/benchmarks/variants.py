@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from random import Random
 from typing import Any, Final
 from unittest import mock
 
@@ -35,9 +36,9 @@ from spark_kafka_sink.spark.options import SINK_DEFAULTS
 TOPIC: Final = "variants"
 PARTITIONS: Final = 12
 BATCH_BYTES: Final = 8 << 20
-BATCHES: Final = 40
-ROUNDS: Final = 8
-WARM_UP_ROUNDS: Final = 3
+BATCHES: Final = 60
+ROUNDS: Final = 9
+WARM_UP_S: Final = 15.0
 CODEC_THREADS: Final = 2
 # As in the rows of the benchmark.
 DIGITS: Final = b"0123456789abcdef"
@@ -125,15 +126,17 @@ def measure(bootstrap: str, broker: psutil.Process, value_bytes: int, codec: str
     count = sum(batch.num_rows for batch in batches)
     names = [name for name in VARIANTS if name != "codec threads" or codec != "none"]
     took: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
-    for number in range(WARM_UP_ROUNDS + ROUNDS):
-        first = number % len(names)
-        for name in (*names[first:], *names[:first]):
+    chance, warm_at = Random(1), time.monotonic() + WARM_UP_S
+    while len(took[names[0]]) < ROUNDS:
+        is_warm = time.monotonic() >= warm_at
+        chance.shuffle(names)
+        for name in names:
             with VARIANTS[name]():
                 own, others, began = time.process_time(), _cpu(broker), time.monotonic()
                 write(bootstrap, batches, codec)
                 own, others = time.process_time() - own, _cpu(broker) - others
                 seconds = time.monotonic() - began
-            if number >= WARM_UP_ROUNDS:
+            if is_warm:
                 took[name].append((own / count * 1e6, others / count * 1e6, count / seconds / 1000))
     print(f"values of {value_bytes:,} bytes, {codec}")
     for name, found in took.items():

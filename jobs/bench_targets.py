@@ -1,0 +1,180 @@
+"""What the sink is to reach, as data; and of a run, what it reached and what any sink could.
+
+A target is of one cell. Beside what was measured stands, where that can be told, what a sink would
+reach that costs nothing but what every sink written in Python pays: the CPU time of the hop from
+the JVM (R1h) and of sending bytes, with the broker's part of it (R0), on all cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
+    from jobs import bench_cells, bench_ratios, bench_turns
+else:
+    import bench_cells
+    import bench_ratios
+
+Cells: TypeAlias = "Mapping[str, bench_ratios.Measured]"
+_HOP, _RAW, _NOOP = "R1h", "R0", "noop"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a figure of a cell is to be: at least `limit`, or at most.
+
+    figure: of the cells by their names, and this one's; raises KeyError where they lack something.
+    bound: likewise, with the number of cores: the figure of a sink that costs nothing.
+    """
+
+    what: str
+    cell: str
+    limit: float
+    figure: Callable[[Cells, str], bench_ratios.Spread | None]
+    at_least: bool = True
+    unit: str = "x"
+    bound: Callable[[Cells, str, int], float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What a run has to say of a target; bound: None where none can be told."""
+
+    target: Target
+    figure: bench_ratios.Spread
+    bound: float | None
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the median is as it is to be."""
+        median, limit = self.figure.median, self.target.limit
+        return median >= limit if self.target.at_least else median <= limit
+
+
+def reached(cells: Cells, cores: int) -> Iterator[Reached]:
+    """Give the targets that a run of whole cells says something of."""
+    whole = {name: one for name, one in cells.items() if one.cell == bench_cells.CELLS.get(name)}
+    for target in TARGETS:
+        try:
+            figure = target.figure(whole, target.cell)
+        except KeyError:
+            continue
+        if figure is not None:
+            yield Reached(target, figure, _bound(target, whole, cores))
+
+
+def _bound(target: Target, cells: Cells, cores: int) -> float | None:
+    if target.bound is None:
+        return None
+    try:
+        return target.bound(cells, target.cell, cores)
+    except KeyError:
+        return None
+
+
+def _result(cells: Cells, cell: str, name: str) -> bench_turns.Result:
+    """Give what a contender did in a cell; raises KeyError where it did nothing."""
+    result = cells[cell].results[name]
+    if not result.turns:
+        raise KeyError(name)
+    return result
+
+
+def _ours(cells: Cells, cell: str) -> bench_turns.Result:
+    return _result(cells, cell, bench_cells.OURS)
+
+
+def _rate_to(other: str) -> Callable[[Cells, str], bench_ratios.Spread]:
+    return lambda cells, cell: bench_ratios.rate_ratio(
+        _ours(cells, cell), _result(cells, cell, other)
+    )
+
+
+def _cpu_to(other: str) -> Callable[[Cells, str], bench_ratios.Spread | None]:
+    return lambda cells, cell: bench_ratios.cpu_ratio(
+        _ours(cells, cell), _result(cells, cell, other)
+    )
+
+
+def _rate_to_cell(other: str) -> Callable[[Cells, str], bench_ratios.Spread]:
+    """Give the rate to that of another cell; these have no rounds in common."""
+
+    def figure(cells: Cells, cell: str) -> bench_ratios.Spread:
+        ours, theirs = (bench_ratios.rate(_ours(cells, one)).median for one in (cell, other))
+        return bench_ratios.Spread.of([ours / theirs])
+
+    return figure
+
+
+def _log_to(other: str) -> Callable[[Cells, str], bench_ratios.Spread | None]:
+    def figure(cells: Cells, cell: str) -> bench_ratios.Spread | None:
+        ours, theirs = _ours(cells, cell), _result(cells, cell, other)
+        if ours.log_bytes is None or not theirs.log_bytes:
+            return None
+        return bench_ratios.Spread.of([ours.log_bytes / ours.rows * theirs.rows / theirs.log_bytes])
+
+    return figure
+
+
+def _seconds_over(other: str) -> Callable[[Cells, str], bench_ratios.Spread]:
+    def figure(cells: Cells, cell: str) -> bench_ratios.Spread:
+        pairs = zip(_ours(cells, cell).turns, _result(cells, cell, other).turns, strict=True)
+        return bench_ratios.Spread.of([turn.seconds - theirs.seconds for turn, theirs in pairs])
+
+    return figure
+
+
+def _free_rate_to(other: str) -> Callable[[Cells, str, int], float]:
+    def bound(cells: Cells, cell: str, cores: int) -> float:
+        needed_s = 0.0
+        for name in (_HOP, _RAW):
+            result = _result(cells, cell, name)
+            needed_s += sum(bench_ratios.cpu_s(result)) / result.rows
+        return cores / needed_s / bench_ratios.rate(_result(cells, cell, other)).median
+
+    return bound
+
+
+def _hop_cpu_to(other: str) -> Callable[[Cells, str, int], float]:
+    def bound(cells: Cells, cell: str, _cores: int) -> float:
+        found = bench_ratios.cpu_ratio(_result(cells, cell, _HOP), _result(cells, cell, other))
+        if found is None:
+            raise KeyError(other)
+        return found.median
+
+    return bound
+
+
+def _rates(
+    what: str, other: str, limits: Mapping[str, float], *, free: bool = True
+) -> Iterator[Target]:
+    for cell, limit in limits.items():
+        bound = _free_rate_to(other) if free else None
+        yield Target(what, cell, limit, _rate_to(other), bound=bound)
+
+
+def _targets() -> Iterator[Target]:
+    sizes, tuned = ("100B", "1KB", "10KB"), bench_cells.BASELINE
+    packed = [f"{size}-{codec}" for codec in ("lz4", "zstd") for size in sizes]
+    yield from _rates("rows/s to R2t", tuned, dict(zip(sizes, (2.0, 1.5, 1.5), strict=True)))
+    yield from _rates("rows/s to R2", "R2", dict.fromkeys(sizes, 3.0))
+    for cell, limit in zip(sizes, (0.5, 1.0, 1.0), strict=True):
+        what, bound = "CPU a row to R2t", _hop_cpu_to(tuned)
+        yield Target(what, cell, limit, _cpu_to(tuned), at_least=False, bound=bound)
+    yield from _rates("rows/s to R0", _RAW, dict(zip(sizes, (0.6, 0.6, 0.8), strict=True)))
+    # A codec's own time is in neither R1h nor the bytes that R0 sends: no bound can be told.
+    yield from _rates("rows/s to R2t", tuned, dict.fromkeys(packed, 1.5), free=False)
+    for cell in packed:
+        yield Target("bytes in the log to R2t", cell, 1.05, _log_to(tuned), at_least=False)
+    yield from _rates("rows/s to R3", "R3", {"100B": 3.0})
+    yield Target("CPU a row to R3", "100B", 0.25, _cpu_to("R3"), at_least=False)
+    yield from _rates("rows/s to R4", "R4", {"100B": 50.0})
+    yield Target("rows/s to that of 100B-1p", "100B-100p", 0.9, _rate_to_cell("100B-1p"))
+    yield Target("rows/s to that of 100B-1p", "100B-1000p", 0.75, _rate_to_cell("100B-1p"))
+    over_noop = _seconds_over(_NOOP)
+    yield Target("s over Spark's noop sink", "1row", 0.3, over_noop, at_least=False, unit=" s")
+
+
+TARGETS: Final = tuple(_targets())

@@ -1,0 +1,199 @@
+"""The tables of docs/benchmarks.md and docs/performance.md, made from the results that are kept.
+
+``PYTHONPATH=tests:jobs python -m benchmarks.figures`` writes them anew from results.json, and with
+them results.md and .png; with ``--check`` it ends with 1 where a table is not of these results.
+
+A table stands between ``<!-- name -->`` and ``<!-- end -->``; sentences are written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from jobs import bench_cells, bench_ratios, bench_report, bench_turns
+else:
+    import bench_cells
+    import bench_ratios
+    import bench_report
+    import bench_turns
+
+DOCS: Final = Path(__file__).parents[2] / "docs"
+RESULTS: Final = DOCS / "benchmarks"
+DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
+_PLACE: Final = re.compile(r"(<!-- (\w+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+_SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
+_OURS, _TUNED, _HOP, _RAW = "R1", "R2t", "R1h", "R0"
+
+_Cells = Mapping[str, bench_ratios.Measured]
+
+
+def read(folder: Path) -> tuple[_Cells, dict[str, Any]]:
+    """Give the cells of a results.json, and what it tells of its run."""
+    found = json.loads((folder / "results.json").read_text())
+    cells = {}
+    for name, one in found["cells"].items():
+        results = msgspec.convert(one["results"], list[bench_turns.Result])
+        cell = msgspec.convert(one["cell"], bench_cells.Cell)
+        cells[name] = bench_ratios.Measured(cell, {result.name: result for result in results})
+    return cells, found["about"]
+
+
+def refreshed(text: str, cells: _Cells, about: Mapping[str, Any]) -> str:
+    """Give a document's text with its tables made anew."""
+
+    def table(place: re.Match[str]) -> str:
+        lines = ["", *_TABLES[place[2]](cells, about), ""]
+        return place[1] + "\n".join(lines) + place[3]
+
+    return _PLACE.sub(table, text)
+
+
+def _targets(cells: _Cells, about: Mapping[str, Any]) -> Iterator[str]:
+    lines = bench_report.target_lines(cells, about)
+    yield from bench_report.markdown_table(bench_report.TARGET_HEADINGS, lines)
+
+
+def _sizes(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
+    """Give every contender at every size."""
+
+    def lines() -> Iterator[Sequence[str]]:
+        for size, what in _SIZES.items():
+            for row in bench_report.rows_of(cells[size].results):
+                cpu = [
+                    f"{s / row.rows * 1e6:,.2f}" for s in (row.jvm_s, row.python_s, row.broker_s)
+                ]
+                ratios = [
+                    "-" if ratio is None else ratio.text(2, "x")
+                    for ratio in (row.rate_ratio, row.cpu_ratio)
+                ]
+                yield [what, row.name, f"{row.rate.median / 1e3:,.0f}", *ratios, *cpu]
+
+    headings = ["values of", "", "k rows/s", "rows/s to R2t", "CPU a row to R2t"]
+    headings += ["CPU µs a row: JVM", "Python", "broker"]
+    yield from bench_report.markdown_table(headings, lines())
+
+
+def _matrix(kinds: Mapping[str, str]) -> Callable[[_Cells, Mapping[str, Any]], Iterator[str]]:
+    """Give a table of R1 to R2t: sizes down, kinds of cells across, by how their names end."""
+
+    def table(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
+        lines = (
+            [what, *(_to_tuned(cells, size + ending) for ending in kinds.values())]
+            for size, what in _SIZES.items()
+        )
+        yield from bench_report.markdown_table(["R1, rows/s to R2t", *kinds], lines)
+
+    return table
+
+
+def _to_tuned(cells: _Cells, cell: str) -> str:
+    return _ratio(cells, cell, _TUNED)
+
+
+def _ratio(cells: _Cells, cell: str, other: str) -> str:
+    results = cells[cell].results if cell in cells else {}
+    ours, theirs = results.get(_OURS), results.get(other)
+    if ours is None or theirs is None or not (ours.turns and theirs.turns):
+        return "-"
+    return bench_ratios.rate_ratio(ours, theirs).text(2, "x")
+
+
+def _partitions(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
+    """Give R1's rows a second by the number of partitions."""
+    endings = {"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}
+
+    def texts(size: str) -> Iterator[str]:
+        for ending in endings.values():
+            spread = bench_ratios.rate(cells[size + ending].results[_OURS])
+            thousands = bench_ratios.Spread(
+                spread.median / 1e3, spread.low / 1e3, spread.high / 1e3
+            )
+            yield thousands.text(0 if size != "10KB" else 1)
+
+    lines = ([what, *texts(size)] for size, what in _SIZES.items() if f"{size}-1p" in cells)
+    yield from bench_report.markdown_table(["R1, k rows/s", *endings], lines)
+
+
+def _jobs(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
+    """Give the milliseconds of small and cold jobs and of micro-batches."""
+    contenders = (_OURS, _HOP, "noop", "R2", _TUNED)
+
+    def texts(cell: str) -> Iterator[str]:
+        for name in contenders:
+            result = cells[cell].results.get(name)
+            if result is None or not result.turns:
+                yield "-"
+            else:
+                spread = bench_ratios.Spread.of([turn.seconds * 1e3 for turn in result.turns])
+                yield spread.text(0)
+
+    names = [name for name in ("1row", "1000rows", "stream", "cold", "cold-1000p") if name in cells]
+    lines = ([name, f"{cells[name].cell.rows:,}", *texts(name)] for name in names)
+    yield from bench_report.markdown_table(["ms a job", "rows", *contenders], lines)
+
+
+def _cpu(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
+    """Give the CPU time of a row, of all processes together."""
+
+    def us(size: str, *names: str) -> float:
+        results = [cells[size].results[name] for name in names]
+        return sum(sum(bench_ratios.cpu_s(each)) / each.rows * 1e6 for each in results)
+
+    lines = (
+        [what, *(f"{us(size, *names):,.2f}" for names in _COLUMNS.values())]
+        for size, what in _SIZES.items()
+    )
+    yield from bench_report.markdown_table(["CPU µs a row", *_COLUMNS], lines)
+
+
+_COLUMNS: Final = {
+    "R2t": ("R2t",),
+    "R1h": ("R1h",),
+    "R0": ("R0",),
+    "R1h and R0": ("R1h", "R0"),
+    "R1": ("R1",),
+}
+
+_CODECS: Final = {codec: f"-{codec}" if codec != "none" else "" for codec in bench_cells.CODECS}
+_TABLES: Final[Mapping[str, Callable[[_Cells, Mapping[str, Any]], Iterable[str]]]] = {
+    "targets": _targets,
+    "sizes": _sizes,
+    "codecs": _matrix(_CODECS),
+    "kinds": _matrix({"keys": "", "no keys": "-nokey", "two headers": "-headers"}),
+    "partitions_to": _matrix({"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}),
+    "partitions": _partitions,
+    "jobs": _jobs,
+    "cpu": _cpu,
+}
+
+
+def main() -> int:
+    """Write or check the documents."""
+    cells, about = read(RESULTS)
+    stale = []
+    for document in DOCUMENTS:
+        text = document.read_text()
+        made = refreshed(text, cells, about)
+        if text != made:
+            stale.append(document)
+            if "--check" not in sys.argv:
+                document.write_text(made)
+    if "--check" not in sys.argv:
+        bench_report.write(RESULTS, cells, about)
+        return 0
+    for document in stale:
+        command = "PYTHONPATH=tests:jobs python -m benchmarks.figures"
+        print(f"docs/{document.name} is stale: {command}", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""The job of docs/scaling.md: what its tables are of, and what the limits are taken from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from benchmarks.scaling_model import MEGABYTE, Job, Settings
+
+CORES: Final = 4
+BROKERS: Final = 100
+PARTITIONS: Final = 1000
+REPLICAS: Final = 3
+TASK_BYTES: Final = 128 * MEGABYTE
+# What a task alone writes in a second, and what the brokers take of all tasks.
+TASK_BYTES_PER_S: Final = 50 * MEGABYTE
+CLUSTER_BYTES_PER_S: Final = 20_000 * MEGABYTE
+EXECUTORS: Final = (25, 250, 2500, 10_000)
+# What a hosted cluster allows a broker (Amazon MSK, standard brokers with IAM).
+MOST_CONNECTIONS: Final = 3000
+CONNECTIONS_PER_S: Final = 100
+# The sink's delivery.timeout.ms and max.block.ms.
+DELIVERY_TIMEOUT_S: Final = 120.0
+MAX_BLOCK_S: Final = 60.0
+# How many brokers bootstrap.servers usually names.
+FEW_ADDRESSES: Final = 3
+# Of two points of `make bench`: 1.3 ms a megabyte in batches of 512 KiB, 2.2 in such of 36 KB.
+BROKER_MS_PER_MEGABYTE: Final = 1.2
+BROKER_MS_PER_BATCH: Final = 0.035
+SEED: Final = 1
+SETTINGS: Final = Settings()
+
+
+def job(executors: int, bootstrap_addresses: int = FEW_ADDRESSES) -> Job:
+    """Give the document's job with so many executors."""
+    return Job(
+        executors=executors,
+        cores=CORES,
+        brokers=BROKERS,
+        partitions=PARTITIONS,
+        task_bytes=TASK_BYTES,
+        task_bytes_per_s=TASK_BYTES_PER_S,
+        cluster_bytes_per_s=CLUSTER_BYTES_PER_S,
+        bootstrap_addresses=bootstrap_addresses,
+        replicas=REPLICAS,
+    )
+
+
+def table(headings: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
+    return "".join(f"{line}\n" for line in [*lines, *(f"| {' | '.join(row)} |" for row in rows)])

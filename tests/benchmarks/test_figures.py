@@ -1,0 +1,88 @@
+"""Targets of the benchmark, and the documents' tables of its results."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
+    """The benchmark's modules, as its job imports them."""
+    monkeypatch.syspath_prepend(str(ROOT / "jobs"))
+    names = ("bench_cells", "bench_meter", "bench_ratios", "bench_targets", "bench_turns")
+    return {name: importlib.import_module(name) for name in names}
+
+
+def measured(jobs: dict[str, ModuleType], cell: object, **seconds: list[float]) -> Any:  # noqa: ANN401 - of a module that is imported by its name
+    """Give a cell in which each contender took so long each round, all of it CPU of Python."""
+    turns = jobs["bench_turns"]
+
+    def turn(took: float) -> object:
+        return turns.Turn(took, jobs["bench_meter"].Usage(0.0, took, 0.0), None)
+
+    results = {
+        name: turns.Result(name, 1000, turns=[turn(took) for took in each])
+        for name, each in seconds.items()
+    }
+    return jobs["bench_ratios"].Measured(cell, results)
+
+
+def test_a_target_is_met_by_the_median_of_the_rounds(jobs: dict[str, ModuleType]) -> None:
+    cell = jobs["bench_cells"].CELLS["100B"]
+    cells = {"100B": measured(jobs, cell, R1=[1.0, 1.0, 3.0], R2t=[2.0, 2.5, 3.0], R2=[2.9] * 3)}
+    found = {one.target.what: one for one in jobs["bench_targets"].reached(cells, cores=2)}
+    assert found.keys() == {"rows/s to R2t", "rows/s to R2", "CPU a row to R2t"}
+    tuned = found["rows/s to R2t"]
+    assert (tuned.figure.median, tuned.figure.low, tuned.figure.high) == (2.0, 1.0, 2.5)
+    assert tuned.is_met
+    assert not found["rows/s to R2"].is_met
+    assert found["CPU a row to R2t"].is_met
+    assert tuned.bound is None
+
+
+def test_a_free_sink_pays_for_the_hop_and_for_sending_on_all_cores(
+    jobs: dict[str, ModuleType],
+) -> None:
+    cell = jobs["bench_cells"].CELLS["100B"]
+    cells = {"100B": measured(jobs, cell, R1=[4.0], R2t=[4.0], R1h=[1.0], R0=[3.0])}
+    found = {one.target.what: one.bound for one in jobs["bench_targets"].reached(cells, cores=2)}
+    # Four seconds of work on two cores.
+    assert found == {"rows/s to R2t": 2.0, "rows/s to R0": 1.5, "CPU a row to R2t": 0.25}
+
+
+def test_cells_of_other_rows_say_nothing_of_a_target(jobs: dict[str, ModuleType]) -> None:
+    cell = jobs["bench_cells"].CELLS["1KB"]
+    cells = {"100B": measured(jobs, cell, R1=[1.0], R2t=[2.0])}
+    assert not list(jobs["bench_targets"].reached(cells, cores=2))
+
+
+def test_a_loss_by_partitions_is_told_of_two_cells(jobs: dict[str, ModuleType]) -> None:
+    cells = {
+        name: measured(jobs, jobs["bench_cells"].CELLS[name], R1=seconds)
+        for name, seconds in {"100B-1p": [1.0, 0.9], "100B-100p": [1.0, 1.0]}.items()
+    }
+    (found,) = jobs["bench_targets"].reached(cells, cores=2)
+    assert found.figure.median == pytest.approx(1 / ((1 + 1 / 0.9) / 2))
+    assert found.is_met
+
+
+def test_the_documents_have_the_figures_of_the_results_that_are_kept() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks.figures", "--check"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(["tests", "jobs", "."])},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
