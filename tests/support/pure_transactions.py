@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import (
@@ -24,6 +26,7 @@ from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.records.compression import NO_COMPRESSION
 from support.transaction_answers import COORDINATOR, TransactionCoordinator, versions_of
 
+EVERY_VERSION = pytest.mark.parametrize("version", [0, 1, 2], ids="transaction.version={}".format)
 PARTITION = TopicPartition("t", 0)
 GROUP = ConsumerGroupMetadata("group", 3, "member", "instance")
 OFFSETS = {TopicPartition("read", 1): OffsetAndMetadata(42, "so far")}

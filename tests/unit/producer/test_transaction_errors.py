@@ -1,0 +1,325 @@
+"""Errors of a transaction: what each leads to, and what the next transaction begins with."""
+
+from __future__ import annotations
+
+import pytest
+from support.error_tables import CALLS
+from support.pure_transactions import EVERY_VERSION, GROUP, OFFSETS, PARTITION, PureTransactions
+from support.transaction_answers import COORDINATOR, versions_of
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import (
+    CommitFailedException,
+    KafkaException,
+    OperationNotAttemptedException,
+    ProducerFencedException,
+    TopicAuthorizationException,
+    TransactionalIdAuthorizationException,
+    UnsupportedVersionException,
+)
+from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.producer.error_actions import Action, Call
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.transaction_requests import (
+    CoordinatorKey,
+    Priority,
+    TransactionalRequest,
+    TransactionalResult,
+)
+from spark_kafka_sink.producer.transaction_state import TransactionState
+from spark_kafka_sink.records.compression import NO_COMPRESSION
+from spark_kafka_sink.wire.messages import InitProducerIdRequest
+from spark_kafka_sink.wire.transaction_messages import AddPartitionsToTxnResponse
+
+S = TransactionState
+
+
+def _asked(call: Call, version: int, init: int = 5) -> tuple[PureTransactions, TransactionalResult]:
+    """Bring a producer to where `call` is the next request, and give who waits for it."""
+    transactions = PureTransactions(version, init)
+    if call in (Call.INIT_PRODUCER_ID, Call.FIND_COORDINATOR):
+        return transactions, transactions.manager.initialize()
+    if call is Call.ADD_PARTITIONS_TO_TXN:
+        transactions.begun().manager.may_send(PARTITION)
+        return transactions, TransactionalResult("nobody waits")
+    if call is Call.COMMIT:
+        return transactions, transactions.writing().manager.begin_commit()
+    if call is Call.ABORT:
+        return transactions, transactions.writing().manager.begin_abort()
+    return transactions, transactions.writing().manager.send_offsets(OFFSETS, GROUP)
+
+
+ROWS = [row for row in CALLS if row[2] is not Action.SUCCEED]
+
+
+@EVERY_VERSION
+@pytest.mark.parametrize(
+    ("call", "code", "action"), ROWS, ids=[f"{c.name}-{error_code(n).name}" for c, n, _ in ROWS]
+)
+def test_an_error_leads_to_what_the_table_says(
+    call: Call, code: int, action: Action, version: int
+) -> None:
+    if version == 2 and call in (Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN):
+        return  # these are never asked there
+    transactions, result = _asked(call, version)
+    request = transactions.take_until(call)
+    state = transactions.state
+    transactions.answer(request, code)
+    if action in (Action.RETRY, Action.LOOK_UP):
+        assert transactions.manager.due(transactions.now, has_incomplete=False) is not request
+        transactions.now = 60.0
+        if action is Action.LOOK_UP:
+            transactions.answer(transactions.take_until(Call.FIND_COORDINATOR))
+        assert transactions.take() is request
+        assert (transactions.state, result.is_done) == (state, False)
+        return
+    after = [each.call for each in transactions.run()]
+    if call is Call.ABORT and action is Action.ABORTABLE_IF_BUMP:
+        assert (after, transactions.state) == ([Call.INIT_PRODUCER_ID], S.READY)
+        assert (result.is_done, result.error) == (True, None)
+        return
+    not_authorized = call is Call.INIT_PRODUCER_ID and code in (31, 53)
+    expected = S.FATAL_ERROR
+    if action in (Action.ABORTABLE, Action.ABORTABLE_IF_BUMP):
+        expected = S.ABORTABLE_ERROR
+        if not_authorized:
+            expected = S.UNINITIALIZED
+    assert transactions.state is expected
+    if result.operation != "nobody waits":
+        assert isinstance(result.error, KafkaException)
+        assert error_code(code).name in str(result.error)
+    if action is Action.FENCED:
+        assert isinstance(transactions.manager.error, ProducerFencedException)
+
+
+def test_a_producer_id_that_is_not_granted_may_be_asked_for_again() -> None:
+    transactions = PureTransactions()
+    result = transactions.manager.initialize()
+    transactions.answer(transactions.take_until(Call.INIT_PRODUCER_ID), 53)
+    assert isinstance(result.error, TransactionalIdAuthorizationException)
+    assert "grant WRITE and DESCRIBE" in str(result.error)
+    result.is_acknowledged = True
+    assert transactions.finish(transactions.manager.initialize()) == [Call.INIT_PRODUCER_ID]
+    assert transactions.state is S.READY
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_in_version_1_the_client_raises_the_epoch_after_an_error(version: int) -> None:
+    transactions = PureTransactions(version).writing()
+    error = transactions.fail_a_batch()
+    for ask in (transactions.manager.begin_commit, transactions.manager.begin):
+        with pytest.raises(
+            KafkaException, match=r"can only be aborted.*a record was refused"
+        ) as no:
+            ask()
+        assert no.value.__cause__ is error
+    result = transactions.manager.begin_abort()
+    end, bump = transactions.run()
+    assert (end.call, transactions.coordinator.ended) == (Call.ABORT, [False])
+    assert bump.priority is Priority.EPOCH_BUMP
+    assert isinstance(bump.message, InitProducerIdRequest)
+    assert (bump.message.producer_id, bump.message.producer_epoch) == (4000, 0)
+    assert transactions.finish(result) == []
+    assert transactions.sequences.producer == ProducerIdAndEpoch(4000, 1)
+    assert (transactions.state, transactions.manager.error) == (S.READY, None)
+    transactions.manager.begin()
+
+
+def test_in_version_2_the_end_of_the_transaction_raises_the_epoch_also_after_an_error() -> None:
+    transactions = PureTransactions(2).writing()
+    transactions.fail_a_batch()
+    assert transactions.finish(transactions.manager.begin_abort()) == [Call.ABORT]
+    assert transactions.sequences.producer == ProducerIdAndEpoch(4000, 1)
+    assert (transactions.state, transactions.manager.error) == (S.READY, None)
+
+
+def test_brokers_that_cannot_raise_an_epoch_make_lost_records_and_lost_ids_fatal() -> None:
+    transactions = PureTransactions(0, init_producer_id=2).writing()
+    transactions.fail_a_batch()
+    assert transactions.state is S.FATAL_ERROR
+    transactions, _ = _asked(Call.COMMIT, 0, init=2)
+    transactions.answer(transactions.take_until(Call.COMMIT), codes.UNKNOWN_PRODUCER_ID)
+    assert transactions.state is S.FATAL_ERROR
+
+
+@pytest.mark.parametrize("losing", ["rebootstrap", "death"])
+def test_an_error_is_abortable_also_while_the_coordinator_is_lost(losing: str) -> None:
+    transactions = PureTransactions(1).writing()
+    manager = transactions.manager
+    if losing == "rebootstrap":
+        manager.forget_coordinators()
+    else:
+        manager.node_down(COORDINATOR)
+        found = Node(id=3, host="h", port=9003)
+        manager._queue.coordinators.learn(CoordinatorKey(1, "tid"), found)
+    transactions.fail_a_batch()
+    assert transactions.state is S.ABORTABLE_ERROR
+    manager.forget_coordinators()
+    calls = transactions.finish(manager.begin_abort())
+    assert calls == [Call.FIND_COORDINATOR, Call.ABORT, Call.INIT_PRODUCER_ID]
+    assert transactions.sequences.producer == ProducerIdAndEpoch(4000, 1)
+
+
+def test_a_second_error_does_not_undo_that_the_epoch_is_to_be_raised() -> None:
+    transactions = PureTransactions(1).writing()
+    transactions.fail_a_batch()
+    transactions.manager.node_ready(COORDINATOR, versions_of(1, init_producer_id=2))
+    unsent = ProducerBatch(PARTITION, NO_COMPRESSION, 0, 0.0)
+    transactions.manager.batch_failed(unsent, KafkaException("it was never sent"), Action.FAIL)
+    calls = transactions.finish(transactions.manager.begin_abort())
+    assert calls == [Call.ABORT, Call.INIT_PRODUCER_ID]
+    assert transactions.sequences.producer == ProducerIdAndEpoch(4000, 1)
+
+
+def test_a_record_lost_during_an_abort_has_the_client_raise_the_epoch() -> None:
+    transactions = PureTransactions(1).writing()
+    result = transactions.manager.begin_abort()
+    transactions.fail_a_batch()
+    assert transactions.state is S.ABORTING
+    assert transactions.finish(result) == [Call.ABORT, Call.INIT_PRODUCER_ID]
+    assert transactions.sequences.producer == ProducerIdAndEpoch(4000, 1)
+
+
+@EVERY_VERSION
+def test_a_commit_is_not_sent_once_records_have_failed(version: int) -> None:
+    transactions = PureTransactions(version).writing()
+    result = transactions.manager.begin_commit()
+    assert transactions.manager.due(0.0, has_incomplete=True) is None
+    error = transactions.fail_a_batch()
+    assert transactions.run() == []
+    assert (result.is_done, result.error) == (True, error)
+    result.is_acknowledged = True
+    transactions.finish(transactions.manager.begin_abort())
+    assert transactions.coordinator.ended == [False]
+
+
+def test_no_end_is_sent_where_adding_the_only_partition_was_refused() -> None:
+    transactions = PureTransactions(1).begun()
+    transactions.manager.may_send(PARTITION)
+    transactions.answer(transactions.take(), codes.TOPIC_AUTHORIZATION_FAILED)
+    assert "t-0" in str(transactions.manager.error)
+    assert not transactions.manager.may_send(PARTITION)
+    # What the broker has of a request that failed need not be known: a new epoch ends all of it.
+    calls = transactions.finish(transactions.manager.begin_abort())
+    assert calls == [Call.INIT_PRODUCER_ID]
+    assert transactions.coordinator.ended == []
+
+
+def test_an_abort_adds_no_partitions_any_more() -> None:
+    transactions = PureTransactions(1).begun()
+    transactions.manager.may_send(PARTITION)
+    assert transactions.finish(transactions.manager.begin_abort()) == []
+
+
+def _adding_refused(*refusals: int) -> tuple[PureTransactions, TransactionalRequest]:
+    """Have two partitions refused, of topics "a" and "b"; give the request, too."""
+    transactions = PureTransactions(1).begun()
+    for name in ("a", "b"):
+        transactions.manager.may_send(TopicPartition(name, 0))
+    request = transactions.take()
+    response = transactions.coordinator.answer(request)
+    assert isinstance(response, AddPartitionsToTxnResponse)
+    for added, code in zip(response.results_by_topic_v3_and_below, refusals, strict=True):
+        added.results_by_partition[0].partition_error_code = code
+    transactions.manager.answered(request, response, COORDINATOR, transactions.now)
+    return transactions, request
+
+
+def _both_ways(*codes_of_two: tuple[int, int]) -> list[tuple[int, int]]:
+    return [order for one, other in codes_of_two for order in ((one, other), (other, one))]
+
+
+NOT_ATTEMPTED = codes.OPERATION_NOT_ATTEMPTED
+"""What a broker says of every partition beside the one that it has something against."""
+
+
+@pytest.mark.parametrize(
+    "refusals", _both_ways((NOT_ATTEMPTED, 3), (NOT_ATTEMPTED, 16), (NOT_ATTEMPTED, 51), (29, 3))
+)
+def test_all_partitions_are_asked_for_again_while_that_may_help_one(
+    refusals: tuple[int, int],
+) -> None:
+    transactions, request = _adding_refused(*refusals)
+    assert (transactions.state, transactions.manager.error) == (S.IN_TRANSACTION, None)
+    assert transactions.manager.due(transactions.now, has_incomplete=False) is not request
+    # The transaction before is nearly done where it is in the way: that wait is a short one.
+    transactions.now = 0.020 if 51 in refusals else 60.0
+    again = transactions.run()
+    looked_up = [Call.FIND_COORDINATOR] if 16 in refusals else []
+    assert [each.call for each in again] == [*looked_up, Call.ADD_PARTITIONS_TO_TXN]
+    assert again[-1] is request
+    assert all(transactions.manager.may_send(TopicPartition(name, 0)) for name in ("a", "b"))
+
+
+@pytest.mark.parametrize("refusals", _both_ways((NOT_ATTEMPTED, 29), (87, 29)))
+def test_a_topic_that_may_not_be_written_is_named_whatever_its_neighbours_got(
+    refusals: tuple[int, int],
+) -> None:
+    transactions, _ = _adding_refused(*refusals)
+    denied = "ab"[refusals.index(29)]
+    error = transactions.manager.error
+    assert transactions.state is S.ABORTABLE_ERROR
+    assert isinstance(error, TopicAuthorizationException)
+    assert error.topic == denied
+    assert f"for {denied}-0;" in str(error), "no partition, or no advice"
+
+
+@pytest.mark.parametrize("refusals", _both_ways((NOT_ATTEMPTED, 90), (3, 90), (29, 90)))
+def test_a_fenced_producer_is_so_whatever_else_the_answer_says(refusals: tuple[int, int]) -> None:
+    transactions, _ = _adding_refused(*refusals)
+    assert transactions.state is S.FATAL_ERROR
+    assert isinstance(transactions.manager.error, ProducerFencedException)
+
+
+def test_partitions_that_were_not_attempted_for_no_reason_end_the_transaction() -> None:
+    transactions, _ = _adding_refused(NOT_ATTEMPTED, 0)
+    assert transactions.state is S.ABORTABLE_ERROR
+    assert isinstance(transactions.manager.error, OperationNotAttemptedException)
+
+
+def test_offsets_of_a_member_that_was_replaced_end_the_transaction_only() -> None:
+    transactions = PureTransactions(2).begun()
+    result = transactions.manager.send_offsets(OFFSETS, GROUP)
+    transactions.answer(transactions.take_until(Call.TXN_OFFSET_COMMIT), 22)
+    assert isinstance(result.error, CommitFailedException)
+    assert "read-1" in str(result.error)
+    transactions.finish(transactions.manager.begin_abort())
+    assert transactions.state is S.READY
+
+
+@pytest.mark.parametrize("denied_first", [True, False])
+def test_an_abort_does_not_wait_for_offsets_of_a_group_that_is_denied(
+    *, denied_first: bool
+) -> None:
+    transactions = PureTransactions().writing()
+    result = transactions.manager.send_offsets(OFFSETS, GROUP)
+    look_up = transactions.take_until(Call.FIND_COORDINATOR)
+    if denied_first:
+        transactions.answer(look_up, codes.GROUP_AUTHORIZATION_FAILED)
+    abort = transactions.manager.begin_abort()
+    if not denied_first:
+        transactions.answer(look_up, codes.GROUP_AUTHORIZATION_FAILED)
+    assert transactions.finish(abort) == [Call.ABORT]
+    assert result.is_done
+    assert result.error is not None
+    assert transactions.state is S.READY
+
+
+def test_offsets_that_cannot_be_written_end_the_transaction_only() -> None:
+    transactions = PureTransactions().writing()
+    result = transactions.manager.send_offsets(OFFSETS, GROUP)
+    request = transactions.take_until(Call.TXN_OFFSET_COMMIT)
+    transactions.lose(request, codes.INVALID_REQUEST)
+    assert result.error is not None
+    assert "TxnOffsetCommit failed: connection lost" in str(result.error)
+    assert transactions.state == S.ABORTABLE_ERROR
+    assert transactions.finish(transactions.manager.begin_abort()) == [Call.ABORT]
+
+
+def test_a_broker_without_a_usable_version_is_fatal() -> None:
+    transactions = PureTransactions()
+    result = transactions.manager.initialize()
+    transactions.lose(transactions.take(), codes.UNSUPPORTED_VERSION)
+    assert isinstance(result.error, UnsupportedVersionException)
+    assert transactions.state is S.FATAL_ERROR
