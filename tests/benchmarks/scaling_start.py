@@ -35,6 +35,7 @@ from spark_kafka_sink.wire.primitives import Writer
 
 
 def start() -> str:
+    """Give the table of first connections, and of what is asked by them."""
     answer = metadata_bytes(PARTITIONS, BROKERS)
 
     def rows() -> Iterator[Sequence[str]]:
@@ -58,6 +59,7 @@ def start() -> str:
 
 
 def leaders() -> str:
+    """Give the table of the connections to leaders, begun at once and begun at random."""
     def rows() -> Iterator[Sequence[str]]:
         for executors in EXECUTORS:
             for layout in (Layout.KEYED, Layout.BY_PARTITION):

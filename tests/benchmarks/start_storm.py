@@ -45,13 +45,13 @@ class StartStorm:
         self._numbers = itertools.count()
         # When, who is first among equals, whose packet, and when it was first sent.
         self._packets: list[tuple[float, int, NodeState, float]] = []
-        self._began: dict[int, float] = {}
+        self._began: dict[NodeState, float] = {}
         self.connected_at: list[float] = []
         self.waits_s: list[float] = []
         self.given_up = 0
         for begin in begins:
             client = NodeState(Node(id=1, host="broker", port=9092))
-            self._began[id(client)] = begin
+            self._began[client] = begin
             self._ask(client, begin)
 
     def run(self) -> StartStorm:
@@ -89,5 +89,5 @@ class StartStorm:
             client = self._queue.popleft()
             client.ready()
             self.connected_at.append(self._accepts_next_at)
-            self.waits_s.append(self._accepts_next_at - self._began[id(client)])
+            self.waits_s.append(self._accepts_next_at - self._began[client])
             self._accepts_next_at += self._accept_every_s
