@@ -28,9 +28,11 @@ _WIDTH: Final = 150
 # Jobs of fewer rows are told by the time and CPU of a job, not of a row.
 _FEW_ROWS: Final = 20_000
 _NONE: Final = "-"
+_TARGETS_TITLE: Final = "Targets, which are of two cores that Spark and one node of Kafka share"
 # What a run tells of itself, and what bounds are told for.
 CORES: Final = "cores of the driver's machine"
-TARGET_HEADINGS: Final = ("what", "cell", "target", "measured", "a free sink, at most", "")
+MASTER: Final = "master"
+TARGET_HEADINGS: Final = ("what", "cell", "target", "measured", "a free sink, at best", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ def print_targets(cells: Mapping[str, Measured], about: Mapping[str, Any]) -> No
     """Print what the cells that were measured say of the targets."""
     lines = list(target_lines(cells, about))
     if lines:
-        table = Table(title="Targets", title_justify="left")
+        table = Table(title=_TARGETS_TITLE, title_justify="left")
         for heading in TARGET_HEADINGS:
             table.add_column(heading, overflow="fold")
         for line in lines:
@@ -155,7 +157,9 @@ def target_lines(
     cells: Mapping[str, Measured], about: Mapping[str, Any]
 ) -> Iterator[tuple[str, ...]]:
     """Give what there is to say of each target, as `TARGET_HEADINGS` has it."""
-    for one in bench_targets.reached(cells, int(about[CORES])):
+    # Elsewhere than here, the CPU time that is seen is a part of it.
+    cores = int(about[CORES]) if str(about[MASTER]).startswith("local") else None
+    for one in bench_targets.reached(cells, cores):
         target, unit = one.target, one.target.unit
         limit = f"{'at least' if target.at_least else 'at most'} {target.limit:g}{unit}"
         bound = _NONE if one.bound is None else f"{one.bound:,.2f}{unit}"
@@ -186,7 +190,7 @@ def _markdown(cells: Mapping[str, Measured], about: Mapping[str, Any]) -> Iterat
     yield "# Results of `jobs/bench.py`\n"
     yield from (f"- {name}: {value}" for name, value in about.items())
     if targets := list(target_lines(cells, about)):
-        yield "\n## Targets\n"
+        yield f"\n## Targets\n\n{_TARGETS_TITLE}.\n"
         yield from markdown_table(TARGET_HEADINGS, targets)
     for name, one in cells.items():
         yield f"\n## {name}\n\n{one.cell}\n"

@@ -88,7 +88,7 @@ def _renewed(old: SparkSession) -> SparkSession:
 def _about(spark: SparkSession) -> dict[str, Any]:
     return {
         "Spark": spark.version,
-        "master": spark.sparkContext.master,
+        bench_report.MASTER: spark.sparkContext.master,
         "Python": platform.python_version(),
         bench_report.CORES: os.cpu_count(),
         "load there at the start": round(os.getloadavg()[0], 1),

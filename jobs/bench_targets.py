@@ -1,8 +1,8 @@
 """What the sink is to reach, as data; and of a run, what it reached and what any sink could.
 
 A target is of one cell. Beside what was measured stands, where that can be told, what a sink would
-reach that costs nothing but what every sink written in Python pays: the CPU time of the hop from
-the JVM (R1h) and of sending bytes, with the broker's part of it (R0), on all cores.
+reach that costs nothing but what every sink written in Python pays, on all cores: the CPU time of
+the hop from the JVM (R1h), of sending bytes (R0), and of the broker that has least to do.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ else:
 
 Cells: TypeAlias = "Mapping[str, bench_ratios.Measured]"
 _HOP, _RAW, _NOOP = "R1h", "R0", "noop"
+# Who sends large batches, as such a sink would.
+_IN_BATCHES: Final = (_RAW, "R1", "R2", "R2t")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class Reached:
         return median >= limit if self.target.at_least else median <= limit
 
 
-def reached(cells: Cells, cores: int) -> Iterator[Reached]:
-    """Give the targets that a run of whole cells says something of."""
+def reached(cells: Cells, cores: int | None) -> Iterator[Reached]:
+    """Give the targets that a run of whole cells says something of; cores: None for no bounds."""
     whole = {name: one for name, one in cells.items() if one.cell == bench_cells.CELLS.get(name)}
     for target in TARGETS:
         try:
@@ -65,8 +67,8 @@ def reached(cells: Cells, cores: int) -> Iterator[Reached]:
             yield Reached(target, figure, _bound(target, whole, cores))
 
 
-def _bound(target: Target, cells: Cells, cores: int) -> float | None:
-    if target.bound is None:
+def _bound(target: Target, cells: Cells, cores: int | None) -> float | None:
+    if target.bound is None or cores is None:
         return None
     try:
         return target.bound(cells, target.cell, cores)
@@ -128,31 +130,40 @@ def _seconds_over(other: str) -> Callable[[Cells, str], bench_ratios.Spread]:
 
 def _free_rate_to(other: str) -> Callable[[Cells, str, int], float]:
     def bound(cells: Cells, cell: str, cores: int) -> float:
-        needed_s = 0.0
-        for name in (_HOP, _RAW):
-            result = _result(cells, cell, name)
-            needed_s += sum(bench_ratios.cpu_s(result)) / result.rows
+        hop, raw = (_result(cells, cell, name) for name in (_HOP, _RAW))
+        needed_s = _client_s(hop) + _client_s(raw) + _least_broker_s(cells[cell].results)
         return cores / needed_s / bench_ratios.rate(_result(cells, cell, other)).median
 
     return bound
 
 
-def _hop_cpu_to(other: str) -> Callable[[Cells, str, int], float]:
+def _free_cpu_to(other: str) -> Callable[[Cells, str, int], float]:
     def bound(cells: Cells, cell: str, _cores: int) -> float:
-        found = bench_ratios.cpu_ratio(_result(cells, cell, _HOP), _result(cells, cell, other))
-        if found is None:
-            raise KeyError(other)
-        return found.median
+        needed_s = sum(_client_s(_result(cells, cell, name)) for name in (_HOP, _RAW))
+        return needed_s / _client_s(_result(cells, cell, other))
 
     return bound
 
 
-def _rates(
-    what: str, other: str, limits: Mapping[str, float], *, free: bool = True
-) -> Iterator[Target]:
+def _client_s(result: bench_turns.Result) -> float:
+    """Give the CPU seconds of JVM and Python for a row."""
+    jvm_s, python_s, _ = bench_ratios.cpu_s(result)
+    return (jvm_s + python_s) / result.rows
+
+
+def _least_broker_s(results: Mapping[str, bench_turns.Result]) -> float:
+    """Give the least CPU seconds of the broker for a row; raises KeyError where none were seen."""
+    found = [bench_ratios.cpu_s(each)[2] / each.rows for name, each in results.items()
+             if name in _IN_BATCHES and each.turns]  # fmt: skip
+    least = min(found, default=0.0)
+    if not least:
+        raise KeyError(_RAW)
+    return least
+
+
+def _rates(what: str, other: str, limits: Mapping[str, float]) -> Iterator[Target]:
     for cell, limit in limits.items():
-        bound = _free_rate_to(other) if free else None
-        yield Target(what, cell, limit, _rate_to(other), bound=bound)
+        yield Target(what, cell, limit, _rate_to(other), bound=_free_rate_to(other))
 
 
 def _targets() -> Iterator[Target]:
@@ -161,11 +172,11 @@ def _targets() -> Iterator[Target]:
     yield from _rates("rows/s to R2t", tuned, dict(zip(sizes, (2.0, 1.5, 1.5), strict=True)))
     yield from _rates("rows/s to R2", "R2", dict.fromkeys(sizes, 3.0))
     for cell, limit in zip(sizes, (0.5, 1.0, 1.0), strict=True):
-        what, bound = "CPU a row to R2t", _hop_cpu_to(tuned)
+        what, bound = "CPU a row to R2t", _free_cpu_to(tuned)
         yield Target(what, cell, limit, _cpu_to(tuned), at_least=False, bound=bound)
     yield from _rates("rows/s to R0", _RAW, dict(zip(sizes, (0.6, 0.6, 0.8), strict=True)))
-    # A codec's own time is in neither R1h nor the bytes that R0 sends: no bound can be told.
-    yield from _rates("rows/s to R2t", tuned, dict.fromkeys(packed, 1.5), free=False)
+    # A codec's own time is in neither R1h nor R0, which sends bytes that are packed.
+    yield from _rates("rows/s to R2t", tuned, dict.fromkeys(packed, 1.5))
     for cell in packed:
         yield Target("bytes in the log to R2t", cell, 1.05, _log_to(tuned), at_least=False)
     yield from _rates("rows/s to R3", "R3", {"100B": 3.0})

@@ -3,13 +3,15 @@
 ``PYTHONPATH=tests python -m benchmarks.arrow_batches``, in an environment of ``make bench``.
 
 One session writes the same cached rows with one limit after the other, in turns. Prints medians:
-thousands of rows a second, and CPU microseconds a row of the JVM and of Python's workers.
+rows a second to those with Spark's own limits in the same round (with the range), thousands of rows
+a second, and CPU microseconds a row of the JVM and of Python's workers.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from random import Random
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,8 +26,8 @@ LIMITS: Final = tuple(
 # With this limit of bytes, Spark does not look after every row how large the batch has become.
 UNLIMITED: Final = 2**31 - 1
 SPARKS_RECORDS: Final = 10_000
-# Bytes and records; 9 MiB are what `register` sets. Without a limit of bytes, rows of 10,000 bytes
-# make batches of 100 MB.
+# Bytes and records: the first are Spark's own, 9 MiB are what `register` sets. Without a limit of
+# bytes, rows of 10,000 bytes make batches of 100 MB.
 CHOICES: Final = (
     *((mebibytes << 20, SPARKS_RECORDS) for mebibytes in (64, 16, 9, 4, 2)),
     (9 << 20, 8 * SPARKS_RECORDS),
@@ -33,7 +35,8 @@ CHOICES: Final = (
 )
 # Rows, and bytes of their values.
 FRAMES: Final = ((60_000, 10_000), (400_000, 1000), (3_000_000, 100))
-ROUNDS: Final = 5
+ROUNDS: Final = 7
+WARM_UP_S: Final = 30.0
 
 
 def frame(spark: SparkSession, rows: int, size: int) -> DataFrame:
@@ -48,29 +51,37 @@ def frame(spark: SparkSession, rows: int, size: int) -> DataFrame:
 
 def measure(spark: SparkSession, bootstrap: str, meter: Meter, rows: int, size: int) -> None:
     """Write one frame with every limit in turn."""
-    written = frame(spark, rows, size)
+    written, warm_at = frame(spark, rows, size), time.monotonic() + WARM_UP_S
     took: dict[tuple[int, int], list[tuple[float, float, float]]] = {each: [] for each in CHOICES}
-    for number in range(ROUNDS + 1):
+    choices, chance, number = list(CHOICES), Random(1), 0
+    while len(took[choices[0]]) < ROUNDS:
+        is_warm, number = time.monotonic() >= warm_at, number + 1
         topic = f"arrow-{size}-{number}"
         create_topic(bootstrap, topic, 12)
-        first = number % len(CHOICES)
-        for choice in (*CHOICES[first:], *CHOICES[:first]):
+        chance.shuffle(choices)
+        for choice in choices:
             for name, limit in zip(LIMITS, choice, strict=True):
                 spark.conf.set(name, str(limit))
             before, started = meter.read(), time.monotonic()
             options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
             written.write.format("pykafka").mode("append").options(**options).save()
             seconds, used = time.monotonic() - started, meter.read().since(before)
-            if number:
+            if is_warm:
                 jvm, python = used.jvm / rows * 1e6, used.python / rows * 1e6
-                took[choice].append((rows / seconds / 1000, jvm, python))
+                took[choice].append((rows / seconds, jvm, python))
         delete_topics(bootstrap, [topic])
     written.unpersist()
-    print(f"\n{rows:,} rows of {size:,} bytes\n   bytes records   k rows/s   JVM us   Python us")
+    print(f"\n{rows:,} rows of {size:,} bytes")
+    print("   bytes records   rows/s to Spark's own   k rows/s   JVM us   Python us")
+    spark_s = [each[0] for each in took[CHOICES[0]]]
     for (most_bytes, records), each in took.items():
-        rate, jvm, python = (statistics.median(one) for one in zip(*each, strict=True))
+        rates, jvms, pythons = zip(*each, strict=True)
+        ratios = [rate / theirs for rate, theirs in zip(rates, spark_s, strict=True)]
+        ratio = f"{statistics.median(ratios):.2f}x ({min(ratios):.2f}-{max(ratios):.2f})"
+        rate, jvm, python = map(statistics.median, (rates, jvms, pythons))
         shown = "any" if most_bytes == UNLIMITED else f"{most_bytes >> 20} MiB"
-        print(f"{shown:>8} {records:7}   {rate:8.1f}   {jvm:6.2f}   {python:6.2f}", flush=True)
+        row = f"{rate / 1000:8.1f}   {jvm:6.2f}   {python:6.2f}"
+        print(f"{shown:>8} {records:7}   {ratio:>21}   {row}", flush=True)
 
 
 def main() -> None:

@@ -1,21 +1,21 @@
-"""The tables of docs/benchmarks.md and docs/performance.md, made from the results that are kept.
+"""The tables of docs/benchmarks.md and docs/performance.md, made from the reported results.
 
-``PYTHONPATH=tests:jobs python -m benchmarks.figures`` writes them anew from results.json, and with
-them results.md and .png; with ``--check`` it ends with 1 where a table is not of these results.
-
-A table stands between ``<!-- name -->`` and ``<!-- end -->``; sentences are written by hand.
+``PYTHONPATH=tests:jobs python -m benchmarks.figures`` writes them anew from
+docs/benchmarks/reported/results.json, and results.md and .png beside that; with ``--check`` it ends
+with 1 where a table is not of these results.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from support.made_tables import with_tables
 
 if TYPE_CHECKING:
     from jobs import bench_cells, bench_ratios, bench_report, bench_turns
@@ -26,9 +26,8 @@ else:
     import bench_turns
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-RESULTS: Final = DOCS / "benchmarks"
+RESULTS: Final = DOCS / "benchmarks" / "reported"
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
-_PLACE: Final = re.compile(r"(<!-- (\w+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 _SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
 _OURS, _TUNED, _HOP, _RAW = "R1", "R2t", "R1h", "R0"
 
@@ -49,11 +48,10 @@ def read(folder: Path) -> tuple[_Cells, dict[str, Any]]:
 def refreshed(text: str, cells: _Cells, about: Mapping[str, Any]) -> str:
     """Give a document's text with its tables made anew."""
 
-    def table(place: re.Match[str]) -> str:
-        lines = ["", *_TABLES[place[2]](cells, about), ""]
-        return place[1] + "\n".join(lines) + place[3]
+    def table(name: str) -> str:
+        return "".join(f"{line}\n" for line in _TABLES[name](cells, about))
 
-    return _PLACE.sub(table, text)
+    return with_tables(text, {name: partial(table, name) for name in _TABLES})
 
 
 def _targets(cells: _Cells, about: Mapping[str, Any]) -> Iterator[str]:
@@ -74,9 +72,9 @@ def _sizes(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
                     "-" if ratio is None else ratio.text(2, "x")
                     for ratio in (row.rate_ratio, row.cpu_ratio)
                 ]
-                yield [what, row.name, f"{row.rate.median / 1e3:,.0f}", *ratios, *cpu]
+                yield [what, row.name, *ratios, f"{row.rate.median / 1e3:,.0f}", *cpu]
 
-    headings = ["values of", "", "k rows/s", "rows/s to R2t", "CPU a row to R2t"]
+    headings = ["values of", "", "rows/s to R2t", "CPU a row to R2t", "k rows/s"]
     headings += ["CPU µs a row: JVM", "Python", "broker"]
     yield from bench_report.markdown_table(headings, lines())
 
@@ -151,7 +149,7 @@ def _cpu(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
         [what, *(f"{us(size, *names):,.2f}" for names in _COLUMNS.values())]
         for size, what in _SIZES.items()
     )
-    yield from bench_report.markdown_table(["CPU µs a row", *_COLUMNS], lines)
+    yield from bench_report.markdown_table(["CPU µs a row, of all processes", *_COLUMNS], lines)
 
 
 _COLUMNS: Final = {

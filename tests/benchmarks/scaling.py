@@ -1,13 +1,10 @@
 """The tables of docs/scaling.md, made from the scaling model; its sentences are written by hand.
 
-    PYTHONPATH=tests python -m benchmarks.scaling
-
-A table stands between ``<!-- name -->`` and ``<!-- end -->``.
+PYTHONPATH=tests python -m benchmarks.scaling
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -33,15 +30,15 @@ from benchmarks.scaling_job import (
     table,
 )
 from benchmarks.scaling_model import MEGABYTE, Layout, Load, load, producer
-from benchmarks.scaling_start import leaders, start
+from benchmarks.scaling_start import leaders, most_clients, start
+from support.made_tables import with_tables
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "scaling.md"
-_PLACE: Final = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def refreshed(text: str) -> str:
     """Give the document's text with its tables made anew."""
-    return _PLACE.sub(lambda found: f"{found[1]}\n{_TABLES[found[2]]()}\n{found[3]}", text)
+    return with_tables(text, _TABLES)
 
 
 def _by_layout(text: Callable[[Load], str]) -> Callable[[], str]:
@@ -73,10 +70,10 @@ def _limits() -> str:
     """Give the tasks at once with which each limit is reached."""
 
     def first_up(found: Load) -> bool:
-        return found.first_connections / CONNECTIONS_PER_S <= MAX_BLOCK_S
+        return found.first_connections <= most_clients(MAX_BLOCK_S)
 
     def all_up(found: Load) -> bool:
-        return found.connections / CONNECTIONS_PER_S <= DELIVERY_TIMEOUT_S
+        return found.connections <= most_clients(DELIVERY_TIMEOUT_S)
 
     def fit(found: Load) -> bool:
         return found.connections + found.first_connections <= MOST_CONNECTIONS

@@ -60,6 +60,7 @@ def start() -> str:
 
 def leaders() -> str:
     """Give the table of the connections to leaders, begun at once and begun at random."""
+
     def rows() -> Iterator[Sequence[str]]:
         for executors in EXECUTORS:
             for layout in (Layout.KEYED, Layout.BY_PARTITION):
@@ -84,6 +85,19 @@ def leaders() -> str:
     headings += ["s until all are up", "longest wait", in_time, "attempts given up"]
     headings += [f"begun at random within connections / {CONNECTIONS_PER_S} s: until all are up"]
     return table([*headings, "longest wait", in_time], rows())
+
+
+@functools.cache
+def most_clients(within_s: float) -> int:
+    """Give how many clients a broker may have at most for all of them to be connected in time."""
+    low, high = 0, round(within_s * CONNECTIONS_PER_S)
+    while high - low > CONNECTIONS_PER_S:
+        middle = (low + high) // 2
+        if max(_storm(middle, 0.0).waits_s) <= within_s:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 @functools.cache

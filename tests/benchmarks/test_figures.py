@@ -24,11 +24,14 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
 
 
 def measured(jobs: dict[str, ModuleType], cell: object, **seconds: list[float]) -> Any:  # noqa: ANN401 - of a module that is imported by its name
-    """Give a cell in which each contender took so long each round, all of it CPU of Python."""
+    """Give a cell in which each contender took so long each round.
+
+    Python has been busy for as long, and the broker for half of it.
+    """
     turns = jobs["bench_turns"]
 
     def turn(took: float) -> object:
-        return turns.Turn(took, jobs["bench_meter"].Usage(0.0, took, 0.0), None)
+        return turns.Turn(took, jobs["bench_meter"].Usage(0.0, took, took / 2), None)
 
     results = {
         name: turns.Result(name, 1000, turns=[turn(took) for took in each])
@@ -54,10 +57,17 @@ def test_a_free_sink_pays_for_the_hop_and_for_sending_on_all_cores(
     jobs: dict[str, ModuleType],
 ) -> None:
     cell = jobs["bench_cells"].CELLS["100B"]
-    cells = {"100B": measured(jobs, cell, R1=[4.0], R2t=[4.0], R1h=[1.0], R0=[3.0])}
+    cells = {"100B": measured(jobs, cell, R1=[4.0], R2t=[4.0], R1h=[1.0], R0=[3.0], R2=[2.0])}
     found = {one.target.what: one.bound for one in jobs["bench_targets"].reached(cells, cores=2)}
-    # Four seconds of work on two cores.
-    assert found == {"rows/s to R2t": 2.0, "rows/s to R0": 1.5, "CPU a row to R2t": 0.25}
+    # Four seconds of work, and one of the broker, as with R2, on two cores.
+    assert found == {
+        "rows/s to R2t": 4 / 2.5,
+        "rows/s to R0": 3 / 2.5,
+        "rows/s to R2": 2 / 2.5,
+        "CPU a row to R2t": 1.0,
+    }
+    elsewhere = jobs["bench_targets"].reached(cells, cores=None)
+    assert {one.bound for one in elsewhere} == {None}
 
 
 def test_cells_of_other_rows_say_nothing_of_a_target(jobs: dict[str, ModuleType]) -> None:

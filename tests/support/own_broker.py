@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from support import fetch_kafka
 from support.kafka_cluster import KafkaCluster
@@ -16,17 +19,26 @@ from support.kafka_cluster import KafkaCluster
 FEW_BYTES: Final = {"retention.bytes": str(64 << 20), "segment.bytes": str(16 << 20)}
 _SETTINGS: Final = {"log.retention.check.interval.ms": "2000", "log.segment.delete.delay.ms": "500"}
 _MEMORY: Final = Path("/dev/shm")
+_ROOM_BYTES: Final = 8 << 30
+
+
+def memory_with_room(room_bytes: int) -> str | None:
+    """Give a folder in memory that has room for a broker's logs, None without one."""
+    if not os.access(_MEMORY, os.W_OK):
+        return None
+    free = min(shutil.disk_usage(_MEMORY).free, psutil.virtual_memory().available)
+    return str(_MEMORY) if free > room_bytes else None
 
 
 @contextmanager
 def own_broker() -> Iterator[KafkaCluster]:
-    """Start one node of the newest Kafka, with logs in memory where there is such a folder.
+    """Start one node of the newest Kafka, with its logs in memory where there is room.
 
     Ends the program where Kafka cannot be had.
     """
     if not fetch_kafka.fetch(fetch_kafka.NEWEST):
         raise SystemExit(fetch_kafka.missing())
-    folder = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    folder = memory_with_room(_ROOM_BYTES)
     with tempfile.TemporaryDirectory(prefix="spark-kafka-sink-", dir=folder) as logs:
         cluster = KafkaCluster(fetch_kafka.libs(fetch_kafka.NEWEST), Path(logs), 1, _SETTINGS)
         try:

@@ -17,15 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from support import fetch_kafka
 from support.kafka_cluster import KafkaCluster
+from support.own_broker import memory_with_room
 from support.spark_processes import SPARK_SUBMIT, environment
 
 _ROOT: Final = Path(__file__).parents[2]
 _JOB: Final = _ROOT / "jobs" / "bench.py"
-_MEMORY: Final = Path("/dev/shm")
 # Logs of two topics, what is still to be deleted, and Spark's own memory.
 _ROOM_BYTES: Final = 16 * 1024**3
 _OUTPUT: Final = _ROOT / "docs" / "benchmarks"
@@ -55,7 +53,7 @@ def main() -> int:
         return 2
     libs = fetch_kafka.libs(fetch_kafka.NEWEST)
     # The room is for the usual rows.
-    memory = None if "--scale" in given else _memory_with_room()
+    memory = None if "--scale" in given else memory_with_room(_ROOM_BYTES)
     folder = Path(tempfile.mkdtemp(prefix="spark-kafka-sink-bench-", dir=memory))
     cluster = KafkaCluster(libs, folder, 1, _BROKER_SETTINGS)
     try:
@@ -68,14 +66,6 @@ def main() -> int:
     finally:
         cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _memory_with_room() -> str | None:
-    """Give a folder in memory that has room for the broker's logs, None without one."""
-    if not _MEMORY.is_dir():
-        return None
-    free = min(shutil.disk_usage(_MEMORY).free, psutil.virtual_memory().available)
-    return str(_MEMORY) if free > _ROOM_BYTES else None
 
 
 def _submit(job: list[str], settings: Sequence[str] = ()) -> int:
