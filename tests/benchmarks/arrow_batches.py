@@ -16,6 +16,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from support.own_broker import own_broker
+from support.own_session import own_session
 from support.readers import create_topic, delete_topics
 
 from jobs.bench_meter import Meter
@@ -86,13 +87,10 @@ def measure(spark: SparkSession, bootstrap: str, meter: Meter, rows: int, size: 
 
 def main() -> None:
     """Measure every frame on a Kafka of its own."""
-    with own_broker() as cluster:
-        builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-        spark = builder.config("spark.driver.memory", "4g").getOrCreate()
+    with own_broker() as cluster, own_session() as spark:
+        meter = Meter([cluster.pid(1)])
         for rows, size in FRAMES:
-            measure(spark, cluster.bootstrap, Meter([cluster.pid(1)]), rows, size)
-        spark.stop()
+            measure(spark, cluster.bootstrap, meter, rows, size)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from support.own_broker import own_broker
+from support.own_session import own_session
 from support.readers import create_topic, delete_topics
 
 from jobs.bench_meter import Meter
@@ -65,18 +66,11 @@ def measure(rows: DataFrame, bootstrap: str, partitions: int, meter: Meter) -> N
 
 def main() -> None:
     """Measure a few partitions and many, on a Kafka of its own."""
-    with own_broker() as cluster:
-        builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-        builder = builder.config("spark.ui.showConsoleProgress", "false")
-        spark = builder.config("spark.driver.memory", "4g").getOrCreate()
+    with own_broker() as cluster, own_session() as spark:
         register(spark)
-        try:
-            rows, meter = frame(spark), Meter([cluster.pid(1)])
-            for partitions in PARTITIONS:
-                measure(rows, cluster.bootstrap, partitions, meter)
-        finally:
-            spark.stop()
+        rows, meter = frame(spark), Meter([cluster.pid(1)])
+        for partitions in PARTITIONS:
+            measure(rows, cluster.bootstrap, partitions, meter)
 
 
 if __name__ == "__main__":

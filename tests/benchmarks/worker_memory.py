@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 from support.own_broker import FEW_BYTES, own_broker
+from support.own_session import own_session
 from support.readers import create_topic
 
 from jobs.bench_meter import Meter
@@ -92,10 +93,8 @@ def measure(
 def main() -> int:
     """Measure both on a Kafka of their own."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
-    with own_broker() as cluster:
+    with own_broker() as cluster, own_session(cores=1) as spark:
         create_topic(cluster.bootstrap, TOPIC, PARTITIONS, FEW_BYTES)
-        builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-        spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
         register(spark)
         spark.dataSource.register(DiscardSource)
         rows = spark.range(0, MORE_THAN_ENOUGH, 1, 1).selectExpr(
@@ -106,7 +105,6 @@ def main() -> int:
             measure(spark, rows, name, cluster.bootstrap, lasting)
             for name, lasting in ((DiscardSource.name(), MINUTE_S), ("pykafka", seconds))
         ]
-        spark.stop()
     return 0 if all(lasted) else 1
 
 

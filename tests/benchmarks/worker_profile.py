@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 from support.own_broker import own_broker
+from support.own_session import own_session
 
 from spark_kafka_sink import register
 
@@ -48,23 +49,10 @@ WAITS: Final = ("epoll_wait", "pthread_cond_timedwait", "PyThread_acquire_lock_t
 
 def main() -> None:
     """Profile the cells that the command line names."""
-    with own_broker() as cluster, TemporaryDirectory() as folder, session() as spark:
+    with own_broker() as cluster, TemporaryDirectory() as folder, own_session() as spark:
+        register(spark)
         for name in sys.argv[1:]:
             profile(spark, cluster.bootstrap, name, Path(folder) / "samples")
-
-
-@contextmanager
-def session() -> Iterator[SparkSession]:
-    """Give a session as the benchmark has it."""
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-    spark = builder.config("spark.driver.memory", "4g").getOrCreate()
-    register(spark)
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def profile(spark: SparkSession, bootstrap: str, name: str, samples: Path) -> None:

@@ -1,0 +1,24 @@
+"""A Spark session for a measurement, with this program's Python in its workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+
+@contextmanager
+def own_session(cores: int = 2) -> Iterator[SparkSession]:
+    """Start Spark on so many cores of this machine, as `make bench` does; stop it in the end."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    spark = builder.config("spark.driver.memory", "4g").getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
