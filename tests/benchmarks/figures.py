@@ -31,7 +31,9 @@ RESULTS: Final = DOCS / "benchmarks"
 RUNS: Final = ("reported", "all")
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
 _SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
-_OURS, _TUNED, _HOP, _RAW = "R1", "R2t", "R1h", "R0"
+_OURS, _TUNED, _HOP = "R1", "R2t", "R1h"
+# How the names of cells end.
+_BY_PARTITIONS: Final = {"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}
 
 _Cells = Mapping[str, bench_ratios.Measured]
 _Table = Callable[[_Cells, Mapping[str, Any]], Iterable[str]]
@@ -88,7 +90,7 @@ def _sizes(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
     yield from bench_report.markdown_table(headings, lines())
 
 
-def _matrix(kinds: Mapping[str, str]) -> Callable[[_Cells, Mapping[str, Any]], Iterator[str]]:
+def _matrix(kinds: Mapping[str, str]) -> _Table:
     """Give a table of R1 to R2t: sizes down, kinds of cells across, by how their names end."""
 
     def table(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
@@ -102,12 +104,8 @@ def _matrix(kinds: Mapping[str, str]) -> Callable[[_Cells, Mapping[str, Any]], I
 
 
 def _to_tuned(cells: _Cells, cell: str) -> str:
-    return _ratio(cells, cell, _TUNED)
-
-
-def _ratio(cells: _Cells, cell: str, other: str) -> str:
     results = cells[cell].results if cell in cells else {}
-    ours, theirs = results.get(_OURS), results.get(other)
+    ours, theirs = results.get(_OURS), results.get(_TUNED)
     if ours is None or theirs is None or not (ours.turns and theirs.turns):
         return "-"
     return bench_ratios.rate_ratio(ours, theirs).text(2, "x")
@@ -115,18 +113,15 @@ def _ratio(cells: _Cells, cell: str, other: str) -> str:
 
 def _partitions(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
     """Give R1's rows a second by the number of partitions."""
-    endings = {"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}
 
     def texts(size: str) -> Iterator[str]:
-        for ending in endings.values():
-            spread = bench_ratios.rate(cells[size + ending].results[_OURS])
-            thousands = bench_ratios.Spread(
-                spread.median / 1e3, spread.low / 1e3, spread.high / 1e3
-            )
-            yield thousands.text(0 if size != "10KB" else 1)
+        for ending in _BY_PARTITIONS.values():
+            ours = cells[size + ending].results[_OURS]
+            thousands = [ours.rows / turn.seconds / 1e3 for turn in ours.turns]
+            yield bench_ratios.Spread.of(thousands).text(0 if size != "10KB" else 1)
 
     lines = ([what, *texts(size)] for size, what in _SIZES.items() if f"{size}-1p" in cells)
-    yield from bench_report.markdown_table(["R1, k rows/s", *endings], lines)
+    yield from bench_report.markdown_table(["R1, k rows/s", *_BY_PARTITIONS], lines)
 
 
 def _jobs(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
@@ -175,7 +170,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
     "sizes": _sizes,
     "codecs": _matrix(_CODECS),
     "kinds": _matrix({"keys": "", "no keys": "-nokey", "two headers": "-headers"}),
-    "partitions_to": _matrix({"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}),
+    "partitions_to": _matrix(_BY_PARTITIONS),
     "partitions": _partitions,
     "jobs": _jobs,
     "cpu": _cpu,

@@ -262,3 +262,14 @@ def batches(request: ClientRequest) -> list[ProducerBatch]:
 def sequences(request: ClientRequest) -> list[int]:
     """Give the base sequences of a Produce request's batches."""
     return [batch.base_sequence for batch in batches(request)]
+
+
+def bytes_of(request: ClientRequest) -> bytes:
+    """Give the record batches of a Produce request, as they are sent."""
+    assert isinstance(request.message, ProduceRequest)
+    sent = b""
+    for topic in request.message.topic_data:
+        for data in topic.partition_data:
+            assert data.records is not None
+            sent += b"".join(map(bytes, data.records.buffers))
+    return sent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.pure_producer import FULL, PureProducer, Settings, batches, sequences
+from support.pure_producer import FULL, PureProducer, Settings, batches, bytes_of, sequences
 
 from spark_kafka_sink.producer.producer_batch import BatchState
 from spark_kafka_sink.wire.exchange import Answered, NodeDown, NodeReady, NodeThrottled
@@ -166,7 +166,7 @@ def test_one_in_flight_keeps_the_order_also_without_idempotence() -> None:
     producer.now += 10
     (again,) = producer.poll()
     assert batches(again)[0] is not None
-    assert _bytes_of(again) == _bytes_of(first)
+    assert bytes_of(again) == bytes_of(first)
 
 
 @pytest.mark.parametrize("acks", [-1, 0, 1])
@@ -207,14 +207,3 @@ def test_rows_that_lingered_in_their_chunk_wait_behind_no_newer_ones() -> None:
     producer.now = 1.5
     producer.poll()
     assert [b.topic_partition.partition for b in producer.done()] == [0]
-
-
-def _bytes_of(request: object) -> bytes:
-    message = request.message  # type: ignore[attr-defined]
-    buffers = [
-        buffer
-        for topic in message.topic_data
-        for data in topic.partition_data
-        for buffer in data.records.buffers
-    ]
-    return b"".join(bytes(buffer) for buffer in buffers)

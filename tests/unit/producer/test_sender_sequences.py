@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.pure_producer import FULL, PureProducer, Settings, batches, sequences
+from support.pure_producer import FULL, PureProducer, Settings, batches, bytes_of, sequences
 
 from spark_kafka_sink.errors import ClusterAuthorizationException
 from spark_kafka_sink.model import ProducerIdAndEpoch
@@ -47,7 +47,7 @@ def test_a_lost_batch_goes_again_first_and_byte_for_byte() -> None:
     producer.ready()
     producer.answer(producer.poll()[0])
     requests = producer.poll()
-    sent = [_bytes_of(r) for r in requests]
+    sent = [bytes_of(r) for r in requests]
     producer.append(0, FULL)  # which has to wait
     producer.lose(requests[0])
     producer.answer(requests[1], OUT_OF_ORDER)
@@ -55,13 +55,13 @@ def test_a_lost_batch_goes_again_first_and_byte_for_byte() -> None:
     assert producer.poll() == [], "sent again before retry.backoff.ms"
     producer.now += 10
     (again,) = producer.poll()
-    assert _bytes_of(again) == sent[0]
+    assert bytes_of(again) == sent[0]
     producer.answer(again)
     (second,) = producer.poll()
-    assert _bytes_of(second) == sent[1]
+    assert bytes_of(second) == sent[1]
     producer.answer(second)
     third, new = producer.poll()
-    assert _bytes_of(third) == sent[2]
+    assert bytes_of(third) == sent[2]
     assert (sequences(new), batches(new)[0].attempts) == ([10], 0)
     assert [b.attempts for b in producer.done()] == [0, 1, 1]
 
@@ -146,7 +146,7 @@ def _lost_behind_one_that_expires() -> tuple[PureProducer, ClientRequest]:
     producer.now = 30.0
     (again,) = producer.poll()
     assert [b.state for b in producer.done()] == [BatchState.SUCCEEDED, BatchState.FAILED]
-    assert _bytes_of(again) == _bytes_of(lost), "a broker would take it a second time"
+    assert bytes_of(again) == bytes_of(lost), "a broker would take it a second time"
     return producer, again
 
 
@@ -223,14 +223,3 @@ def test_no_producer_id_without_permission_and_the_sentence_says_how_to_do_witho
     assert isinstance(batch.error, ClusterAuthorizationException)
     assert "; enable.idempotence=false" in str(batch.error)
     assert producer.sender.fatal_error is batch.error
-
-
-def _bytes_of(request: object) -> bytes:
-    message = request.message  # type: ignore[attr-defined]
-    buffers = [
-        buffer
-        for topic in message.topic_data
-        for data in topic.partition_data
-        for buffer in data.records.buffers
-    ]
-    return b"".join(bytes(buffer) for buffer in buffers)
