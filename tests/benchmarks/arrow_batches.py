@@ -31,7 +31,7 @@ SPARKS_RECORDS: Final = 10_000
 # bytes, rows of 10,000 bytes make batches of 100 MB.
 CHOICES: Final = (
     *((mebibytes << 20, SPARKS_RECORDS) for mebibytes in (64, 16, 9, 4, 2)),
-    (9 << 20, 8 * SPARKS_RECORDS),
+    *((9 << 20, records) for records in (8 * SPARKS_RECORDS, SPARKS_RECORDS // 4)),
     *((UNLIMITED, records) for records in (SPARKS_RECORDS, SPARKS_RECORDS // 4)),
 )
 # Rows, and bytes of their values.

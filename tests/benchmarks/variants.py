@@ -77,7 +77,10 @@ def codec_threads() -> Iterator[None]:
             for batch, _ in zip(
                 progress.full, pool.map(lambda batch: batch.pack(), progress.full), strict=True
             ):
-                self._packed([batch])
+                with self._thread.lock, self._thread.whole:
+                    self._thread.packed([batch])
+            with self._thread.lock:
+                self._thread.wake()
 
         with mock.patch.object(SliceAppender, "pack", pack):
             yield
