@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from spark_kafka_sink.spark.coalesce import ENOUGH_BYTES
 from spark_kafka_sink.spark.session_settings import change_setting
 
 if TYPE_CHECKING:
@@ -20,9 +19,9 @@ logger = logging.getLogger(__name__)
 SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 # What Spark gives where nobody has set it (SQLConf, 4.1 to 4.3).
 SPARKS_DEFAULT: Final = "67108864b"
-# Spark counts what it does not send, a bitmap of nulls for each column that has none: with the same
-# limit, half of the batches would be a little less than enough, and be joined for that.
-LIMIT_BYTES: Final = ENOUGH_BYTES + ENOUGH_BYTES // 8
+# Under 8 MiB with the row that goes over it: the JVM doubles its buffers, and with one of 16 MiB a
+# row of some kilobytes costs it a quarter more (docs/performance.md).
+LIMIT_BYTES: Final = 15 * 512 * 1024
 
 
 def limit_arrow_batches(spark: SparkSession) -> None:

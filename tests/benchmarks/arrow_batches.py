@@ -27,12 +27,12 @@ LIMITS: Final = tuple(
 # With this limit of bytes, Spark does not look after every row how large the batch has become.
 UNLIMITED: Final = 2**31 - 1
 SPARKS_RECORDS: Final = 10_000
-# Bytes and records: the first are Spark's own, 9 MiB are what `register` sets. Without a limit of
-# bytes, rows of 10,000 bytes make batches of 100 MB.
+# Bytes and records: the first are Spark's own, the second are what `register` sets. Without a limit
+# of bytes, 10,000 rows of 10,000 bytes are a batch of 100 MB.
 CHOICES: Final = (
-    *((mebibytes << 20, SPARKS_RECORDS) for mebibytes in (64, 16, 9, 4, 2)),
-    *((9 << 20, records) for records in (8 * SPARKS_RECORDS, SPARKS_RECORDS // 4)),
-    *((UNLIMITED, records) for records in (SPARKS_RECORDS, SPARKS_RECORDS // 4)),
+    *((kibibytes << 10, SPARKS_RECORDS) for kibibytes in (65_536, 7680, 16_384, 9216, 4096, 2048)),
+    *((7680 << 10, records) for records in (8 * SPARKS_RECORDS, SPARKS_RECORDS // 4)),
+    *((UNLIMITED, SPARKS_RECORDS // part) for part in (1, 4, 10, 20)),
 )
 # Rows, and bytes of their values.
 FRAMES: Final = ((60_000, 10_000), (400_000, 1000), (3_000_000, 100))
@@ -80,7 +80,7 @@ def measure(spark: SparkSession, bootstrap: str, meter: Meter, rows: int, size: 
         ratios = [rate / theirs for rate, theirs in zip(rates, spark_s, strict=True)]
         ratio = f"{statistics.median(ratios):.2f}x ({min(ratios):.2f}-{max(ratios):.2f})"
         rate, jvm, python = map(statistics.median, (rates, jvms, pythons))
-        shown = "any" if most_bytes == UNLIMITED else f"{most_bytes >> 20} MiB"
+        shown = "any" if most_bytes == UNLIMITED else f"{most_bytes / (1 << 20):g} MiB"
         row = f"{rate / 1000:8.1f}   {jvm:6.2f}   {python:6.2f}"
         print(f"{shown:>8} {records:7}   {ratio:>21}   {row}", flush=True)
 

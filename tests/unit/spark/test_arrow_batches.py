@@ -31,7 +31,7 @@ class Conf(dict[str, str]):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ({SETTING: SPARKS_DEFAULT}, {SETTING: "9437184"}),
+        ({SETTING: SPARKS_DEFAULT}, {SETTING: "7864320"}),
         ({SETTING: "1m"}, {SETTING: "1m"}),
         ({SETTING: "-1"}, {SETTING: "-1"}),
         ({}, {}),

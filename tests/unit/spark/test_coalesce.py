@@ -42,6 +42,14 @@ def test_a_large_batch_is_passed_on_at_once() -> None:
     assert next(given_batches) is small
 
 
+def test_half_of_a_large_batch_is_not_copied() -> None:
+    few, half, more = batches_of([10, 4096, 10])
+    assert half.nbytes < ENOUGH_BYTES
+    joined = list(coalesce([few, few, half, more, more]))
+    assert [batch.num_rows for batch in joined] == [20, 4096, 20]
+    assert joined[1] is half
+
+
 def test_slices_are_joined_as_what_they_show() -> None:
     (whole,) = batches_of([100])
     joined = list(coalesce([whole.slice(10, 5), whole.slice(90), whole.slice(3, 0)]))
