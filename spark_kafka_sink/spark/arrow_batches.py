@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 # What Spark gives where nobody has set it (SQLConf, 4.1 to 4.3).
 SPARKS_DEFAULT: Final = "67108864b"
-# Under 8 MiB with the row that goes over it: the JVM doubles its buffers, and with one of 16 MiB a
-# row of some kilobytes costs it a quarter more (docs/performance.md).
+# Under 8 MiB with the row that goes over it: the JVM doubles its buffers, and with one of 16 MiB
+# rows of 1 and 10 KB cost it a sixth to a quarter more (docs/performance.md).
 LIMIT_BYTES: Final = 15 * 512 * 1024
 
 

@@ -1,8 +1,8 @@
 """The tables of docs/benchmarks.md and docs/performance.md, made from the results that are kept.
 
-``PYTHONPATH=tests:jobs python -m benchmarks.figures`` writes them anew from each results.json in
-docs/benchmarks, and results.md and .png beside that; with ``--check`` it ends with 1 where a table
-is not of these results.
+``PYTHONPATH=tests:jobs python -m benchmarks.figures`` writes them anew from
+docs/benchmarks/reported/results.json, and results.md and .png beside that; with ``--check`` it ends
+with 1 where a table is not of these results.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ else:
     import bench_turns
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-RESULTS: Final = DOCS / "benchmarks"
-# The run that targets are held against, and one of every cell.
-RUNS: Final = ("reported", "all")
+RESULTS: Final = DOCS / "benchmarks" / "reported"
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
 _SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
 _OURS, _TUNED, _HOP = "R1", "R2t", "R1h"
@@ -39,9 +37,9 @@ _Cells = Mapping[str, bench_ratios.Measured]
 _Table = Callable[[_Cells, Mapping[str, Any]], Iterable[str]]
 
 
-def read(folder: Path) -> tuple[_Cells, dict[str, Any]]:
-    """Give the cells of a results.json, and what it tells of its run."""
-    found = json.loads((folder / "results.json").read_text())
+def read() -> tuple[_Cells, dict[str, Any]]:
+    """Give the cells of the kept results, and what is told of their run."""
+    found = json.loads((RESULTS / "results.json").read_text())
     cells = {}
     for name, one in found["cells"].items():
         results = msgspec.convert(one["results"], list[bench_turns.Result])
@@ -51,14 +49,9 @@ def read(folder: Path) -> tuple[_Cells, dict[str, Any]]:
 
 
 def tables() -> dict[str, Callable[[], str]]:
-    """Give what makes each table: those of the first run by their names, others with its before."""
-    found: dict[str, Callable[[], str]] = {}
-    for run in RUNS:
-        results = read(RESULTS / run)
-        for name, lines in _TABLES.items():
-            place = name if run == RUNS[0] else f"{run}_{name}"
-            found[place] = partial(_text, lines, *results)
-    return found
+    """Give what makes each table, by its name."""
+    results = read()
+    return {name: partial(_text, lines, *results) for name, lines in _TABLES.items()}
 
 
 def _text(lines: _Table, cells: _Cells, about: Mapping[str, Any]) -> str:
@@ -190,8 +183,7 @@ def main() -> int:
             print(f"docs/{document.name} is stale: {command}", file=sys.stderr)
             stale = 1
     if "--check" not in sys.argv:
-        for run in RUNS:
-            bench_report.write(RESULTS / run, *read(RESULTS / run))
+        bench_report.write(RESULTS, *read())
     return stale
 
 
