@@ -120,8 +120,7 @@ class SliceAppender:
         """Compress the batches that are full.
 
         Their memory is accounted for one by one, but the I/O thread is woken once for all, so that
-        those for one broker go in one request: twice the CPU of a broker is saved with lz4
-        (docs/performance.md).
+        more of them go in one request: that saves a tenth of a broker's CPU (docs/performance.md).
         """
         for batch in progress.full:
             batch.pack()

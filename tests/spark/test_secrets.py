@@ -9,13 +9,14 @@ by what `register` sets, or by the settings of conf/spark-defaults.conf.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import NewTopic
-from support.kafka_cluster import KafkaCluster, free_ports
+from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent
 from support.spark_processes import connect_server
 
@@ -48,6 +49,7 @@ def _redaction_regex() -> str:
 
 _SCRIPT = '''
 """Writes with secrets in options, and tells what is refused; the log is this process's output."""
+import faulthandler
 import html
 import json
 import re
@@ -58,6 +60,8 @@ from pyspark.sql import SparkSession
 
 from spark_kafka_sink import register
 
+# Less than who started this waits.
+faulthandler.dump_traceback_later(200, exit=True)
 folder, address, settings, bootstrap, topic, marker, unknown, *secrets = sys.argv[1:]
 builder = SparkSession.builder
 settings = json.loads(settings)
@@ -113,7 +117,7 @@ stream("append", {unknown: marker, "unknownOptions": "warn"})
 
 
 def read(page):
-    return urllib.request.urlopen(page).read().decode()
+    return urllib.request.urlopen(page, timeout=60).read().decode()
 
 
 address = address or spark.sparkContext.uiWebUrl
@@ -214,10 +218,12 @@ def test_a_secret_is_nowhere_to_be_seen(
 def test_a_secret_is_nowhere_to_be_seen_of_a_connect_server(
     kafka: KafkaCluster, new_topic: NewTopic, folder: Path
 ) -> None:
-    (port,) = free_ports(1)
-    page = f"http://127.0.0.1:{port}"
-    # What cannot be analysed a server says outside of any session; the rest is register's.
-    more = {"spark.ui.port": str(port), "spark.redaction.regex": _redaction_regex()}
+    # What cannot be analysed a server says outside of any session; the rest is register's. It takes
+    # a port for its pages that is free when it does.
+    more = {"spark.ui.port": "0", "spark.redaction.regex": _redaction_regex()}
     with connect_server(folder, _settings(folder) | more) as remote:
+        log = (folder / "connect.log").read_text()
+        port = re.findall(r"'SparkUI' on port (\d+)", log)[-1]
+        page = f"http://127.0.0.1:{port}"
         _try_everything(folder, {"spark.remote": remote}, kafka, new_topic(1), page)
     assert b"SparkListenerConnectOperationStarted" in _events(_search(folder))
