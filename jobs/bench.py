@@ -28,37 +28,36 @@ _NAME: Final = "bench.py"
 _EXTRAS: Final = ("psutil", "rich", "matplotlib", "confluent_kafka", "kafka")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = arguments.Parser(
+def parser() -> argparse.ArgumentParser:
+    """Give the command line, which `make bench` has too."""
+    made = arguments.Parser(
         prog=_NAME, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="brokers, separated by commas")
-    which = parser.add_mutually_exclusive_group()
+    made.add_argument("--bootstrap", metavar="HOST:PORT", help="brokers, separated by commas")
+    which = made.add_mutually_exclusive_group()
     which.add_argument("--cells", nargs="+", metavar="CELL", default=list(bench_cells.CORE))
-    which.add_argument("--all", action="store_true", help="every cell: an hour or more")
-    parser.add_argument(
-        "--contenders", nargs="+", metavar="R", default=list(bench_cells.CONTENDERS)
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that count (%(default)s)")
-    parser.add_argument(
+    which.add_argument("--all", action="store_true", help="every cell: two hours or so")
+    made.add_argument("--contenders", nargs="+", metavar="R", default=list(bench_cells.CONTENDERS))
+    made.add_argument("--rounds", type=int, default=5, help="rounds that count (%(default)s)")
+    made.add_argument(
         "--warm-up",
         type=float,
         default=20.0,
         metavar="SECONDS",
         help="of rounds that do not count; before the first cell thrice as many (%(default)s)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--scale", type=float, default=1.0, help="times the rows of every cell (%(default)s)"
     )
-    parser.add_argument("--before", type=Path, metavar="DIR", help="another checkout, for R1b")
-    parser.add_argument("--kafka-libs", type=Path, metavar="DIR", help="jars of Kafka, for R6")
-    parser.add_argument(
+    made.add_argument("--before", type=Path, metavar="DIR", help="another checkout, for R1b")
+    made.add_argument("--kafka-libs", type=Path, metavar="DIR", help="jars of Kafka, for R6")
+    made.add_argument(
         "--broker-pid", type=int, nargs="*", default=[], help="brokers here, for their CPU time"
     )
-    parser.add_argument(
+    made.add_argument(
         "--output", type=Path, metavar="DIR", help="write results.json, .md and .png there"
     )
-    parser.add_argument(
+    made.add_argument(
         "--about",
         nargs=2,
         action="append",
@@ -66,8 +65,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar=("WHAT", "VALUE"),
         help="what else is to be told there of this run",
     )
-    parser.add_argument("--list", action="store_true", help="name cells and contenders, and end")
-    return parser
+    made.add_argument("--list", action="store_true", help="name cells and contenders, and end")
+    return made
 
 
 def _print_choices() -> None:
@@ -77,6 +76,20 @@ def _print_choices() -> None:
     for name, contender in bench_cells.CONTENDERS.items():
         share = "" if contender.share == 1 else f" (on {contender.share:.0%} of the rows)"
         print(f"{name:4} {contender.what}{share}")
+
+
+def chosen(given: argparse.Namespace) -> dict[str, bench_cells.Cell]:
+    """Give the cells that the command line names; raises JobError for a name that is wrong."""
+    for option, names, known in (
+        ("--cells", given.cells, bench_cells.CELLS),
+        ("--contenders", given.contenders, bench_cells.CONTENDERS),
+    ):
+        wrong = [name for name in names if name not in known]
+        if wrong:
+            message = f"{option} {wrong[0]} is not one of {', '.join(known)}"
+            raise running.JobError(message)
+    names = bench_cells.CELLS if given.all else given.cells
+    return {name: bench_cells.CELLS[name] for name in names}
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -89,14 +102,6 @@ def _check(given: argparse.Namespace) -> None:
             f"--warm-up {given.warm_up} not less"
         )
         raise running.JobError(message)
-    for option, names, known in (
-        ("--cells", given.cells, bench_cells.CELLS),
-        ("--contenders", given.contenders, bench_cells.CONTENDERS),
-    ):
-        wrong = [name for name in names if name not in known]
-        if wrong:
-            message = f"{option} {wrong[0]} is not one of {', '.join(known)}"
-            raise running.JobError(message)
     if given.before is not None and not (given.before / "spark_kafka_sink").is_dir():
         message = f"--before {given.before} is no checkout: it has no folder spark_kafka_sink"
         raise running.JobError(message)
@@ -108,18 +113,16 @@ def _check(given: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure the cells; 1 where this sink itself could not be measured."""
-    given = _parser().parse_args(argv)
+    given = parser().parse_args(argv)
     if given.list:
         _print_choices()
         return 0
+    cells = chosen(given)
     _check(given)
     if TYPE_CHECKING:
         from jobs import bench_run  # noqa: PLC0415 - after the check of what is installed
     else:
         import bench_run  # noqa: PLC0415 - likewise
-    cells = {
-        name: bench_cells.CELLS[name] for name in (bench_cells.CELLS if given.all else given.cells)
-    }
     return bench_run.measure(given, cells)
 
 

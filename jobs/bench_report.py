@@ -1,4 +1,4 @@
-"""What the turns come to: ratios first, then rates; as a table, as JSON, and as a plot.
+"""What the turns come to: ratios first, then rates; as a table, and as a plot.
 
 A ratio is taken within a round, contender to baseline, and its median over the rounds is given with
 the range: what slows a machine for a while slows both.
@@ -6,7 +6,6 @@ the range: what slows a machine for a while slows both.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,11 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import bench_cells, bench_ratios, bench_targets, bench_turns
+    from jobs import bench_cells, bench_ratios, bench_results, bench_targets, bench_turns
     from jobs.bench_ratios import Measured, Spread
 else:
     import bench_cells
     import bench_ratios
+    import bench_results
     import bench_targets
     from bench_ratios import Measured, Spread
 
@@ -173,15 +173,7 @@ def target_lines(
 def write(folder: Path, cells: Mapping[str, Measured], about: Mapping[str, Any]) -> None:
     """Write results.json, results.md and results.png to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = {
-        name: {
-            "cell": asdict(one.cell) | {"kind": one.cell.kind.value},
-            "results": [asdict(result) for result in one.results.values()],
-        }
-        for name, one in cells.items()
-    }
-    text = json.dumps({"about": about, "cells": found}, indent=1)
-    (folder / "results.json").write_text(text + "\n")
+    bench_results.write(folder, cells, about)
     (folder / "results.md").write_text("\n".join(_markdown(cells, about)) + "\n")
     _plot(folder / "results.png", cells)
 

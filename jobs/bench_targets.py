@@ -182,8 +182,10 @@ def _targets() -> Iterator[Target]:
     yield from _rates("rows/s to R3", "R3", {"100B": 3.0})
     yield Target("CPU a row to R3", "100B", 0.25, _cpu_to("R3"), at_least=False)
     yield from _rates("rows/s to R4", "R4", {"100B": 50.0})
-    yield Target("rows/s to that of 100B-1p", "100B-100p", 0.9, _rate_to_cell("100B-1p"))
-    yield Target("rows/s to that of 100B-1p", "100B-1000p", 0.75, _rate_to_cell("100B-1p"))
+    for size in sizes:
+        one = f"{size}-1p"
+        for cell, limit in ((f"{size}-100p", 0.9), (f"{size}-1000p", 0.75)):
+            yield Target(f"rows/s to that of {one}", cell, limit, _rate_to_cell(one))
     over_noop = _seconds_over(_NOOP)
     yield Target("s over Spark's noop sink", "1row", 0.3, over_noop, at_least=False, unit=" s")
 

@@ -7,23 +7,21 @@ with 1 where a table is not of these results.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from support.made_tables import with_tables
 
 if TYPE_CHECKING:
-    from jobs import bench_cells, bench_ratios, bench_report, bench_turns
+    from jobs import bench_cells, bench_ratios, bench_report, bench_results
 else:
     import bench_cells
     import bench_ratios
     import bench_report
-    import bench_turns
+    import bench_results
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 RESULTS: Final = DOCS / "benchmarks" / "reported"
@@ -37,20 +35,9 @@ _Cells = Mapping[str, bench_ratios.Measured]
 _Table = Callable[[_Cells, Mapping[str, Any]], Iterable[str]]
 
 
-def read() -> tuple[_Cells, dict[str, Any]]:
-    """Give the cells of the kept results, and what is told of their run."""
-    found = json.loads((RESULTS / "results.json").read_text())
-    cells = {}
-    for name, one in found["cells"].items():
-        results = msgspec.convert(one["results"], list[bench_turns.Result])
-        cell = msgspec.convert(one["cell"], bench_cells.Cell)
-        cells[name] = bench_ratios.Measured(cell, {result.name: result for result in results})
-    return cells, found["about"]
-
-
 def tables() -> dict[str, Callable[[], str]]:
     """Give what makes each table, by its name."""
-    results = read()
+    results = bench_results.read(RESULTS)
     return {name: partial(_text, lines, *results) for name, lines in _TABLES.items()}
 
 
@@ -183,7 +170,7 @@ def main() -> int:
             print(f"docs/{document.name} is stale: {command}", file=sys.stderr)
             stale = 1
     if "--check" not in sys.argv:
-        bench_report.write(RESULTS, *read())
+        bench_report.write(RESULTS, *bench_results.read(RESULTS))
     return stale
 
 

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 def jobs(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     """The benchmark's modules, as its job imports them."""
     monkeypatch.syspath_prepend(str(ROOT / "jobs"))
-    names = ("bench_cells", "bench_meter", "bench_ratios", "bench_targets", "bench_turns")
+    parts = ("cells", "meter", "ratios", "results", "targets", "turns")
+    names = [f"bench_{part}" for part in parts]
     return {name: importlib.import_module(name) for name in names}
 
 
@@ -80,6 +81,17 @@ def test_a_loss_by_partitions_is_told_of_two_cells(jobs: dict[str, ModuleType]) 
     (found,) = jobs["bench_targets"].reached(cells, cores=2)
     assert found.figure.median == pytest.approx(1 / ((1 + 1 / 0.9) / 2))
     assert found.is_met
+
+
+def test_what_is_written_is_read_again(jobs: dict[str, ModuleType], tmp_path: Path) -> None:
+    cells = {
+        name: measured(jobs, jobs["bench_cells"].CELLS[name], R1=[1.0, 0.9], R2t=[2.0, 2.5])
+        for name in ("100B", "cold")
+    }
+    results = jobs["bench_results"]
+    assert results.read(tmp_path) == ({}, {})
+    results.write(tmp_path, cells, {"Spark": "4.2.0"})
+    assert results.read(tmp_path) == (cells, {"Spark": "4.2.0"})
 
 
 def test_the_documents_have_the_figures_of_the_results_that_are_kept() -> None:

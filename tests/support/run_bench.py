@@ -1,32 +1,47 @@
-"""``make bench``: one Kafka node, and the benchmark job on it.
+"""``make bench``: the benchmark's job, for each cell in a Spark application and with a broker anew.
 
-The broker, Spark and its workers share this machine, so only the ratios of one run mean anything.
-The broker's logs are in memory where there is room: a disk that is still busy with the rows of one
-contender would slow the next one.
-All arguments are the job's (jobs/bench.py --help), but for ``--conf name=value``, which is Spark's.
+What a JVM did before changes how fast it is later, and Spark's own sink more than this one: after
+cells of other sizes it needs up to twice the time. So cells share nothing, and one alone gives what
+it gives among all. The broker, Spark and its workers share this machine, so only the ratios of one
+cell mean anything. The broker's logs are in memory where there is room: a disk that is still busy
+with the rows of one contender would slow the next one.
+
+All arguments are the job's (jobs/bench.py --help), but for ``--conf name=value``, which is Spark's,
+and ``--resume``, which leaves out the cells that the output's results.json has already.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from support import fetch_kafka
 from support.kafka_cluster import KafkaCluster
 from support.own_broker import memory_with_room
 from support.spark_processes import SPARK_SUBMIT, environment
 
+if TYPE_CHECKING:  # its modules find each other by the path
+    from jobs import bench, bench_cells, bench_ratios, bench_report, bench_results, running
+else:
+    import bench
+    import bench_cells
+    import bench_ratios
+    import bench_report
+    import bench_results
+    import running
+
 _ROOT: Final = Path(__file__).parents[2]
 _JOB: Final = _ROOT / "jobs" / "bench.py"
 # Logs of two topics, what is still to be deleted, and Spark's own memory.
 _ROOM_BYTES: Final = 16 * 1024**3
 _OUTPUT: Final = _ROOT / "docs" / "benchmarks"
+_SETTINGS: Final = "settings of Spark"
 
 # What the job lets brokers delete is deleted soon, so that no disk fills up.
 _BROKER_SETTINGS: Final = {
@@ -42,33 +57,70 @@ _SPARK_SETTINGS: Final = (
 
 
 def main() -> int:
-    """Start what the job needs, and run it."""
+    """Measure the cells one by one; the report is written after each."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--conf", action="append", default=[])
-    known, given = parser.parse_known_args()
+    parser.add_argument("--resume", action="store_true")
+    own, given = parser.parse_known_args()
     if {"--list", "--help", "-h"} & set(given):
-        return _submit(given)
+        return bench.main(given)
+    job = bench.parser().parse_args(given)
+    output = job.output or _OUTPUT
+    measured, about = _measured_before(output, own.conf) if own.resume else ({}, {})
+    left = [name for name in bench.chosen(job) if name not in measured]
     if not fetch_kafka.fetch(fetch_kafka.NEWEST):
-        print(fetch_kafka.missing(), file=sys.stderr)
-        return 2
+        raise running.JobError(fetch_kafka.missing())
+    started, usual = time.monotonic(), [word for word in given if word != "--all"]
+    for number, name in enumerate(left, 1):
+        elapsed_s = time.monotonic() - started
+        print(f"cell {number} of {len(left)}, {name}, after {elapsed_s:.0f} s", flush=True)
+        with tempfile.TemporaryDirectory(prefix="bench-results-") as folder:
+            arguments = [*usual, "--cells", name, "--output", folder]
+            if code := _run(arguments, own.conf, has_usual_rows=job.scale <= 1):
+                return code
+            found, about_it = bench_results.read(Path(folder))
+        measured, about = _in_order(measured | found), about or about_it
+        bench_report.write(output, measured, about)
+    bench_report.print_targets(measured, about)
+    return 0
+
+
+def _measured_before(
+    output: Path, settings: Sequence[str]
+) -> tuple[dict[str, bench_ratios.Measured], dict[str, Any]]:
+    measured, about = bench_results.read(output)
+    here = _told(settings)
+    if measured and about.get(_SETTINGS) != here:
+        message = f"--resume: {output} has cells with {about.get(_SETTINGS)!r}, not {here!r}, set"
+        raise running.JobError(message)
+    return measured, about
+
+
+def _told(settings: Sequence[str]) -> str:
+    return ", ".join(settings) or "none"
+
+
+def _in_order(cells: dict[str, bench_ratios.Measured]) -> dict[str, bench_ratios.Measured]:
+    return {name: cells[name] for name in bench_cells.CELLS if name in cells}
+
+
+def _run(arguments: Sequence[str], settings: Sequence[str], *, has_usual_rows: bool) -> int:
+    """Run the job with a broker of its own, and give its exit code."""
+    memory = memory_with_room(_ROOM_BYTES) if has_usual_rows else None
     libs = fetch_kafka.libs(fetch_kafka.NEWEST)
-    # The room is for the usual rows.
-    memory = None if "--scale" in given else memory_with_room(_ROOM_BYTES)
-    folder = Path(tempfile.mkdtemp(prefix="spark-kafka-sink-bench-", dir=memory))
-    cluster = KafkaCluster(libs, folder, 1, _BROKER_SETTINGS)
-    try:
-        cluster.start()
-        job = ["--bootstrap", cluster.bootstrap, "--broker-pid", str(cluster.pid(1))]
-        job += ["--kafka-libs", str(libs), "--output", str(_OUTPUT)]
-        job += ["--about", "settings of Spark", ", ".join(known.conf) or "none"]
-        job += ["--about", "the broker's logs", "on disk" if memory is None else "in memory"]
-        return _submit([*job, *given], known.conf)
-    finally:
-        cluster.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="spark-kafka-sink-bench-", dir=memory) as folder:
+        cluster = KafkaCluster(libs, Path(folder), 1, _BROKER_SETTINGS)
+        try:
+            cluster.start()
+            job = ["--bootstrap", cluster.bootstrap, "--broker-pid", str(cluster.pid(1))]
+            job += ["--kafka-libs", str(libs), "--about", _SETTINGS, _told(settings)]
+            job += ["--about", "the broker's logs", "on disk" if memory is None else "in memory"]
+            return _submit([*job, *arguments], settings)
+        finally:
+            cluster.stop()
 
 
-def _submit(job: list[str], settings: Sequence[str] = ()) -> int:
+def _submit(job: Sequence[str], settings: Sequence[str]) -> int:
     jars = fetch_kafka.jvm_sink()
     submit = [str(SPARK_SUBMIT), "--master", "local[2]", "--driver-memory", "4g"]
     submit += ["--jars", ",".join(map(str, jars))] if jars else []
@@ -79,4 +131,4 @@ def _submit(job: list[str], settings: Sequence[str] = ()) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(running.run(main, "make bench"))
