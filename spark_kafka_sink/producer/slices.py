@@ -1,7 +1,7 @@
 """A slice of rows on its way into batches: partitions chosen, laid out, encoded.
 
 Pure functions between the columns that came in and `RecordAccumulator.append`. A slice is bounded
-(see `slice_ends`), so that memory is bounded and what is being worked on stays in the CPU's cache.
+(see `slice_ends`), so that memory is bounded.
 """
 
 from __future__ import annotations
