@@ -106,7 +106,7 @@ def _cells() -> dict[str, Cell]:
 
 
 CELLS: Final[Mapping[str, Cell]] = _cells()
-# About an hour on two quiet cores: the sizes, what else a target is of, and the ways to start.
+# 45 minutes on two quiet cores: the sizes, what else a target is of, and the ways to start.
 CORE: Final = (
     *_SIZES,
     *(f"{size}-{codec}" for size in _SIZES for codec in ("lz4", "zstd")),

@@ -1,7 +1,7 @@
 """``limit_arrow_batches(spark)``: has a session hand over rows in batches of less than 8 MiB.
 
-Spark makes Arrow batches of 10,000 rows or 64 MiB, whichever comes first. The JVM doubles a buffer
-that is full, and rows of some kilobytes cost it less while its buffers have 8 MiB at most.
+Spark makes Arrow batches of 10,000 rows or 64 MiB, whichever comes first. Arrow in the JVM doubles
+a buffer that is full, and zeroes all of it after each batch (BaseVariableWidthVector.reset).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 # What Spark gives where nobody has set it (SQLConf, 4.1 to 4.3).
 SPARKS_DEFAULT: Final = "67108864b"
-# Under 8 MiB with the row that goes over it: with buffers of 16 MiB, rows of 1 and 10 KB cost the
+# Under 8 MiB with the row that goes over it: with a buffer of 16 MiB, rows of 1 and 10 KB cost the
 # JVM a sixth to a quarter more (docs/performance.md).
 LIMIT_BYTES: Final = 15 * 512 * 1024
 

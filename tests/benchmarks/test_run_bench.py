@@ -1,0 +1,58 @@
+"""``make bench``: what it says of arguments, and of cells that are measured already."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 120
+
+
+def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "support.run_bench", *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(["tests", "jobs"])},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """A folder with results of every cell."""
+    kept = ROOT / "docs" / "benchmarks" / "reported" / "results.json"
+    shutil.copy(kept, tmp_path)
+    return tmp_path
+
+
+def test_cells_that_are_measured_are_left_out(measured: Path) -> None:
+    before = (measured / "results.json").read_text()
+    done = bench("--cells", "100B", "1KB", "--resume", "--output", measured)
+    assert done.returncode == 0, done.stderr
+    assert "cell 1 of" not in done.stdout
+    assert "rows/s to R2t" in done.stdout
+    assert (measured / "results.json").read_text() == before
+
+
+def test_cells_under_other_settings_are_not_added_to(measured: Path) -> None:
+    done = bench("--resume", "--output", measured, "--conf", "spark.a=b")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"make bench: --resume: {measured} has cells with 'none', not 'spark.a=b', set\n"
+    )
+
+
+def test_a_wrong_cell_is_told_before_any_is_measured() -> None:
+    done = bench("--cells", "100B", "1GB")
+    assert done.returncode == 2
+    assert done.stderr.startswith("make bench: --cells 1GB is not one of 100B, 100B-lz4, ")
+    assert "cell 1 of" not in done.stdout
