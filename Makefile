@@ -68,7 +68,7 @@ soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain an
 	@PYTHONPATH=tests $(BIN)/python -m simulation --transactions --seeds $(or $(SEEDS),50000) --first $(or $(FIRST),0)
 	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py
 
-bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, in one run; ARGS="--list" names cells
+bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, side by side; ARGS="--list" names cells
 	@$(JAVA_PATH) PYTHONPATH=tests:jobs PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
 
 clean:  ## remove the virtual environment and caches of tools

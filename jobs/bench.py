@@ -5,7 +5,8 @@ counts are the ratios within one run; they stand first.
 
   spark-submit --jars <jars of Spark's own Kafka sink> jobs/bench.py --bootstrap host:port
 
-`make bench` does it with a broker of its own. --list names cells and contenders.
+`make bench` does it with an application and a broker for each cell. --list names cells and
+contenders.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """``make bench``: the benchmark's job, for each cell in a Spark application and with a broker anew.
 
 What a JVM did before changes how fast it is later, and Spark's own sink more than this one: after
-cells of other sizes it needs up to twice the time. So cells share nothing, and one alone gives what
-it gives among all. The broker, Spark and its workers share this machine, so only the ratios of one
-cell mean anything. The broker's logs are in memory where there is room: a disk that is still busy
-with the rows of one contender would slow the next one.
+cells of other sizes and codecs it took up to twice the time. So cells share nothing, and their
+order does not count. The broker, Spark and its workers share this machine, so only the ratios of
+one cell mean anything. The broker's logs are in memory where there is room: a disk that is still
+busy with the rows of one contender would slow the next one.
 
 All arguments are the job's (jobs/bench.py --help), but for ``--conf name=value``, which is Spark's,
 and ``--resume``, which leaves out the cells that the output's results.json has already.
@@ -41,7 +41,6 @@ _JOB: Final = _ROOT / "jobs" / "bench.py"
 # Logs of two topics, what is still to be deleted, and Spark's own memory.
 _ROOM_BYTES: Final = 16 * 1024**3
 _OUTPUT: Final = _ROOT / "docs" / "benchmarks"
-_SETTINGS: Final = "settings of Spark"
 
 # What the job lets brokers delete is deleted soon, so that no disk fills up.
 _BROKER_SETTINGS: Final = {
@@ -63,41 +62,53 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true")
     own, given = parser.parse_known_args()
     if {"--list", "--help", "-h"} & set(given):
+        print("make bench takes --conf NAME=VALUE, which is Spark's, and --resume, too")
         return bench.main(given)
     job = bench.parser().parse_args(given)
-    output = job.output or _OUTPUT
-    measured, about = _measured_before(output, own.conf) if own.resume else ({}, {})
+    output, told = job.output or _OUTPUT, _told(job, own.conf)
+    measured, about = _measured_before(output, told) if own.resume else ({}, {})
     left = [name for name in bench.chosen(job) if name not in measured]
     if not fetch_kafka.fetch(fetch_kafka.NEWEST):
         raise running.JobError(fetch_kafka.missing())
-    started, usual = time.monotonic(), [word for word in given if word != "--all"]
+    usual = [word for word in given if word != "--all"]
+    usual += [word for item in told.items() for word in ("--about", *item)]
+    started, worst = time.monotonic(), 0
     for number, name in enumerate(left, 1):
         elapsed_s = time.monotonic() - started
         print(f"cell {number} of {len(left)}, {name}, after {elapsed_s:.0f} s", flush=True)
         with tempfile.TemporaryDirectory(prefix="bench-results-") as folder:
             arguments = [*usual, "--cells", name, "--output", folder]
-            if code := _run(arguments, own.conf, has_usual_rows=job.scale <= 1):
-                return code
+            code = _run(arguments, own.conf, has_usual_rows=job.scale <= 1)
             found, about_it = bench_results.read(Path(folder))
+        if not found:
+            return code
+        worst = max(worst, code)
         measured, about = _in_order(measured | found), about or about_it
         bench_report.write(output, measured, about)
     bench_report.print_targets(measured, about)
-    return 0
+    return worst
 
 
 def _measured_before(
-    output: Path, settings: Sequence[str]
+    output: Path, told: dict[str, str]
 ) -> tuple[dict[str, bench_ratios.Measured], dict[str, Any]]:
+    """Give what is there; raises JobError where that was measured otherwise than `told`."""
     measured, about = bench_results.read(output)
-    here = _told(settings)
-    if measured and about.get(_SETTINGS) != here:
-        message = f"--resume: {output} has cells with {about.get(_SETTINGS)!r}, not {here!r}, set"
-        raise running.JobError(message)
+    for what, here in told.items():
+        if measured and (there := about.get(what)) != here:
+            message = f"--resume: {output} has cells of other {what}, {there!r} and not {here!r}"
+            raise running.JobError(message)
     return measured, about
 
 
-def _told(settings: Sequence[str]) -> str:
-    return ", ".join(settings) or "none"
+def _told(job: argparse.Namespace, settings: Sequence[str]) -> dict[str, str]:
+    """Give what has to be the same for all cells of a report."""
+    turns = f"{job.rounds} rounds after {job.warm_up:g} s, {job.scale:g} times the rows"
+    against = "" if job.before is None else f", R1b {job.before}"
+    return {
+        "settings of Spark": ", ".join(settings) or "none",
+        "turns": f"{turns}, {' '.join(job.contenders)}{against}",
+    }
 
 
 def _in_order(cells: dict[str, bench_ratios.Measured]) -> dict[str, bench_ratios.Measured]:
@@ -113,7 +124,7 @@ def _run(arguments: Sequence[str], settings: Sequence[str], *, has_usual_rows: b
         try:
             cluster.start()
             job = ["--bootstrap", cluster.bootstrap, "--broker-pid", str(cluster.pid(1))]
-            job += ["--kafka-libs", str(libs), "--about", _SETTINGS, _told(settings)]
+            job += ["--kafka-libs", str(libs)]
             job += ["--about", "the broker's logs", "on disk" if memory is None else "in memory"]
             return _submit([*job, *arguments], settings)
         finally:
