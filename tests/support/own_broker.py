@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -38,9 +38,17 @@ def own_broker() -> Iterator[KafkaCluster]:
     """
     if not fetch_kafka.fetch(fetch_kafka.NEWEST):
         raise SystemExit(fetch_kafka.missing())
-    folder = memory_with_room(_ROOM_BYTES)
-    with tempfile.TemporaryDirectory(prefix="spark-kafka-sink-", dir=folder) as logs:
-        cluster = KafkaCluster(fetch_kafka.libs(fetch_kafka.NEWEST), Path(logs), 1, _SETTINGS)
+    with broker_in(memory_with_room(_ROOM_BYTES), _SETTINGS) as cluster:
+        yield cluster
+
+
+@contextmanager
+def broker_in(folder: str | None, settings: Mapping[str, str]) -> Iterator[KafkaCluster]:
+    """Start one node of the newest Kafka, which is here; its logs are in `folder`, or on disk."""
+    with tempfile.TemporaryDirectory(
+        prefix="spark-kafka-sink-", dir=folder, ignore_cleanup_errors=True
+    ) as logs:
+        cluster = KafkaCluster(fetch_kafka.libs(fetch_kafka.NEWEST), Path(logs), 1, dict(settings))
         try:
             cluster.start()
             yield cluster

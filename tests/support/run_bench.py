@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from support import fetch_kafka
-from support.kafka_cluster import KafkaCluster
-from support.own_broker import memory_with_room
+from support.own_broker import broker_in, memory_with_room
 from support.spark_processes import SPARK_SUBMIT, environment
 
 if TYPE_CHECKING:  # its modules find each other by the path
@@ -118,17 +117,11 @@ def _in_order(cells: dict[str, bench_ratios.Measured]) -> dict[str, bench_ratios
 def _run(arguments: Sequence[str], settings: Sequence[str], *, has_usual_rows: bool) -> int:
     """Run the job with a broker of its own, and give its exit code."""
     memory = memory_with_room(_ROOM_BYTES) if has_usual_rows else None
-    libs = fetch_kafka.libs(fetch_kafka.NEWEST)
-    with tempfile.TemporaryDirectory(prefix="spark-kafka-sink-bench-", dir=memory) as folder:
-        cluster = KafkaCluster(libs, Path(folder), 1, _BROKER_SETTINGS)
-        try:
-            cluster.start()
-            job = ["--bootstrap", cluster.bootstrap, "--broker-pid", str(cluster.pid(1))]
-            job += ["--kafka-libs", str(libs)]
-            job += ["--about", "the broker's logs", "on disk" if memory is None else "in memory"]
-            return _submit([*job, *arguments], settings)
-        finally:
-            cluster.stop()
+    with broker_in(memory, _BROKER_SETTINGS) as cluster:
+        job = ["--bootstrap", cluster.bootstrap, "--broker-pid", str(cluster.pid(1))]
+        job += ["--kafka-libs", str(fetch_kafka.libs(fetch_kafka.NEWEST))]
+        job += ["--about", "the broker's logs", "on disk" if memory is None else "in memory"]
+        return _submit([*job, *arguments], settings)
 
 
 def _submit(job: Sequence[str], settings: Sequence[str]) -> int:
