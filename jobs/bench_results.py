@@ -11,21 +11,35 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import bench_cells, bench_ratios, bench_turns
+    from jobs import bench_cells, bench_ratios, bench_turns, running
 else:
     import bench_cells
     import bench_ratios
     import bench_turns
+    import running
 
 _NAME: Final = "results.json"
 
 
 def read(folder: Path) -> tuple[dict[str, bench_ratios.Measured], dict[str, Any]]:
-    """Give a folder's cells, and what is told of their run; nothing where it has no such file."""
+    """Give a folder's cells, and what is told of their run; nothing where it has no such file.
+
+    Raises JobError where the file is not what `write` of this release makes.
+    """
     path = folder / _NAME
     if not path.exists():
         return {}, {}
-    found = json.loads(path.read_text())
+    try:
+        return _cells_of(json.loads(path.read_text()))
+    except (ValueError, LookupError, TypeError) as error:  # msgspec's errors are ValueErrors
+        message = (
+            f"{path} is not a report of this release's benchmark ({error}): give --output a "
+            "folder that has one, or none"
+        )
+        raise running.JobError(message) from None
+
+
+def _cells_of(found: Any) -> tuple[dict[str, bench_ratios.Measured], dict[str, Any]]:  # noqa: ANN401 - what a file has
     cells = {}
     for name, one in found["cells"].items():
         results = msgspec.convert(one["results"], list[bench_turns.Result])

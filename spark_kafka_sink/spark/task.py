@@ -21,6 +21,7 @@ from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.memory import freeze_imports, keep_heap
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.producer_pool import POOL
+from spark_kafka_sink.spark.quick_ack import acknowledge_now
 from spark_kafka_sink.spark.report import PartitionReport, TaskReport
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
 
     Raises what made that impossible; what was sent until then may be in Kafka (at-least-once).
     """
+    acknowledge_now()
     freeze_imports()
     keep_heap()
     started_at, started = time.time(), time.monotonic()

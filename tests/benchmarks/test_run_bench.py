@@ -59,6 +59,16 @@ def test_cells_that_were_measured_otherwise_are_not_added_to(
     assert done.stderr.startswith(f"make bench: --resume: {measured} has cells of {says}")
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"about": {}, "cells": {"100B": {}}}'])
+def test_a_file_that_is_no_report_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "results.json").write_text(text)
+    done = bench("--resume", "--output", tmp_path)
+    assert done.returncode == 2
+    start = f"make bench: {tmp_path}/results.json is not a report of this release's benchmark ("
+    assert done.stderr.startswith(start)
+    assert "cell 1 of" not in done.stdout
+
+
 def test_a_wrong_cell_is_told_before_any_is_measured() -> None:
     done = bench("--cells", "100B", "1GB")
     assert done.returncode == 2
