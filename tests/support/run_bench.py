@@ -46,11 +46,13 @@ _BROKER_SETTINGS: Final = {
     "log.retention.check.interval.ms": "5000",
     "log.segment.delete.delay.ms": "1000",
 }
+_HEAP: Final = "4g"  # all of it from the start: one that grows is collected anew at every size
 _SPARK_SETTINGS: Final = (
     "spark.ui.enabled=false",
     "spark.ui.showConsoleProgress=false",
     "spark.log.level=ERROR",
     "spark.driver.bindAddress=127.0.0.1",
+    f"spark.driver.extraJavaOptions=-Xms{_HEAP}",
 )
 
 
@@ -126,7 +128,7 @@ def _run(arguments: Sequence[str], settings: Sequence[str], *, has_usual_rows: b
 
 def _submit(job: Sequence[str], settings: Sequence[str]) -> int:
     jars = fetch_kafka.jvm_sink()
-    submit = [str(SPARK_SUBMIT), "--master", "local[2]", "--driver-memory", "4g"]
+    submit = [str(SPARK_SUBMIT), "--master", "local[2]", "--driver-memory", _HEAP]
     submit += ["--jars", ",".join(map(str, jars))] if jars else []
     for setting in (*_SPARK_SETTINGS, *settings):
         submit += ["--conf", setting]
