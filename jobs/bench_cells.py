@@ -14,7 +14,7 @@ BASELINE: Final = "R2t"
 # The sink whose benchmark this is: without it, there is nothing to report.
 OURS: Final = "R1"
 HEADERS: Final = (("trace-id", 16), ("producer", 16))
-_USUAL_PARTITIONS: Final = 12
+USUAL_PARTITIONS: Final = 12
 TUNED: Final = {"linger.ms": "50", "batch.size": "1048576", "buffer.memory": "268435456"}
 
 
@@ -37,7 +37,7 @@ class Cell:
     value_bytes: int = 100
     key_bytes: int = 16
     headers: bool = False
-    partitions: int = _USUAL_PARTITIONS
+    partitions: int = USUAL_PARTITIONS
     compression: str = "none"
     kind: Kind = Kind.WARM
 
@@ -55,18 +55,21 @@ class Contender:
     """A way to write rows; `share` of a cell's rows are enough for one that is slow.
 
     in_spark: whether it is a job of Spark's; in_workers: whether that runs in Python's workers.
+    partitions: those of its topic, where these are not the cell's.
     """
 
     what: str
     share: float = 1.0
     in_spark: bool = True
     in_workers: bool = False
+    partitions: int | None = None
 
 
 CONTENDERS: Final[Mapping[str, Contender]] = {
     "R0": Contender("raw sockets, batches encoded beforehand", in_spark=False),
     "R1": Contender("this sink, nothing set but brokers and topic", in_workers=True),
     "R1b": Contender("this sink as it is in the checkout of --before", in_workers=True),
+    "R1p": Contender("this sink, to a topic of one partition", in_workers=True, partitions=1),
     "R1h": Contender("a Python writer that discards: the hop from the JVM alone", in_workers=True),
     "noop": Contender("Spark's noop sink: reading the cached rows alone"),
     "R2": Contender("Spark's JVM sink, nothing set but brokers and topic"),
@@ -93,7 +96,7 @@ def _cells() -> dict[str, Cell]:
             found[name] = Cell(rows=rows, value_bytes=value_bytes, compression=codec)
         found[f"{size}-nokey"] = Cell(rows=rows, value_bytes=value_bytes, key_bytes=0)
         for count in _PARTITIONS:
-            if count != _USUAL_PARTITIONS:
+            if count != USUAL_PARTITIONS:
                 name = f"{size}-{count}p"
                 found[name] = Cell(rows=rows, value_bytes=value_bytes, partitions=count)
         found[f"{size}-headers"] = Cell(rows=rows, value_bytes=value_bytes, headers=True)

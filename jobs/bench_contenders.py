@@ -97,6 +97,12 @@ def _ours(setting: Setting) -> Write:
     return _spark_writer("pykafka", _kafka_options(setting))
 
 
+def _to_one_partition(setting: Setting) -> Write:
+    if setting.cell.partitions <= bench_cells.USUAL_PARTITIONS:
+        raise NotRunError("it is for cells of many partitions")
+    return _ours(setting)
+
+
 def _before(setting: Setting) -> Write:
     if setting.before is None:
         raise NotRunError("--before names no checkout")
@@ -195,6 +201,7 @@ _BUILDERS: Final[dict[str, Callable[[Setting], Write]]] = {
     "R0": _raw_socket,
     "R1": _ours,
     "R1b": _before,
+    "R1p": _to_one_partition,
     "R1h": functools.partial(_python_writer, None, bench_writers.DiscardSource),
     "noop": _noop,
     "R2": functools.partial(_jvm_sink, tuned=False),

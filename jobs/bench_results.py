@@ -31,7 +31,7 @@ def read(folder: Path) -> tuple[dict[str, bench_ratios.Measured], dict[str, Any]
         return {}, {}
     try:
         return _cells_of(json.loads(path.read_text()))
-    except (ValueError, LookupError, TypeError) as error:  # msgspec's errors are ValueErrors
+    except (ValueError, LookupError, TypeError, AttributeError, msgspec.MsgspecError) as error:
         message = (
             f"{path} is not a report of this release's benchmark ({error}): give --output a "
             "folder that has one, or none"

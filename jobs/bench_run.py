@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
 
+from spark_kafka_sink import __version__
+
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
     from jobs import (
         bench_cells,
@@ -87,10 +89,19 @@ def _renewed(old: SparkSession) -> SparkSession:
 
 def _about(spark: SparkSession) -> dict[str, Any]:
     return {
+        "spark-kafka-sink": __version__,
         "Spark": spark.version,
         bench_report.MASTER: spark.sparkContext.master,
+        "driver's JVM": _jvm(spark),
         "Python": platform.python_version(),
         bench_report.CORES: os.cpu_count(),
         "load there at the start": round(os.getloadavg()[0], 1),
         "begun": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }
+
+
+def _jvm(spark: SparkSession) -> str:
+    jvm: Any = spark._jvm  # noqa: SLF001 - the way to ask for a class
+    memory = jvm.Runtime.getRuntime()
+    now, most = (each // 2**20 for each in (memory.totalMemory(), memory.maxMemory()))
+    return f"Java {jvm.System.getProperty('java.version')}, heap of {now} to {most} MiB"

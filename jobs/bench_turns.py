@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -97,13 +98,20 @@ class CellRun:
         }
         for result in self.results.values():
             self._round_zero(result)
-        with self._bench.topics.made(self._cell.partitions) as topic:
-            rounds[self._cell.kind](topic)
+        with ExitStack() as made:
+            counts = {self._partitions(name) for name in self._running}
+            topics = {n: made.enter_context(self._bench.topics.made(n)) for n in sorted(counts)}
+            rounds[self._cell.kind](
+                {name: topics[self._partitions(name)] for name in self._running}
+            )
         self._forget_frames()
 
     @property
     def _running(self) -> list[str]:
         return [name for name, result in self.results.items() if result.not_run is None]
+
+    def _partitions(self, name: str) -> int:
+        return _contender(name).partitions or self._cell.partitions
 
     def _order(self, number: int) -> list[str]:
         """Give the contenders in another order every round, the same in every run.
@@ -120,7 +128,8 @@ class CellRun:
             return
         try:
             write, frame = self._write_of(result.name), self._frame(result.rows)
-            with self._bench.topics.made(self._cell.partitions, keep_all=True) as topic:
+            partitions = self._partitions(result.name)
+            with self._bench.topics.made(partitions, keep_all=True) as topic:
                 started = time.perf_counter()
                 write(frame, topic, result.rows)
                 seconds = time.perf_counter() - started
@@ -140,11 +149,11 @@ class CellRun:
             reason = "" if result.not_run is None else f" is not run: {result.not_run}"
             print(f"  round 0: {result.name:4}{reason}", flush=True)
 
-    def _warm_rounds(self, topic: str) -> None:
+    def _warm_rounds(self, topics: Mapping[str, str]) -> None:
         writes = {name: self._write_of(name) for name in self._running}
         for number, name in self._turns_in_order():
             frame = self._frame(self.results[name].rows)
-            self._turn(name, number, writes[name], frame, topic)
+            self._turn(name, number, writes[name], frame, topics[name])
 
     def _turns_in_order(self) -> Iterator[tuple[int, str]]:
         """Give round and contender of each turn, those that warm up with round 0."""
@@ -155,16 +164,16 @@ class CellRun:
         for number in range(1, self._bench.rounds + 1):
             yield from ((number, name) for name in self._order(number))
 
-    def _cold_rounds(self, topic: str) -> None:
+    def _cold_rounds(self, topics: Mapping[str, str]) -> None:
         for number in range(1, self._bench.rounds + 1):
             for name in self._order(number):
                 self._forget_frames()
                 self._bench.spark = self._bench.renew_session(self._bench.spark)
                 self._bench.meter.wait_until_workers_ended()
                 frame = self._frame(self.results[name].rows)
-                self._turn(name, number, self._write_of(name), frame, topic)
+                self._turn(name, number, self._write_of(name), frame, topics[name])
 
-    def _micro_batches(self, topic: str) -> None:
+    def _micro_batches(self, topics: Mapping[str, str]) -> None:
         """Let the micro-batches of one stream be written in turns."""
         names = self._running
         writes = {name: self._write_of(name) for name in names}
@@ -175,7 +184,7 @@ class CellRun:
             if not name:
                 return
             cached = bench_rows.cached(frame)
-            self._turn(name, number, writes[name], cached, topic)
+            self._turn(name, number, writes[name], cached, topics[name])
             cached.unpersist()
 
         query = (

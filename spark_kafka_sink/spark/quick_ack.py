@@ -3,7 +3,7 @@
 The JVM tells a worker what its task is, and then sends the rows, over a TCP connection on which it
 has left Nagle's algorithm on: what is small waits until all before it is acknowledged. The worker
 has nothing to say yet, so its kernel waits, too, for something that the acknowledgement could go
-with; Linux gives up after 40 ms. That is most of what a small job takes.
+with; Linux gives up after 40 ms. That is half of what a job of one row takes.
 
 Nothing of Spark's is changed: the kernel is asked, once, to acknowledge now. Over unix domain
 sockets (spark.python.unix.domain.socket.enabled) there is no such wait, and nothing is asked.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support import checkout, fetch_kafka
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120
@@ -28,9 +29,11 @@ def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def measured(tmp_path: Path) -> Path:
-    """A folder with results of every cell."""
+    """A folder with the results that are kept, as if of this checkout."""
     kept = ROOT / "docs" / "benchmarks" / "reported" / "results.json"
-    shutil.copy(kept, tmp_path)
+    found = json.loads(kept.read_text())
+    found["about"] |= {"commit": checkout.commit(), "Kafka": fetch_kafka.NEWEST}
+    (tmp_path / "results.json").write_text(json.dumps(found))
     return tmp_path
 
 
@@ -59,7 +62,26 @@ def test_cells_that_were_measured_otherwise_are_not_added_to(
     assert done.stderr.startswith(f"make bench: --resume: {measured} has cells of {says}")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"about": {}, "cells": {"100B": {}}}'])
+def test_cells_of_another_commit_are_not_added_to(measured: Path) -> None:
+    file = measured / "results.json"
+    file.write_text(file.read_text().replace(checkout.commit(), "0123456789"))
+    done = bench("--resume", "--output", measured)
+    assert done.returncode == 2
+    start = f"make bench: --resume: {measured} has cells of other commit, '0123456789' and not '"
+    assert done.stderr.startswith(start)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"about": {}, "cells": []}',
+        '{"about": {}, "cells": {"100B": {}}}',
+        '{"about": {}, "cells": {"100B": {"results": [{"name": 1}], "cell": {}}}}',
+    ],
+)
 def test_a_file_that_is_no_report_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "results.json").write_text(text)
     done = bench("--resume", "--output", tmp_path)

@@ -1,6 +1,7 @@
 """Other ways to build a task's producer, beside the one that it has.
 
-``PYTHONPATH=tests python -m benchmarks.variants``, in an environment of ``make bench``.
+``PYTHONPATH=tests python -m benchmarks.variants [none] [lz4] [zstd]``, in an environment of
+``make bench``; without a codec's name, all three.
 
 The same Arrow batches go through `KafkaProducer` with the sink's defaults to a broker of their own,
 in turns: as it is, and with each of the experiments below. Prints medians: CPU microseconds a row,
@@ -9,11 +10,15 @@ of the producer and of the broker, and thousands of rows a second.
 
 from __future__ import annotations
 
+import ctypes
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Final
 from unittest import mock
@@ -30,16 +35,27 @@ from spark_kafka_sink import kafka_producer
 from spark_kafka_sink.column_producer import ColumnProducer
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.slice_appender import SliceAppender, SliceProgress
+from spark_kafka_sink.spark.coalesce import coalesce
 from spark_kafka_sink.spark.memory import keep_heap
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 
-TOPIC: Final = "variants"
-PARTITIONS: Final = 12
 BATCH_BYTES: Final = 8 << 20
 BATCHES: Final = 60
 ROUNDS: Final = 9
 WARM_UP_S: Final = 15.0
 CODEC_THREADS: Final = 2
+CODECS: Final = ("none", "lz4", "zstd")
+# Codec, bytes of a value, partitions.
+CASES: Final = (
+    *((codec, value_bytes, 12) for codec in CODECS for value_bytes in (100, 1000, 10_000)),
+    ("none", 100, 1000),
+)
+# Of <malloc.h>, and what glibc begins with.
+M_TRIM_THRESHOLD: Final = -1
+M_MMAP_THRESHOLD: Final = -3
+GLIBCS_BYTES: Final = 128 * 1024
+# What Spark sends at a time, where rows are small.
+SPARKS_ROWS: Final = 10_000
 # As codecs find them in the rows of the benchmark.
 NAME: Final = b'"customer_name":'
 CHANCE: Final = 8
@@ -97,11 +113,57 @@ def systems_memory() -> Iterator[None]:
         pa.set_memory_pool(default)
 
 
-VARIANTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
-    "as it is": as_it_is,
-    "inline": inline,
-    "codec threads": codec_threads,
-    "system's memory": systems_memory,
+@contextmanager
+def heap_given_back() -> Iterator[None]:
+    """Have glibc give freed memory back to the system, as it does by itself."""
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(M_MMAP_THRESHOLD, GLIBCS_BYTES)
+    mallopt(M_TRIM_THRESHOLD, GLIBCS_BYTES)
+    try:
+        yield
+    finally:
+        keep_heap()
+
+
+def pieces(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Give the same rows in batches of so many, each with memory of its own, as Spark's are."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, rows):
+            yield pa.concat_batches([batch.slice(start, rows)])
+
+
+def halves(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give the same rows in batches of half the size."""
+    for batch in batches:
+        middle = -(-batch.num_rows // 2)
+        yield batch.slice(0, middle)
+        yield batch.slice(middle)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What else is in force, what the producer is set to, and how it gets its rows."""
+
+    around: Callable[[], AbstractContextManager[None]] = as_it_is
+    configs: Mapping[str, str] = field(default_factory=dict)
+    rows: Callable[[list[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter
+    codecs: tuple[str, ...] = CODECS
+
+
+PLAIN: Final = ("none",)
+VARIANTS: Final = {
+    "as it is": Variant(),
+    "inline": Variant(inline),
+    "codec threads": Variant(codec_threads, codecs=("lz4", "zstd")),
+    "system's memory": Variant(systems_memory),
+    "heap given back": Variant(heap_given_back, codecs=PLAIN),
+    "linger.ms 100": Variant(configs={"linger.ms": "100"}, codecs=PLAIN),
+    "send.buffer.bytes 128 KiB": Variant(configs={"send.buffer.bytes": "131072"}, codecs=PLAIN),
+    "slices of 4 MiB": Variant(rows=halves, codecs=PLAIN),
+    "batches of 10,000 rows": Variant(rows=partial(pieces, rows=SPARKS_ROWS), codecs=PLAIN),
+    "and joined": Variant(
+        rows=lambda batches: coalesce(pieces(batches, SPARKS_ROWS)), codecs=PLAIN
+    ),
 }
 
 
@@ -118,38 +180,43 @@ def rows(value_bytes: int) -> pa.RecordBatch:
     return pa.record_batch({"key": keys, "value": binary_values(cut, value_bytes)})
 
 
-def write(bootstrap: str, batches: list[pa.RecordBatch], codec: str) -> None:
+def write(
+    bootstrap: str, topic: str, batches: list[pa.RecordBatch], codec: str, variant: Variant
+) -> None:
     """Send batches."""
-    configs = {**SINK_DEFAULTS, "bootstrap.servers": bootstrap, "compression.type": codec}
-    with KafkaProducer(configs) as producer:
-        for batch in batches:
-            producer.append(TOPIC, batch)
+    given = {"bootstrap.servers": bootstrap, "compression.type": codec}
+    with KafkaProducer({**SINK_DEFAULTS, **given, **variant.configs}) as producer:
+        for batch in variant.rows(batches):
+            producer.append(topic, batch)
         producer.flush()
 
 
-def measure(bootstrap: str, broker: psutil.Process, value_bytes: int, codec: str) -> None:
+def measure(
+    bootstrap: str, broker: psutil.Process, codec: str, value_bytes: int, partitions: int
+) -> None:
     """Print what every variant costs for values of a size."""
+    topic = f"variants-{partitions}"
     batches = [rows(value_bytes) for _ in range(4)] * (BATCHES // 4)
     count = sum(batch.num_rows for batch in batches)
-    names = [name for name in VARIANTS if name != "codec threads" or codec != "none"]
+    names = [name for name, variant in VARIANTS.items() if codec in variant.codecs]
     took: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     chance, warm_at = Random(1), time.monotonic() + WARM_UP_S
     while len(took[names[0]]) < ROUNDS:
         is_warm = time.monotonic() >= warm_at
         chance.shuffle(names)
         for name in names:
-            with VARIANTS[name]():
+            with VARIANTS[name].around():
                 own, others, began = time.process_time(), _cpu(broker), time.monotonic()
-                write(bootstrap, batches, codec)
+                write(bootstrap, topic, batches, codec, VARIANTS[name])
                 own, others = time.process_time() - own, _cpu(broker) - others
                 seconds = time.monotonic() - began
             if is_warm:
                 took[name].append((own / count * 1e6, others / count * 1e6, count / seconds / 1000))
-    print(f"values of {value_bytes:,} bytes, {codec}")
+    print(f"values of {value_bytes:,} bytes, {codec}, {partitions:,} partitions")
     for name, found in took.items():
         own, others, rate = (statistics.median(each) for each in zip(*found, strict=True))
         print(
-            f"  {name:15} {own:7.3f} us, broker {others:7.3f} us, {rate:7,.1f} k rows/s", flush=True
+            f"  {name:25} {own:7.3f} us, broker {others:7.3f} us, {rate:7,.1f} k rows/s", flush=True
         )
 
 
@@ -159,14 +226,15 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def main() -> None:
-    """Measure three sizes, plain and with a codec, on a Kafka of its own."""
+    """Measure three sizes with each codec, on a Kafka of its own."""
     keep_heap()
     with own_broker() as cluster:
-        create_topic(cluster.bootstrap, TOPIC, PARTITIONS, FEW_BYTES)
+        for partitions in {partitions for _, _, partitions in CASES}:
+            create_topic(cluster.bootstrap, f"variants-{partitions}", partitions, FEW_BYTES)
         broker = psutil.Process(cluster.pid(1))
-        for codec in ("none", "lz4"):
-            for value_bytes in (100, 1000, 10_000):
-                measure(cluster.bootstrap, broker, value_bytes, codec)
+        for codec, value_bytes, partitions in CASES:
+            if codec in (sys.argv[1:] or CODECS):
+                measure(cluster.bootstrap, broker, codec, value_bytes, partitions)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ from pyspark.sql import SparkSession
 
 @contextmanager
 def own_session(cores: int = 2) -> Iterator[SparkSession]:
-    """Start Spark on so many cores of this machine, as `make bench` does; stop it in the end."""
+    """Start Spark on so many cores of this machine, with the heap of `make bench`; then stop it."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.driver.extraJavaOptions", "-Xms4g")
     spark = builder.config("spark.driver.memory", "4g").getOrCreate()
     try:
         yield spark

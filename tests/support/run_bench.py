@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from support import fetch_kafka
+from support import checkout, fetch_kafka
 from support.own_broker import broker_in, memory_with_room
 from support.spark_processes import SPARK_SUBMIT, environment
 
@@ -82,7 +82,7 @@ def main() -> int:
             code = _run(arguments, own.conf, has_usual_rows=job.scale <= 1)
             found, about_it = bench_results.read(Path(folder))
         if not found:
-            return code
+            return code or 1
         worst = max(worst, code)
         measured, about = _in_order(measured | found), about or about_it
         bench_report.write(output, measured, about)
@@ -107,6 +107,8 @@ def _told(job: argparse.Namespace, settings: Sequence[str]) -> dict[str, str]:
     turns = f"{job.rounds} rounds after {job.warm_up:g} s, {job.scale:g} times the rows"
     against = "" if job.before is None else f", R1b {job.before}"
     return {
+        "commit": checkout.commit(),
+        "Kafka": fetch_kafka.NEWEST,
         "settings of Spark": ", ".join(settings) or "none",
         "turns": f"{turns}, {' '.join(job.contenders)}{against}",
     }

@@ -1,9 +1,10 @@
-"""What lz4 costs a byte: as the sink calls it, otherwise, and as Spark's own sink does from Java.
+"""What lz4 and zstd cost a byte: as the sink calls them, otherwise, and from Java.
 
-``PYTHONPATH=tests python -m benchmarks.lz4_codecs``, in an environment of ``make bench``.
+``PYTHONPATH=tests python -m benchmarks.codecs``, in an environment of ``make bench``.
 
 The bytes are those of a batch of the benchmark's rows. Each figure is the least CPU time of a
-thread over many rounds; the ways of Python take turns, and Java comes in between, twice.
+thread over many rounds; the ways of Python take turns, and Java comes in between, twice, with the
+libraries that Spark's own sink has.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final
 import lz4.frame
 import pyarrow as pa
 import pyspark
+import zstandard
 
 from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.spark.memory import keep_heap
@@ -26,7 +28,8 @@ from spark_kafka_sink.spark.memory import keep_heap
 BATCH_BYTES: Final = 1 << 20
 JAVAS_BLOCK: Final = 64 * 1024
 ROUNDS: Final = 40
-JAVA: Final = Path(__file__).parents[1] / "support" / "java" / "Lz4Speed.java"
+ZSTD_LEVEL: Final = 3
+JAVA: Final = Path(__file__).parents[1] / "support" / "java" / "CodecSpeed.java"
 JARS: Final = Path(pyspark.__file__).parent / "jars"
 
 
@@ -42,11 +45,8 @@ def records(value_bytes: int) -> list[bytes]:
     return made
 
 
-def ways(data: bytes) -> dict[str, Callable[[], bytes]]:
-    """Give the ways to compress a batch from Python."""
-    sink = codec("lz4").compress
-    assert sink is not None
-    pieces = [data[at : at + BATCH_BYTES // 6] for at in range(0, len(data), BATCH_BYTES // 6)]
+def ways_of_lz4(data: bytes, pieces: list[bytes]) -> dict[str, Callable[[], bytes]]:
+    """Give the ways to compress a batch from Python, that are not the sink's."""
 
     def by_pieces() -> bytes:
         frame = lz4.frame.LZ4FrameCompressor(
@@ -66,46 +66,72 @@ def ways(data: bytes) -> dict[str, Callable[[], bytes]]:
         return b"".join(packed)
 
     return {
-        "the sink": lambda: sink(b"".join(pieces)),
         "pieces that are not joined": by_pieces,
         "blocks of 256 KiB": larger_blocks,
         "pyarrow's, block by block": blocks_of_pyarrow,
     }
 
 
-def by_java(data: bytes) -> tuple[float, int]:
-    """Give the seconds and the bytes of Java's, with the jar of the installed Spark."""
+def ways_of_zstd(_data: bytes, pieces: list[bytes]) -> dict[str, Callable[[], bytes]]:
+    """Give the ways to compress a batch from Python, that are not the sink's."""
+    context = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+
+    def by_pieces() -> bytes:
+        frame = context.compressobj(size=sum(map(len, pieces)))
+        return b"".join([*map(frame.compress, pieces), frame.flush()])
+
+    return {
+        "pieces that are not joined": by_pieces,
+        "python-zstandard, its context kept": lambda: context.compress(b"".join(pieces)),
+    }
+
+
+def as_the_sink(name: str, pieces: list[bytes]) -> Callable[[], bytes]:
+    """Give what the sink does."""
+    compress = codec(name).compress
+    assert compress is not None
+    return lambda: compress(b"".join(pieces))
+
+
+WAYS: Final = {"lz4": ways_of_lz4, "zstd": ways_of_zstd}
+
+
+def by_java(name: str, data: bytes) -> tuple[float, int]:
+    """Give the seconds and the bytes of Java's, with the jars of the installed Spark."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        jar = next(JARS.glob("lz4-java-*.jar"))
-        command = ["java", "-cp", str(jar), str(JAVA), file.name]
+        jars = [*JARS.glob("lz4-java-*.jar"), *JARS.glob("zstd-jni-*.jar")]
+        command = ["java", "-cp", ":".join(map(str, jars)), str(JAVA), name, file.name]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
     nanoseconds, packed = done.stdout.split()
     return int(nanoseconds) / 1e9, int(packed)
 
 
-def measure(value_bytes: int) -> None:
+def measure(name: str, value_bytes: int) -> None:
     """Print the nanoseconds a byte of each way."""
     data = b"".join(records(value_bytes))
+    pieces = [data[at : at + BATCH_BYTES // 6] for at in range(0, len(data), BATCH_BYTES // 6)]
+    ways = {"the sink": as_the_sink(name, pieces), **WAYS[name](data, pieces)}
     least: dict[str, float] = {}
     packed: dict[str, int] = {}
     for _ in range(2):
-        java, packed["Java"] = by_java(data)
+        java, packed["Java"] = by_java(name, data)
         least["Java"] = min(java, least.get("Java", java))
         for _ in range(ROUNDS):
-            for name, way in ways(data).items():
+            for way, run in ways.items():
                 began = time.thread_time()
-                packed[name] = len(way())
+                packed[way] = len(run())
                 took = time.thread_time() - began
-                least[name] = min(took, least.get(name, took))
-    print(f"values of {value_bytes:,} bytes")
-    for name, seconds in least.items():
-        size = packed[name] / len(data)
-        print(f"  {seconds / len(data) * 1e9:.2f} ns a byte, to {size:.1%}: {name}")
+                least[way] = min(took, least.get(way, took))
+    print(f"{name}, values of {value_bytes:,} bytes")
+    for way, seconds in least.items():
+        size = packed[way] / len(data)
+        print(f"  {seconds / len(data) * 1e9:.2f} ns a byte, to {size:.1%}: {way}")
 
 
 if __name__ == "__main__":
     keep_heap()
-    for size in (100, 1000, 10_000):
-        measure(size)
+    for name in WAYS:
+        for size in (100, 1000, 10_000):
+            measure(name, size)

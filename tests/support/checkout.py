@@ -1,0 +1,16 @@
+"""What of this project is checked out, as git names it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+_ROOT: Final = Path(__file__).parents[2]
+
+
+def commit() -> str:
+    """Give the commit, with ``-dirty`` behind it where files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=10"]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "not told by git"
