@@ -1,11 +1,12 @@
 """What memory one long task takes in its Python worker, minute by minute.
 
-``PYTHONPATH=tests python -m benchmarks.worker_memory [SECONDS]``, in an environment of
-``make bench``; SECONDS for the sink, 600 if they are not given.
+``PYTHONPATH=tests:jobs python -m benchmarks.worker_memory [SECONDS [CELL …]]``, in an environment
+of ``make bench``; SECONDS for the sink, 600 if they are not given; the cells are those of
+``make bench ARGS="--list"``, 1KB if none is named.
 
-First for a minute the writer that discards its rows, then this sink with its defaults writes rows
-of 1,000 bytes with keys, in a single task that has more than enough of them. Prints the most
-resident memory of each minute.
+First for a minute the writer that discards its rows, then this sink with its defaults writes a
+cell's sizes to its partitions, in a single task that has more than enough rows. Each has a worker
+of its own. Prints the most resident memory of each minute.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -24,11 +25,14 @@ from support.own_broker import FEW_BYTES, own_broker
 from support.own_session import own_session
 from support.readers import create_topic
 
-from jobs.bench_meter import Meter
 from spark_kafka_sink import register
 
-TOPIC: Final = "memory"
-PARTITIONS: Final = 12
+if TYPE_CHECKING:
+    from jobs import bench_cells, bench_meter
+else:
+    import bench_cells
+    import bench_meter
+
 MORE_THAN_ENOUGH: Final = 10**10
 SECONDS: Final = 600.0
 MINUTE_S: Final = 60.0
@@ -55,15 +59,14 @@ class DiscardSource(DataSource):
 
 
 def measure(
-    spark: SparkSession, rows: DataFrame, name: str, bootstrap: str, seconds: float
+    spark: SparkSession, rows: DataFrame, name: str, options: dict[str, str], seconds: float
 ) -> bool:
     """Write for so long, and print what the worker takes; false if the job ended before."""
-    options = {"kafka.bootstrap.servers": bootstrap, "topic": TOPIC}
     ended, cancelled, peaks = threading.Event(), threading.Event(), list[float]()
 
     def watch() -> None:
         try:
-            meter, end = Meter([]), time.monotonic() + seconds
+            meter, end = bench_meter.Meter([]), time.monotonic() + seconds
             while (left := end - time.monotonic()) > 0 and not ended.is_set():
                 meter.forget_peaks()
                 ended.wait(min(MINUTE_S, left))
@@ -84,27 +87,40 @@ def measure(
     finally:
         ended.set()
         watcher.join()
-    print(f"{name}: MB by minute:", *(f"{peak:.0f}" for peak in peaks), flush=True)
+    print(
+        f"{options['topic']}, {name}: MB by minute:", *(f"{peak:.0f}" for peak in peaks), flush=True
+    )
     if not cancelled.is_set():
         print(f"{name}: the job ended by itself", file=sys.stderr)
     return cancelled.is_set()
 
 
+def rows_of(spark: SparkSession, cell: bench_cells.Cell) -> DataFrame:
+    """Give a task more than enough rows, which are quickly made."""
+    pieces = -(-cell.value_bytes // 128)
+    return spark.range(0, MORE_THAN_ENOUGH, 1, 1).selectExpr(
+        f"lpad(CAST(id AS STRING), {cell.key_bytes}, '0') AS key",
+        f"substr(repeat(sha2(CAST(id AS STRING), 512), {pieces}), 1, {cell.value_bytes}) AS value",
+    )
+
+
 def main() -> int:
     """Measure both on a Kafka of their own."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
+    lasted = []
     with own_broker() as cluster, own_session(cores=1) as spark:
-        create_topic(cluster.bootstrap, TOPIC, PARTITIONS, FEW_BYTES)
         register(spark)
         spark.dataSource.register(DiscardSource)
-        rows = spark.range(0, MORE_THAN_ENOUGH, 1, 1).selectExpr(
-            "lpad(CAST(id AS STRING), 16, '0') AS key",
-            "substr(repeat(sha2(CAST(id AS STRING), 512), 8), 1, 1000) AS value",
-        )
-        lasted = [
-            measure(spark, rows, name, cluster.bootstrap, lasting)
-            for name, lasting in ((DiscardSource.name(), MINUTE_S), ("pykafka", seconds))
-        ]
+        for topic in sys.argv[2:] or ["1KB"]:
+            cell = bench_cells.CELLS[topic]
+            create_topic(cluster.bootstrap, topic, cell.partitions, FEW_BYTES)
+            options = {
+                "kafka.bootstrap.servers": cluster.bootstrap,
+                "topic": topic,
+                "kafka.compression.type": cell.compression,
+            }
+            for name, lasting in ((DiscardSource.name(), MINUTE_S), ("pykafka", seconds)):
+                lasted.append(measure(spark, rows_of(spark, cell), name, options, lasting))
     return 0 if all(lasted) else 1
 
 

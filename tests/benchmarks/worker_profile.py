@@ -17,14 +17,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import psutil
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from support.own_broker import own_broker
 from support.own_session import own_session
 
@@ -57,6 +57,22 @@ def main() -> None:
 
 def profile(spark: SparkSession, bootstrap: str, name: str, samples: Path) -> None:
     """Write a cell's rows until the workers were looked at for long enough."""
+    with warm_writer(spark, bootstrap, name) as write_for:
+        daemon = next(filter(_is_daemon, psutil.Process().children(recursive=True)))
+        before = used_s(daemon)
+        rows = write_for(SECONDS)
+        used = (used_s(daemon) - before) / rows
+        with looking(daemon, samples):
+            write_for(SECONDS)
+    report(samples.read_text().splitlines(), 1e6 * used)
+
+
+@contextmanager
+def warm_writer(spark: SparkSession, bootstrap: str, name: str) -> Iterator[Callable[[float], int]]:
+    """Give what runs jobs for about so many seconds, and tells how many rows they wrote.
+
+    The rows are a cell's, cached, and such jobs have run for a while.
+    """
     cell = bench_cells.CELLS[name]
     rows = bench_rows.columns(bench_rows.numbers(spark, cell.rows), cell, "id")
     cached = bench_rows.cached(rows)
@@ -66,25 +82,18 @@ def profile(spark: SparkSession, bootstrap: str, name: str, samples: Path) -> No
             "topic": topic,
             "kafka.compression.type": cell.compression,
         }
-        write_for(cached, options, WARM_UP_S)
-        daemon = next(filter(_is_daemon, psutil.Process().children(recursive=True)))
-        before = used_s(daemon)
-        jobs = write_for(cached, options, SECONDS)
-        used = (used_s(daemon) - before) / jobs / cell.rows
-        with looking(daemon, samples):
-            write_for(cached, options, SECONDS)
+
+        def write_for(seconds: float) -> int:
+            end, written = time.monotonic() + seconds, 0
+            while time.monotonic() < end:
+                cached.write.format("pykafka").mode("append").options(**options).save()
+                written += cell.rows
+            return written
+
+        write_for(WARM_UP_S)
+        print(f"\n{name}: {cell}; CPU microseconds a row")
+        yield write_for
     cached.unpersist()
-    print(f"\n{name}: {cell}; CPU microseconds a row")
-    report(samples.read_text().splitlines(), 1e6 * used)
-
-
-def write_for(rows: DataFrame, options: dict[str, str], seconds: float) -> int:
-    """Run jobs for about so long, and give how many."""
-    end, jobs = time.monotonic() + seconds, 0
-    while time.monotonic() < end:
-        rows.write.format("pykafka").mode("append").options(**options).save()
-        jobs += 1
-    return jobs
 
 
 @contextmanager
