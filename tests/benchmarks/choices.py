@@ -2,18 +2,24 @@
 
     PYTHONPATH=tests python -m benchmarks.choices
 
-Each figure is the least CPU time of this thread over many rounds of it and its rival in turn.
+Each figure is the least CPU time of this thread over many rounds of it and its rival in turn; of
+slices, which have a process for each way, it is the median.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+from support.idle_producer import idle_producer
+from support.pure_producer import TOPIC
 from support.record_batches import Row, kafka_python_batch
 
 from spark_kafka_sink.metrics import Metrics
@@ -21,9 +27,12 @@ from spark_kafka_sink.producer.murmur2 import murmur2
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.log_reader import read_log
 from spark_kafka_sink.records.varint import varint_widths, varint_words, zigzag
+from spark_kafka_sink.spark.memory import keep_heap
 
 ROUNDS = 30
 RECORDS = 5_000
+SLICE_BYTES = 8 << 20
+HEAPS = ("kept", "given back")
 
 
 def least_s(*works: Callable[[], object]) -> list[float]:
@@ -99,6 +108,39 @@ def garbage() -> None:
     print(f"a collection: {walked * 1e3:.1f} ms, without imports {left_out * 1e3:.1f} ms")
 
 
+def heap() -> None:
+    """Append slices where freed heap is kept, and where glibc does as it likes, in processes."""
+    for rows_bytes in (100, 1000, 10_000):
+        command = [sys.executable, "-m", "benchmarks.choices", str(rows_bytes)]
+        took = [subprocess.check_output([*command, how], text=True) for how in HEAPS]
+        kept, given_back = map(float, took)
+        print(
+            f"values of {rows_bytes:,} bytes: a slice {kept * 1e3:.1f} ms where freed heap is",
+            end="",
+        )
+        print(f" kept, {given_back * 1e3:.1f} ms where it is given back")
+
+
+def slices(value_bytes: int, how: str) -> None:
+    """Print the CPU seconds that a slice takes, until it is in batches."""
+    if how == HEAPS[0]:
+        keep_heap()
+    count = SLICE_BYTES // (value_bytes + 26)
+    keys, value = pa.array([b"%016d" % n for n in range(count)], pa.binary()), bytes(value_bytes)
+    rows = pa.record_batch({"key": keys, "value": pa.array([value] * count, pa.binary())})
+
+    def append() -> float:
+        with idle_producer(12, batch_size=512 * 1024, buffer_memory=2**28) as producer:
+            began = time.thread_time()
+            producer.append(TOPIC, rows)
+            return time.thread_time() - began
+
+    print(statistics.median(append() for _ in range(ROUNDS)))
+
+
 if __name__ == "__main__":
-    for measure in (reading, varints, keys, metrics, garbage):
-        measure()
+    if len(sys.argv) > 1:
+        slices(int(sys.argv[1]), sys.argv[2])
+    else:
+        for measure in (reading, varints, keys, metrics, garbage, heap):
+            measure()

@@ -10,7 +10,6 @@ of the producer and of the broker, and thousands of rows a second.
 
 from __future__ import annotations
 
-import ctypes
 import statistics
 import sys
 import time
@@ -28,7 +27,7 @@ import psutil
 import pyarrow as pa
 from benchmarks.inline_thread import InlineThread
 from support.chance import binary_column, binary_values
-from support.own_broker import FEW_BYTES, own_broker
+from support.own_broker import few_bytes, own_broker
 from support.readers import create_topic
 
 from spark_kafka_sink import kafka_producer
@@ -50,10 +49,6 @@ CASES: Final = (
     *((codec, value_bytes, 12) for codec in CODECS for value_bytes in (100, 1000, 10_000)),
     ("none", 100, 1000),
 )
-# Of <malloc.h>, and what glibc begins with.
-M_TRIM_THRESHOLD: Final = -1
-M_MMAP_THRESHOLD: Final = -3
-GLIBCS_BYTES: Final = 128 * 1024
 # What Spark sends at a time, where rows are small.
 SPARKS_ROWS: Final = 10_000
 # As codecs find them in the rows of the benchmark.
@@ -113,18 +108,6 @@ def systems_memory() -> Iterator[None]:
         pa.set_memory_pool(default)
 
 
-@contextmanager
-def heap_given_back() -> Iterator[None]:
-    """Have glibc give freed memory back to the system, as it does by itself."""
-    mallopt = ctypes.CDLL(None).mallopt
-    mallopt(M_MMAP_THRESHOLD, GLIBCS_BYTES)
-    mallopt(M_TRIM_THRESHOLD, GLIBCS_BYTES)
-    try:
-        yield
-    finally:
-        keep_heap()
-
-
 def pieces(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Give the same rows in batches of so many, each with memory of its own, as Spark's are."""
     for batch in batches:
@@ -132,12 +115,12 @@ def pieces(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBa
             yield pa.concat_batches([batch.slice(start, rows)])
 
 
-def halves(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the same rows in batches of half the size."""
+def parts(batches: list[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
+    """Give the same rows in so many times as many batches."""
     for batch in batches:
-        middle = -(-batch.num_rows // 2)
-        yield batch.slice(0, middle)
-        yield batch.slice(middle)
+        rows = -(-batch.num_rows // count)
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +139,10 @@ VARIANTS: Final = {
     "inline": Variant(inline),
     "codec threads": Variant(codec_threads, codecs=("lz4", "zstd")),
     "system's memory": Variant(systems_memory),
-    "heap given back": Variant(heap_given_back, codecs=PLAIN),
     "linger.ms 100": Variant(configs={"linger.ms": "100"}, codecs=PLAIN),
     "send.buffer.bytes 128 KiB": Variant(configs={"send.buffer.bytes": "131072"}, codecs=PLAIN),
-    "slices of 4 MiB": Variant(rows=halves, codecs=PLAIN),
+    "slices of 4 MiB": Variant(rows=partial(parts, count=2), codecs=PLAIN),
+    "slices of 2 MiB": Variant(rows=partial(parts, count=4), codecs=PLAIN),
     "batches of 10,000 rows": Variant(rows=partial(pieces, rows=SPARKS_ROWS), codecs=PLAIN),
     "and joined": Variant(
         rows=lambda batches: coalesce(pieces(batches, SPARKS_ROWS)), codecs=PLAIN
@@ -230,7 +213,8 @@ def main() -> None:
     keep_heap()
     with own_broker() as cluster:
         for partitions in {partitions for _, _, partitions in CASES}:
-            create_topic(cluster.bootstrap, f"variants-{partitions}", partitions, FEW_BYTES)
+            settings = few_bytes(partitions)
+            create_topic(cluster.bootstrap, f"variants-{partitions}", partitions, settings)
         broker = psutil.Process(cluster.pid(1))
         for codec, value_bytes, partitions in CASES:
             if codec in (sys.argv[1:] or CODECS):

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
-from support.own_broker import FEW_BYTES, own_broker
+from support.own_broker import few_bytes, own_broker
 from support.own_session import own_session
 from support.readers import create_topic
 
@@ -113,7 +113,7 @@ def main() -> int:
         spark.dataSource.register(DiscardSource)
         for topic in sys.argv[2:] or ["1KB"]:
             cell = bench_cells.CELLS[topic]
-            create_topic(cluster.bootstrap, topic, cell.partitions, FEW_BYTES)
+            create_topic(cluster.bootstrap, topic, cell.partitions, few_bytes(cell.partitions))
             options = {
                 "kafka.bootstrap.servers": cluster.bootstrap,
                 "topic": topic,
