@@ -32,6 +32,7 @@ _TARGETS_TITLE: Final = "Targets, which are of two cores that Spark and one node
 # What a run tells of itself, and what bounds are told for.
 CORES: Final = "cores of the driver's machine"
 MASTER: Final = "master"
+BEGUN: Final = "begun"
 TARGET_HEADINGS: Final = ("what", "cell", "target", "measured", "a free sink, at best", "")
 
 

@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
@@ -35,9 +35,6 @@ else:
     import bench_topics
     import bench_turns
 
-# By so much the first warm cell's warm-up is longer: there, nothing at all is compiled yet.
-_FIRST_WARM_UPS: Final = 3
-
 
 def measure(given: argparse.Namespace, cells: Mapping[str, bench_cells.Cell]) -> int:
     """Measure cells as the command line says; 1 where this sink itself could not be measured."""
@@ -54,7 +51,7 @@ def measure(given: argparse.Namespace, cells: Mapping[str, bench_cells.Cell]) ->
             before=given.before,
             contenders=given.contenders,
             rounds=given.rounds,
-            warm_up_s=_FIRST_WARM_UPS * given.warm_up,
+            warm_up_s=bench_cells.FIRST_WARM_UPS * given.warm_up,
         )
         about = _about(bench.spark) | dict(given.about)
         started = time.monotonic()
@@ -95,8 +92,7 @@ def _about(spark: SparkSession) -> dict[str, Any]:
         "driver's JVM": _jvm(spark),
         "Python": platform.python_version(),
         bench_report.CORES: os.cpu_count(),
-        "load there at the start": round(os.getloadavg()[0], 1),
-        "begun": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        bench_report.BEGUN: time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }
 
 

@@ -1,14 +1,19 @@
-"""Topics of the benchmark: made, looked at, deleted. Whatever is left over carries its prefix."""
+"""Topics of the benchmark: made, looked at, deleted. Whatever is left over carries its prefix.
+
+Nothing is deleted from a topic, only whole topics: a broker that deletes what one contender wrote,
+or begins small segments to be able to, would do so in another one's turn.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from kafka.admin import KafkaAdminClient
 
@@ -21,10 +26,8 @@ else:
 _PREFIX: Final = "pykafka-bench-"
 _PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.05
-# What turns have written is deleted as they go, so that no disk fills up.
-_KEPT_BYTES: Final = 2 * 1024**3
-_MOST_SEGMENT_BYTES: Final = 64 * 1024**2
-_LEAST_SEGMENT_BYTES: Final = 1024**2
+# Topics that have as much before a round are deleted, so that no disk fills up.
+_MOST_BYTES: Final = 2 * 1024**3
 
 
 class Contents(NamedTuple):
@@ -42,16 +45,10 @@ class Topics:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     @contextlib.contextmanager
-    def made(self, partitions: int, *, keep_all: bool = False) -> Iterator[str]:
-        """Give a topic for as long as the `with` block runs; keep_all: delete no record."""
+    def made(self, partitions: int) -> Iterator[str]:
+        """Give a topic, of which no record is deleted, for as long as the `with` block runs."""
         name = f"{_PREFIX}{uuid.uuid4().hex[:8]}"
-        kept = _KEPT_BYTES // partitions
-        segment = max(_LEAST_SEGMENT_BYTES, min(kept // 2, _MOST_SEGMENT_BYTES))
-        config = {
-            "retention.bytes": "-1" if keep_all else str(kept),
-            "segment.bytes": str(segment),
-        }
-        new = NewTopic(name, num_partitions=partitions, config=config)
+        new = NewTopic(name, num_partitions=partitions, config={"retention.bytes": "-1"})
         for future in self._admin.create_topics([new]).values():
             future.result()
         try:
@@ -60,6 +57,15 @@ class Topics:
         finally:
             for future in self._admin.delete_topics([name]).values():
                 future.result()
+
+    def begin(self, topic: str, partitions: int) -> None:
+        """Write an empty record to every partition: a log's first one takes a broker longer."""
+        producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 5})
+        for partition in range(partitions):
+            producer.produce(topic, b"", partition=partition)
+        if left := producer.flush(_PATIENCE_S):
+            message = f"topic {topic} did not take {left} of {partitions} first records"
+            raise running.JobError(message)
 
     def leaders(self, topic: str) -> dict[tuple[str, int], list[int]]:
         """Give the partitions of a topic by the address of their leader."""
@@ -117,3 +123,38 @@ class Topics:
         end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = {TopicPartition(topic, number): end for number in partitions}
         return [future.result().offset for future in self._admin.list_offsets(asked).values()]
+
+
+class RoundTopics:
+    """The topics that a cell's rounds write to, one for each number of partitions.
+
+    They are made anew before a round where they have much, and all partitions have a record then.
+    """
+
+    def __init__(self, topics: Topics, partitions: Collection[int]) -> None:
+        self._topics = topics
+        self._names = dict.fromkeys(sorted(partitions), "")
+        self._made = ExitStack()
+        self._bytes = _MOST_BYTES
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._made.close()
+
+    def before_round(self) -> None:
+        """See to it that there are topics which have room for a round."""
+        if self._bytes < _MOST_BYTES:
+            return
+        self._made.close()
+        self._bytes = 0
+        for partitions in self._names:
+            name = self._made.enter_context(self._topics.made(partitions))
+            self._topics.begin(name, partitions)
+            self._names[partitions] = name
+
+    def name(self, partitions: int, log_bytes: int) -> str:
+        """Give the topic of so many partitions, to which so much will be written."""
+        self._bytes += log_bytes
+        return self._names[partitions]

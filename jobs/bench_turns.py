@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -98,12 +97,9 @@ class CellRun:
         }
         for result in self.results.values():
             self._round_zero(result)
-        with ExitStack() as made:
-            counts = {self._partitions(name) for name in self._running}
-            topics = {n: made.enter_context(self._bench.topics.made(n)) for n in sorted(counts)}
-            rounds[self._cell.kind](
-                {name: topics[self._partitions(name)] for name in self._running}
-            )
+        counts = {self._partitions(name) for name in self._running}
+        with bench_topics.RoundTopics(self._bench.topics, counts) as topics:
+            rounds[self._cell.kind](topics)
         self._forget_frames()
 
     @property
@@ -129,7 +125,7 @@ class CellRun:
         try:
             write, frame = self._write_of(result.name), self._frame(result.rows)
             partitions = self._partitions(result.name)
-            with self._bench.topics.made(partitions, keep_all=True) as topic:
+            with self._bench.topics.made(partitions) as topic:
                 started = time.perf_counter()
                 write(frame, topic, result.rows)
                 seconds = time.perf_counter() - started
@@ -149,42 +145,45 @@ class CellRun:
             reason = "" if result.not_run is None else f" is not run: {result.not_run}"
             print(f"  round 0: {result.name:4}{reason}", flush=True)
 
-    def _warm_rounds(self, topics: Mapping[str, str]) -> None:
+    def _warm_rounds(self, topics: bench_topics.RoundTopics) -> None:
         writes = {name: self._write_of(name) for name in self._running}
-        for number, name in self._turns_in_order():
+        for number, name in self._turns_in_order(topics):
             frame = self._frame(self.results[name].rows)
-            self._turn(name, number, writes[name], frame, topics[name])
+            self._turn(name, number, writes[name], frame, topics)
 
-    def _turns_in_order(self) -> Iterator[tuple[int, str]]:
+    def _turns_in_order(self, topics: bench_topics.RoundTopics) -> Iterator[tuple[int, str]]:
         """Give round and contender of each turn, those that warm up with round 0."""
         warm_at, warming = time.monotonic() + self._bench.warm_up_s, 0
         while self._running and time.monotonic() < warm_at:
+            topics.before_round()
             yield from ((0, name) for name in self._order(warming))
             warming += 1
         for number in range(1, self._bench.rounds + 1):
+            topics.before_round()
             yield from ((number, name) for name in self._order(number))
 
-    def _cold_rounds(self, topics: Mapping[str, str]) -> None:
+    def _cold_rounds(self, topics: bench_topics.RoundTopics) -> None:
         for number in range(1, self._bench.rounds + 1):
+            topics.before_round()
             for name in self._order(number):
                 self._forget_frames()
                 self._bench.spark = self._bench.renew_session(self._bench.spark)
                 self._bench.meter.wait_until_workers_ended()
                 frame = self._frame(self.results[name].rows)
-                self._turn(name, number, self._write_of(name), frame, topics[name])
+                self._turn(name, number, self._write_of(name), frame, topics)
 
-    def _micro_batches(self, topics: Mapping[str, str]) -> None:
+    def _micro_batches(self, topics: bench_topics.RoundTopics) -> None:
         """Let the micro-batches of one stream be written in turns."""
         names = self._running
         writes = {name: self._write_of(name) for name in names}
-        turns = self._turns_in_order()
+        turns = self._turns_in_order(topics)
 
         def write(frame: DataFrame, _number: int) -> None:
             number, name = next(turns, (0, ""))
             if not name:
                 return
             cached = bench_rows.cached(frame)
-            self._turn(name, number, writes[name], cached, topics[name])
+            self._turn(name, number, writes[name], cached, topics)
             cached.unpersist()
 
         query = (
@@ -201,10 +200,16 @@ class CellRun:
         return [name for name, result in self.results.items() if len(result.turns) >= rounds]
 
     def _turn(
-        self, name: str, number: int, write: bench_contenders.Write, frame: DataFrame, topic: str
+        self,
+        name: str,
+        number: int,
+        write: bench_contenders.Write,
+        frame: DataFrame,
+        topics: bench_topics.RoundTopics,
     ) -> None:
         """Take a turn; one of number 0 is not kept."""
         meter, result = self._bench.meter, self.results[name]
+        topic = topics.name(self._partitions(name), result.log_bytes or 0)
         meter.forget_peaks()
         before, started = meter.read(), time.perf_counter()
         measured = write(frame, topic, result.rows)

@@ -45,7 +45,7 @@ def records(value_bytes: int) -> list[bytes]:
     return made
 
 
-def ways_of_lz4(data: bytes, pieces: list[bytes]) -> dict[str, Callable[[], bytes]]:
+def ways_of_lz4(pieces: list[bytes]) -> dict[str, Callable[[], bytes]]:
     """Give the ways to compress a batch from Python, that are not the sink's."""
 
     def by_pieces() -> bytes:
@@ -56,11 +56,11 @@ def ways_of_lz4(data: bytes, pieces: list[bytes]) -> dict[str, Callable[[], byte
 
     def larger_blocks() -> bytes:
         size = lz4.frame.BLOCKSIZE_MAX256KB
-        packed: bytes = lz4.frame.compress(data, block_size=size, block_linked=False)
+        packed: bytes = lz4.frame.compress(b"".join(pieces), block_size=size, block_linked=False)
         return packed
 
     def blocks_of_pyarrow() -> bytes:
-        block, view = pa.Codec("lz4_raw"), memoryview(data)
+        block, view = pa.Codec("lz4_raw"), memoryview(b"".join(pieces))
         starts = range(0, len(view), JAVAS_BLOCK)
         packed = [block.compress(view[at : at + JAVAS_BLOCK], asbytes=True) for at in starts]
         return b"".join(packed)
@@ -72,7 +72,7 @@ def ways_of_lz4(data: bytes, pieces: list[bytes]) -> dict[str, Callable[[], byte
     }
 
 
-def ways_of_zstd(_data: bytes, pieces: list[bytes]) -> dict[str, Callable[[], bytes]]:
+def ways_of_zstd(pieces: list[bytes]) -> dict[str, Callable[[], bytes]]:
     """Give the ways to compress a batch from Python, that are not the sink's."""
     context = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
 
@@ -112,7 +112,7 @@ def measure(name: str, value_bytes: int) -> None:
     """Print the nanoseconds a byte of each way."""
     data = b"".join(records(value_bytes))
     pieces = [data[at : at + BATCH_BYTES // 6] for at in range(0, len(data), BATCH_BYTES // 6)]
-    ways = {"the sink": as_the_sink(name, pieces), **WAYS[name](data, pieces)}
+    ways = {"the sink": as_the_sink(name, pieces), **WAYS[name](pieces)}
     least: dict[str, float] = {}
     packed: dict[str, int] = {}
     for _ in range(2):

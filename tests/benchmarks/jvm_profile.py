@@ -72,8 +72,8 @@ def looking(processes: Mapping[str, int], folder: Path) -> Iterator[None]:
             command += ["-p", str(pid), "-o", str(folder / str(pid))]
             ended.callback(_interrupt, subprocess.Popen(command, stderr=subprocess.DEVNULL))
         yield
-        for pid in processes.values():  # where perf finds the names of compiled Java
-            subprocess.run(["jcmd", str(pid), "Compiler.perfmap"], check=True, capture_output=True)
+    for pid in processes.values():  # where perf's report finds the names of compiled Java
+        subprocess.run(["jcmd", str(pid), "Compiler.perfmap"], check=True, capture_output=True)
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:

@@ -50,7 +50,7 @@ def test_cells_that_are_measured_are_left_out(measured: Path) -> None:
     ("arguments", "says"),
     [
         (("--conf", "spark.a=b"), "other settings of Spark, 'none' and not 'spark.a=b'"),
-        (("--rounds", "3"), "other turns, '5 rounds after 20 s, "),
+        (("--rounds", "3"), "other turns, '5 rounds after 60 s, "),
         (("--contenders", "R1", "R2t"), "other turns, "),
     ],
 )

@@ -1,8 +1,8 @@
 """What memory one long task takes in its Python worker, minute by minute.
 
-``PYTHONPATH=tests:jobs python -m benchmarks.worker_memory [SECONDS [CELL …]]``, in an environment
-of ``make bench``; SECONDS for the sink, 600 if they are not given; the cells are those of
-``make bench ARGS="--list"``, 1KB if none is named.
+``PYTHONPATH=tests:jobs python -m benchmarks.worker_memory [SECONDS] [--cells CELL …]``, in an
+environment of ``make bench``; SECONDS for the sink, 600 if they are not given; the cells are the
+warm ones with keys and without headers of ``make bench ARGS="--list"``, 1KB if none is named.
 
 First for a minute the writer that discards its rows, then this sink with its defaults writes a
 cell's sizes to its partitions, in a single task that has more than enough rows. Each has a worker
@@ -11,6 +11,7 @@ of its own. Prints the most resident memory of each minute.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import threading
 import time
@@ -34,6 +35,12 @@ else:
     import bench_meter
 
 MORE_THAN_ENOUGH: Final = 10**10
+# Rows of more columns take longer to make.
+CELLS: Final = {
+    name: cell
+    for name, cell in bench_cells.CELLS.items()
+    if cell.key_bytes and not cell.headers and cell.kind is bench_cells.Kind.WARM
+}
 SECONDS: Final = 600.0
 MINUTE_S: Final = 60.0
 
@@ -106,20 +113,22 @@ def rows_of(spark: SparkSession, cell: bench_cells.Cell) -> DataFrame:
 
 def main() -> int:
     """Measure both on a Kafka of their own."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
-    lasted = []
+    given = argparse.ArgumentParser(description=__doc__)
+    given.add_argument("seconds", type=float, nargs="?", default=SECONDS)
+    given.add_argument("--cells", nargs="+", choices=CELLS, default=["1KB"], metavar="CELL")
+    own, lasted = given.parse_args(), []
     with own_broker() as cluster, own_session(cores=1) as spark:
         register(spark)
         spark.dataSource.register(DiscardSource)
-        for topic in sys.argv[2:] or ["1KB"]:
-            cell = bench_cells.CELLS[topic]
+        for topic in dict.fromkeys(own.cells):
+            cell = CELLS[topic]
             create_topic(cluster.bootstrap, topic, cell.partitions, few_bytes(cell.partitions))
             options = {
                 "kafka.bootstrap.servers": cluster.bootstrap,
                 "topic": topic,
                 "kafka.compression.type": cell.compression,
             }
-            for name, lasting in ((DiscardSource.name(), MINUTE_S), ("pykafka", seconds)):
+            for name, lasting in ((DiscardSource.name(), MINUTE_S), ("pykafka", own.seconds)):
                 lasted.append(measure(spark, rows_of(spark, cell), name, options, lasting))
     return 0 if all(lasted) else 1
 

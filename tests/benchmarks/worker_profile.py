@@ -25,17 +25,17 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 from pyspark.sql import SparkSession
-from support.own_broker import own_broker
+from support.own_broker import few_bytes, own_broker
 from support.own_session import own_session
+from support.readers import create_topic, delete_topics
 
 from spark_kafka_sink import register
 
 if TYPE_CHECKING:
-    from jobs import bench_cells, bench_rows, bench_topics
+    from jobs import bench_cells, bench_rows
 else:
     import bench_cells
     import bench_rows
-    import bench_topics
 
 WARM_UP_S: Final = 30.0
 SECONDS: Final = 12.0
@@ -76,23 +76,24 @@ def warm_writer(spark: SparkSession, bootstrap: str, name: str) -> Iterator[Call
     cell = bench_cells.CELLS[name]
     rows = bench_rows.columns(bench_rows.numbers(spark, cell.rows), cell, "id")
     cached = bench_rows.cached(rows)
-    with bench_topics.Topics(bootstrap).made(cell.partitions) as topic:
-        options = {
-            "kafka.bootstrap.servers": bootstrap,
-            "topic": topic,
-            "kafka.compression.type": cell.compression,
-        }
+    create_topic(bootstrap, name, cell.partitions, few_bytes(cell.partitions))
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "topic": name,
+        "kafka.compression.type": cell.compression,
+    }
 
-        def write_for(seconds: float) -> int:
-            end, written = time.monotonic() + seconds, 0
-            while time.monotonic() < end:
-                cached.write.format("pykafka").mode("append").options(**options).save()
-                written += cell.rows
-            return written
+    def write_for(seconds: float) -> int:
+        end, written = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            cached.write.format("pykafka").mode("append").options(**options).save()
+            written += cell.rows
+        return written
 
-        write_for(WARM_UP_S)
-        print(f"\n{name}: {cell}; CPU microseconds a row")
-        yield write_for
+    write_for(WARM_UP_S)
+    print(f"\n{name}: {cell}; CPU microseconds a row")
+    yield write_for
+    delete_topics(bootstrap, [name])
     cached.unpersist()
 
 

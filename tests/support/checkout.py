@@ -6,11 +6,15 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+_NOT_TOLD: Final = "not told by git"
 _ROOT: Final = Path(__file__).parents[2]
 
 
 def commit() -> str:
     """Give the commit, with ``-dirty`` behind it where files differ from it."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=10"]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "not told by git"
+    try:
+        done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return _NOT_TOLD
+    return done.stdout.strip() or _NOT_TOLD

@@ -21,7 +21,8 @@ from confluent_kafka.admin import AdminClient
 from support import processes
 
 _START_TIMEOUT_S = 90.0
-_HEAP = "-Xmx768m"
+# Nodes of tests run beside other tests.
+_FRUGAL = ("-Xmx768m", "-XX:+UseSerialGC")
 
 
 # Below the range that Linux takes the ports of outgoing connections from: while a node is down, no
@@ -51,6 +52,8 @@ class KafkaCluster:
     proxies: by node id, the port of a proxy that clients are to use. Such a node has a listener of
     its own for the proxy to forward to (`behind_proxies`), and tells whoever comes by it that it
     listens on the proxy's port; `bootstrap` leads past the proxies.
+
+    java_options: of the nodes, behind the heap and the collector of tests; java: in their place.
     """
 
     def __init__(
@@ -61,9 +64,10 @@ class KafkaCluster:
         settings: dict[str, str] | None = None,
         proxies: Mapping[int, int] | None = None,
         java_options: Sequence[str] = (),
+        java: Sequence[str] = _FRUGAL,
     ) -> None:
         self._libs = libs
-        self._java_options = java_options
+        self._java_options = [*java, *java_options]
         self._folder = folder
         self._ids = list(range(1, nodes + 1))
         self._proxies = dict(proxies or {})
@@ -151,8 +155,7 @@ class KafkaCluster:
         subprocess.run(self._java(main, *arguments), check=True, capture_output=True)
 
     def _java(self, main: str, *arguments: str | Path) -> list[str | Path]:
-        options = [_HEAP, "-XX:+UseSerialGC", *self._java_options]
-        return ["java", *options, "-cp", f"{self._libs}/*", main, *arguments]
+        return ["java", *self._java_options, "-cp", f"{self._libs}/*", main, *arguments]
 
     def _config(self, node: int) -> Path:
         return self._folder / f"node-{node}" / "server.properties"

@@ -1,11 +1,14 @@
-"""A Kafka node of its own for a measurement, which deletes soon what it is allowed to delete."""
+"""A Kafka node of its own for a measurement, as Kafka itself starts one.
+
+But for deleting soon what it is allowed to delete, so that no disk or memory fills up.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -16,8 +19,27 @@ from support import fetch_kafka
 from support.kafka_cluster import KafkaCluster
 
 _TOPIC_BYTES: Final = 4 << 30
-_PARTITION_BYTES: Final = 64 << 20
-_SETTINGS: Final = {"log.retention.check.interval.ms": "2000", "log.segment.delete.delay.ms": "500"}
+_PARTITION_BYTES: Final = 256 << 20
+_SETTINGS: Final = {
+    "log.retention.check.interval.ms": "2000",
+    "log.segment.delete.delay.ms": "500",
+    # Kafka's own, in place of those of tests.
+    "num.network.threads": "3",
+    "num.io.threads": "8",
+    "broker.heartbeat.interval.ms": "2000",
+    "metadata.max.idle.interval.ms": "500",
+}
+# Of kafka-server-start.sh and kafka-run-class.sh.
+_JAVA: Final = (
+    "-Xms1G",
+    "-Xmx1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
 _MEMORY: Final = Path("/dev/shm")
 _ROOM_BYTES: Final = 8 << 30
 
@@ -47,17 +69,18 @@ def own_broker() -> Iterator[KafkaCluster]:
     """
     if not fetch_kafka.fetch(fetch_kafka.NEWEST):
         raise SystemExit(fetch_kafka.missing())
-    with broker_in(memory_with_room(_ROOM_BYTES), _SETTINGS) as cluster:
+    with broker_in(memory_with_room(_ROOM_BYTES)) as cluster:
         yield cluster
 
 
 @contextmanager
-def broker_in(folder: str | None, settings: Mapping[str, str]) -> Iterator[KafkaCluster]:
+def broker_in(folder: str | None) -> Iterator[KafkaCluster]:
     """Start one node of the newest Kafka, which is here; its logs are in `folder`, or on disk."""
     with tempfile.TemporaryDirectory(
         prefix="spark-kafka-sink-", dir=folder, ignore_cleanup_errors=True
     ) as logs:
-        cluster = KafkaCluster(fetch_kafka.libs(fetch_kafka.NEWEST), Path(logs), 1, dict(settings))
+        libs = fetch_kafka.libs(fetch_kafka.NEWEST)
+        cluster = KafkaCluster(libs, Path(logs), 1, dict(_SETTINGS), java=_JAVA)
         try:
             cluster.start()
             yield cluster

@@ -41,11 +41,6 @@ _JOB: Final = _ROOT / "jobs" / "bench.py"
 _ROOM_BYTES: Final = 16 * 1024**3
 _OUTPUT: Final = _ROOT / "docs" / "benchmarks"
 
-# What the job lets brokers delete is deleted soon, so that no disk fills up.
-_BROKER_SETTINGS: Final = {
-    "log.retention.check.interval.ms": "5000",
-    "log.segment.delete.delay.ms": "1000",
-}
 _HEAP: Final = "4g"  # all of it from the start: one that grows is collected anew at every size
 _SPARK_SETTINGS: Final = (
     "spark.ui.enabled=false",
@@ -84,7 +79,8 @@ def main() -> int:
         if not found:
             return code or 1
         worst = max(worst, code)
-        measured, about = _in_order(measured | found), about or about_it
+        about = _agreed(about, about_it, resumed=own.resume and number == 1)
+        measured = _in_order(measured | found)
         bench_report.write(output, measured, about)
     bench_report.print_targets(measured, about)
     return worst
@@ -102,9 +98,22 @@ def _measured_before(
     return measured, about
 
 
+def _agreed(about: dict[str, Any], about_it: dict[str, Any], *, resumed: bool) -> dict[str, Any]:
+    """Give what is so of all cells. Raises JobError where this one is not as those before it."""
+    if not about:
+        return about_it
+    begun = bench_report.BEGUN
+    for what, there in about.items():
+        if what != begun and (here := about_it.get(what)) != there:
+            message = f"{what}: {here!r} now, {there!r} for the cells before; begin a new report"
+            raise running.JobError(message)
+    return about | {begun: f"{about[begun]}, then {about_it[begun]}"} if resumed else about
+
+
 def _told(job: argparse.Namespace, settings: Sequence[str]) -> dict[str, str]:
     """Give what has to be the same for all cells of a report."""
-    turns = f"{job.rounds} rounds after {job.warm_up:g} s, {job.scale:g} times the rows"
+    warm_up_s = bench_cells.FIRST_WARM_UPS * job.warm_up  # every cell is an application's first
+    turns = f"{job.rounds} rounds after {warm_up_s:g} s, {job.scale:g} times the rows"
     against = "" if job.before is None else f", R1b {job.before}"
     return {
         "commit": checkout.commit(),
@@ -121,7 +130,7 @@ def _in_order(cells: dict[str, bench_ratios.Measured]) -> dict[str, bench_ratios
 def _run(arguments: Sequence[str], settings: Sequence[str], *, has_usual_rows: bool) -> int:
     """Run the job with a broker of its own, and give its exit code."""
     memory = memory_with_room(_ROOM_BYTES) if has_usual_rows else None
-    with broker_in(memory, _BROKER_SETTINGS) as cluster:
+    with broker_in(memory) as cluster:
         job = ["--bootstrap", cluster.bootstrap, "--broker-pid", str(cluster.pid(1))]
         job += ["--kafka-libs", str(fetch_kafka.libs(fetch_kafka.NEWEST))]
         job += ["--about", "the broker's logs", "on disk" if memory is None else "in memory"]
