@@ -1,10 +1,10 @@
 """Kafka's murmur2 of a whole column of keys at once, as numpy (Utils.murmur2 of the Java client).
 
 Keys are hashed in step: word j of every key that has one, then word j + 1. Keys of one length, the
-usual case, all have the same words. Others are sorted by length first, so that the keys that still
-have words are always the first so many, and a step is a handful of numpy operations on a shrinking
-prefix. When fewer than `_VECTOR_ROWS` keys are left (one key may be a megabyte), they are finished
-one by one in Python integers, which is faster than numpy on so few.
+usual case, all have the same words, at equal distances. Others are sorted by length first, so that
+the keys that still have words are always the first so many, and a step is a handful of numpy
+operations on a shrinking prefix. When fewer than `_VECTOR_ROWS` keys are left (one key may be a
+megabyte), they are finished one by one in Python integers, which is faster than numpy on so few.
 """
 
 from __future__ import annotations
@@ -36,19 +36,22 @@ def murmur2(keys: BinaryColumn) -> UInt32s:
     lengths = keys.lengths
     starts = keys.offsets[:-1]
     if not len(lengths) or lengths.min() == lengths.max():
-        return _hash(keys, starts, lengths)
+        return _hash(keys, starts, lengths, int(lengths[0]) if len(lengths) else 0)
     by_length = np.argsort(-lengths, kind="stable")
     result = np.empty(len(lengths), np.uint32)
-    result[by_length] = _hash(keys, starts[by_length], lengths[by_length])
+    result[by_length] = _hash(keys, starts[by_length], lengths[by_length], 0)
     return result
 
 
-def _hash(keys: BinaryColumn, starts: Int64s, lengths: Int64s) -> UInt32s:
-    """Hash keys that are sorted by length, longest first."""
+def _hash(keys: BinaryColumn, starts: Int64s, lengths: Int64s, distance: int) -> UInt32s:
+    """Hash keys that are sorted by length, longest first.
+
+    distance: between the starts of one key and the next, 0 where it is not always the same.
+    """
     hashes = lengths.astype(np.uint32)
     hashes ^= np.uint32(_SEED)
     words = lengths >> 2
-    _mix_words(hashes, keys, starts, words)
+    _mix_words(hashes, keys, starts, words, distance)
     tails = lengths & 3
     if tails.any():
         _mix_tails(hashes, keys, starts + 4 * words, tails)
@@ -63,7 +66,9 @@ def to_positive(hashes: UInt32s) -> Int64s:
     return (hashes & np.uint32(_POSITIVE)).astype(np.int64)
 
 
-def _mix_words(hashes: UInt32s, keys: BinaryColumn, starts: Int64s, words: Int64s) -> None:
+def _mix_words(
+    hashes: UInt32s, keys: BinaryColumn, starts: Int64s, words: Int64s, distance: int
+) -> None:
     """Mix in every whole word; `words` falls from row to row."""
     if not len(words) or not words[0]:
         return
@@ -81,11 +86,18 @@ def _mix_words(hashes: UInt32s, keys: BinaryColumn, starts: Int64s, words: Int64
                 raw = data[first : first + 4 * (int(words[row]) - step)].tobytes()
                 hashes[row] = _mix_one(int(hashes[row]), raw)
             return
-        mixed = overlapping[starts[:rows] + 4 * step] * np.uint32(_M)
+        mixed = overlapping[_places(starts[:rows], 4 * step, distance)] * np.uint32(_M)
         mixed ^= mixed >> np.uint32(24)
         mixed *= np.uint32(_M)
         hashes[:rows] *= np.uint32(_M)
         hashes[:rows] ^= mixed
+
+
+def _places(starts: Int64s, later: int, distance: int) -> slice | Int64s:
+    """Give where a step's words are; where they are at equal distances, nothing is gathered."""
+    if not distance:
+        return starts + later
+    return slice(int(starts[0]) + later, int(starts[-1]) + later + 1, distance)
 
 
 def _mix_one(value: int, words: bytes) -> int:

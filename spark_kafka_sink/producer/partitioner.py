@@ -161,6 +161,10 @@ class Partitioner:
         partition column, -1 where it is null, None without one; sizes: bytes of each row;
         partitions: how many the topic has; load: asked only where rows are to be spread.
         """
+        if explicit is None and hashes is not None and hashes.min(initial=0) >= 0:
+            # The usual case. Hashes are below 2**31, and 32 bits are divided three times as fast.
+            of_keys: Int64s = (hashes.astype(np.uint32) % np.uint32(partitions)).astype(np.int64)
+            return of_keys
         chosen = np.full(len(sizes), -1) if explicit is None else explicit.copy()
         if hashes is not None:
             keyed = (chosen < 0) & (hashes >= 0)

@@ -71,6 +71,9 @@ class VarintFields:
     def _add(self, values: UInt64s, bits: int) -> None:
         """Put values of `bits` at most where the next field begins."""
         last = (self._most_bits + bits - 1) // _WORD_BITS
+        if not self._words and self._bits is None and not last:
+            self._words.append(_shifted(values, self._least_bits))
+            return
         while len(self._words) <= last:
             self._words.append(np.zeros(self._rows, np.uint64))
         for number in range(self._least_bits // _WORD_BITS, last + 1):

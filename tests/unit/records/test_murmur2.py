@@ -107,11 +107,14 @@ def test_without_a_key_column_there_are_no_hashes() -> None:
     assert hash_keys(None) is None
 
 
+@pytest.mark.parametrize("first", [0, 3])
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 33])
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 65])
-def test_any_number_of_keys_of_any_length(rows: int, length: int) -> None:
-    keys = [bytes((row + i) % 256 for i in range(length)) for row in range(rows)]
-    assert _hashes(keys) == [kafka_python_murmur2(key) & 0xFFFFFFFF for key in keys]
+def test_any_number_of_keys_of_any_length(rows: int, length: int, first: int) -> None:
+    """Also behind others in the same array."""
+    keys = [bytes((row + i) % 256 for i in range(length)) for row in range(first + rows)]
+    hashes = murmur2(BinaryColumn.of(pa.array(keys, pa.binary()).slice(first)))
+    assert hashes.tolist() == [kafka_python_murmur2(key) & 0xFFFFFFFF for key in keys[first:]]
 
 
 def test_a_large_key_among_small_ones() -> None:
