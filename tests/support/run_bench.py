@@ -79,7 +79,7 @@ def main() -> int:
         if not found:
             return code or 1
         worst = max(worst, code)
-        about = _agreed(about, about_it, resumed=own.resume and number == 1)
+        about = agreed(about, about_it, resumed=own.resume and number == 1)
         measured = _in_order(measured | found)
         bench_report.write(output, measured, about)
     bench_report.print_targets(measured, about)
@@ -98,7 +98,7 @@ def _measured_before(
     return measured, about
 
 
-def _agreed(about: dict[str, Any], about_it: dict[str, Any], *, resumed: bool) -> dict[str, Any]:
+def agreed(about: dict[str, Any], about_it: dict[str, Any], *, resumed: bool) -> dict[str, Any]:
     """Give what is so of all cells. Raises JobError where this one is not as those before it."""
     if not about:
         return about_it

@@ -47,8 +47,12 @@ PARTITIONS_OF_1000 = {
     b"\x00 ": 742,
 }
 
-# Few long keys among many short ones are hashed by another path than many of a length.
-KEYS = st.lists(
+# Few long keys among many short ones are hashed by another path than many of a length, and those
+# that all have one by a third.
+KEYS_OF_ONE_LENGTH = st.integers(0, 24).flatmap(
+    lambda length: st.lists(st.binary(min_size=length, max_size=length), min_size=16, max_size=60)
+)
+KEYS = KEYS_OF_ONE_LENGTH | st.lists(
     st.none()
     | st.binary(max_size=24)
     | st.builds(
@@ -101,6 +105,18 @@ def test_a_null_key_has_no_hash_and_any_other_a_positive_one(
     assert hashes.tolist() == [
         -1 if key is None else kafka_python_murmur2(key) & 0x7FFFFFFF for key in keys
     ]
+
+
+@given(keys=KEYS_OF_ONE_LENGTH, nulls=st.integers(0, 3), shape=SHAPES)
+def test_rows_that_a_slice_leaves_out_do_not_count(
+    keys: list[bytes], nulls: int, shape: Shape
+) -> None:
+    """Nulls around keys of one length, with garbage of other lengths under them."""
+    around: list[bytes | None] = [None] * nulls
+    column = BinaryColumn.of(shape.array([*around, *keys, *around]))
+    hashes = hash_keys(column.slice(nulls, nulls + len(keys)))
+    assert hashes is not None
+    assert hashes.tolist() == [kafka_python_murmur2(key) & 0x7FFFFFFF for key in keys]
 
 
 def test_without_a_key_column_there_are_no_hashes() -> None:

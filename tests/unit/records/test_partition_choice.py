@@ -64,6 +64,17 @@ def _keys(keys: Sequence[bytes | None]) -> npt.NDArray[np.int64] | None:
     return hash_keys(BinaryColumn.of(pa.array(keys, pa.binary())))
 
 
+@pytest.mark.parametrize("partitions", [1, 7, 65_537, 2**31 - 1])
+def test_a_remainder_is_right_for_the_largest_hash_and_number(partitions: int) -> None:
+    hashes = [0, 1, 65_536, 2**31 - 2, 2**31 - 1]
+    for some in (hashes, [*hashes, -1]):  # with a row that has no key, and without
+        chosen = Partitioner(Random(0)).partition(
+            "topic", _int64(some), None, _int64([1] * len(some)), partitions, _load([0])
+        )
+        assert chosen.dtype == np.int64
+        assert chosen[: len(hashes)].tolist() == [each % partitions for each in hashes]
+
+
 @given(
     rows=ROWS,
     partitions=st.integers(4, 9),
