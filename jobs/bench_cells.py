@@ -76,8 +76,8 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
     "noop": Contender("Spark's noop sink: reading the cached rows alone"),
     "R2": Contender("Spark's JVM sink, nothing set but brokers and topic"),
     "R2t": Contender("Spark's JVM sink, linger.ms 50, batch.size 1 MiB, buffer.memory 256 MiB"),
-    "R3": Contender("confluent-kafka, row by row in an Arrow writer", share=0.2, in_workers=True),
-    "R4": Contender("kafka-python, row by row in an Arrow writer", share=0.02, in_workers=True),
+    "R3": Contender("confluent-kafka, row by row in an Arrow writer", in_workers=True),
+    "R4": Contender("kafka-python, row by row in an Arrow writer", share=0.1, in_workers=True),
     "R6": Contender("kafka-producer-perf-test, settings of R2t", in_spark=False),
     "R8": Contender(
         "arrow-kafka-pyo3, Avro, linger.ms 50, batch.size 1 MiB", share=0.2, in_workers=True

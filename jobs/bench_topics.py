@@ -1,7 +1,7 @@
 """Topics of the benchmark: made, looked at, deleted. Whatever is left over carries its prefix.
 
-Nothing is deleted from a topic, only whole topics: a broker that deletes what one contender wrote,
-or begins small segments to be able to, would do so in another one's turn.
+Nothing is deleted from a topic, only whole topics between rounds: a broker that deletes what one
+contender wrote, or begins small segments to be able to, would do so in another one's turn.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ _PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.05
 # Topics that have as much before a round are deleted, so that no disk fills up.
 _MOST_BYTES: Final = 2 * 1024**3
+# The broker of `make bench` removes a deleted topic's files after half a second, within another;
+# one whose log.segment.delete.delay.ms is not set begins after a minute.
+_REMOVAL_S: Final = 2.0
 
 
 class Contents(NamedTuple):
@@ -148,6 +151,7 @@ class RoundTopics:
         if self._bytes < _MOST_BYTES:
             return
         self._made.close()
+        time.sleep(_REMOVAL_S)
         self._bytes = 0
         for partitions in self._names:
             name = self._made.enter_context(self._topics.made(partitions))

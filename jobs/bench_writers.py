@@ -129,13 +129,17 @@ class _ArrowKafka(_Writer):
         sink.close()
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes | None, list[Any]]]:
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes | None, list[Any] | None]]:
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     nothing = [None] * batch.num_rows
-    for value, key, headers in zip(
+    rows = zip(
         columns["value"], columns.get("key", nothing), columns.get("headers", nothing), strict=True
-    ):
-        yield value, key, [(h["key"], h["value"]) for h in headers or ()]
+    )
+    if "headers" not in columns:  # even an empty list costs confluent-kafka an object a row
+        yield from rows
+        return
+    for value, key, headers in rows:
+        yield value, key, [(header["key"], header["value"]) for header in headers or ()]
 
 
 class _Source(DataSource):
