@@ -150,6 +150,11 @@ class KafkaAdmin:
     ) -> None:
         self._client.close()
 
+    @property
+    def brokers(self) -> tuple[Node, ...]:
+        """Those that the cluster has named until now."""
+        return tuple(node for node in self._nodes.values() if node.id >= 0)
+
     # -- questions --------------------------------------------------------------------------------
 
     def topics(

@@ -13,7 +13,7 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
@@ -32,6 +32,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
+    Node,
     OffsetAndMetadata,
     RecordMetadata,
     TopicPartition,
@@ -64,9 +65,10 @@ class KafkaProducer:
     configs: options of the Java producer by their Java names, as strings or values;
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
     objects, classes or their names as ``module.Name``, and so may be ``partitioner.class`` (see
-    `batch_partitioner`). key_serializer, value_serializer: in place
-    of the options, which are then ignored. Raises ConfigException, and KafkaException where there
-    is no thread or socket left for it; what was made by then is closed.
+    `batch_partitioner`). key_serializer, value_serializer: in place of the options, which are then
+    ignored. brokers: those of the cluster, as it has named them to somebody else; they are asked in
+    place of bootstrap.servers, until the first one cannot be reached. Raises ConfigException, and
+    KafkaException where there is no thread or socket left for it; what was made by then is closed.
 
     Slices of several threads are appended one after another. A producer belongs to the process that
     made it: it does not survive a fork.
@@ -78,6 +80,7 @@ class KafkaProducer:
         *,
         key_serializer: object = None,
         value_serializer: object = None,
+        brokers: Iterable[Node] = (),
     ) -> None:
         given: dict[str, Any] = {}
         if isinstance(configs, ProducerConfig):
@@ -95,7 +98,7 @@ class KafkaProducer:
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         thread = None
         try:
-            thread = ProducerThread(config, client_id)
+            thread = ProducerThread(config, client_id, brokers)
             self._join(thread, config, self._user_code)
         except BaseException as error:
             if thread is not None:

@@ -64,7 +64,9 @@ class Feeder(Protocol):
 class ProducerThread:
     """Everything of a producer that outlives a call: state machines, network, and their thread."""
 
-    def __init__(self, config: ProducerConfig, client_id: str) -> None:
+    def __init__(
+        self, config: ProducerConfig, client_id: str, brokers: Iterable[Node] = ()
+    ) -> None:
         self._clock = time.monotonic
         random = Random()  # noqa: S311 - jitter, not secrets
         retry_backoff = ExponentialBackoff.of_ms(
@@ -169,6 +171,7 @@ class ProducerThread:
                 random,
                 metrics=network_metrics,
             )
+            self._client.hear_of_nodes({node.id: node for node in brokers})
             self.metrics = ProducerMetrics(
                 metrics,
                 network_metrics,

@@ -118,16 +118,27 @@ class NetworkClient:
         self._channels: dict[int, NodeState] = {}
         self._next_channel = 0
         self._wanted: set[int] = set()
+        self._is_hearsay = False
         self._for_any: list[tuple[ClientRequest, float]] = []
         self._events: list[Event] = []
 
     # -- what is asked for ------------------------------------------------------------------------
+
+    def hear_of_nodes(self, nodes: Mapping[int, Node]) -> None:
+        """Take brokers that the cluster has named to somebody else, before it is asked from here.
+
+        They spread over all brokers what would else come to the bootstrap addresses. These may be
+        reached from here while those cannot: the first one that is not up, or is lost, is the last.
+        """
+        self.set_nodes(nodes)
+        self._is_hearsay = bool(nodes)
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Take the brokers that the cluster's metadata names; gone ones are disconnected.
 
         None at all: every connection is closed, and the bootstrap addresses are asked anew.
         """
+        self._is_hearsay = False
         if not nodes:
             for state in self._states.values():
                 self._disconnect(state, "the bootstrap servers are asked anew")
@@ -378,6 +389,8 @@ class NetworkClient:
                     request, state.node.id, code, f"connection lost: {reason}" if lost else reason
                 )
         self._events.append(NodeDown(state.node.id, reason))
+        if self._is_hearsay and state.node.id >= 0:
+            self.set_nodes({})
 
     def _release(self, state: NodeState) -> None:
         state.sending.clear()
@@ -392,7 +405,7 @@ class NetworkClient:
     def _expire(self, now: float) -> None:
         """Drop connections that took too long to come up, or to answer."""
         prefix = self._config.option_prefix
-        for state in self._states.values():
+        for state in list(self._states.values()):
             connection = state.connection
             if connection is None:
                 continue

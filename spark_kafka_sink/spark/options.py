@@ -27,6 +27,7 @@ from spark_kafka_sink.config import (
     producer_config,
 )
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.model import Node
 from spark_kafka_sink.spark.local_path import local_path
 from spark_kafka_sink.spark.on_error import (
     BAD_ROW_OPTIONS,
@@ -111,7 +112,8 @@ class SinkOptions:
     """The options of one write; topic is None where the data has a topic column.
 
     new_topic: what topics that do not exist are created with, None where they are not.
-    max_message_bytes: the topic's, which no option says: the driver finds it before tasks start.
+    max_message_bytes: the topic's; brokers: the cluster's. No option says either: the driver finds
+    them before tasks start.
     """
 
     producer: ProducerConfig
@@ -120,6 +122,7 @@ class SinkOptions:
     bad_rows: BadRowPolicy = FAIL_ON_BAD_ROWS
     new_topic: NewTopic | None = None
     max_message_bytes: int | None = None
+    brokers: tuple[Node, ...] = ()
 
     @property
     def new_dead_letter_topic(self) -> NewTopic | None:

@@ -26,6 +26,7 @@ from spark_kafka_sink.errors import (
     api_exception,
 )
 from spark_kafka_sink.masking import masked, without_path
+from spark_kafka_sink.model import Node
 from spark_kafka_sink.partitioner_class import load_partitioner
 from spark_kafka_sink.spark.existing_topic import warn_of_differences
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
@@ -42,6 +43,7 @@ class _Found(NamedTuple):
 
     at: float
     max_message_bytes: int | None
+    brokers: tuple[Node, ...]
 
 
 # By streams and write_batch, which ask again and again.
@@ -110,7 +112,7 @@ def make_dead_letter_path(options: SinkOptions) -> None:
 def check_cluster(
     options: SinkOptions, *, has_headers: bool, may_remember: bool = False
 ) -> SinkOptions:
-    """Give the options with what was found of their topic, which is created where that is asked.
+    """Give the options with what was found of brokers and topic, created where that is asked.
 
     has_headers: whether the data has a column of headers. may_remember: be content with what this
     process has found, metadata.max.age.ms ago at most. Raises what stands against writing to the
@@ -118,15 +120,14 @@ def check_cluster(
     only that a broker answers, is not too old, and would create such as are asked for, is checked
     then.
     """
-    if not may_remember:
-        return replace(options, max_message_bytes=_look(options, has_headers=has_headers))
     asked = (options.producer, options.topic, options.new_topic, has_headers)
-    found = _found.get(asked)
+    found = _found.get(asked) if may_remember else None
     max_age_s = options.producer.metadata_max_age_ms / 1000
     if found is None or time.monotonic() >= found.at + max_age_s:
-        limit = _look(options, has_headers=has_headers, again=found is not None)
-        found = _found[asked] = _Found(time.monotonic(), limit)
-    return replace(options, max_message_bytes=found.max_message_bytes)
+        found = _look(options, has_headers=has_headers, again=found is not None)
+        if may_remember:
+            _found[asked] = found
+    return replace(options, max_message_bytes=found.max_message_bytes, brokers=found.brokers)
 
 
 def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False) -> None:
@@ -147,8 +148,8 @@ def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False)
         raise UnsupportedForMessageFormatException(message, topic=letters.topic) from error
 
 
-def _look(options: SinkOptions, *, has_headers: bool, again: bool = False) -> int | None:
-    """Ask the cluster; give the topic's max.message.bytes, None where it is not known.
+def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
+    """Ask the cluster; the topic's max.message.bytes is None where it is not known.
 
     again: with the same options as before; settings that were right then stay so, while a broker
     that is being restarted may have others say otherwise.
@@ -159,7 +160,7 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool = False) -> in
             admin.topics([])
             if options.new_topic is not None and not again:
                 admin.check_creation(options.new_topic)
-            return None
+            return _Found(time.monotonic(), None, admin.brokers)
         try:
             topic = admin.topics([name], options.new_topic)[name]
         except TimeoutException as error:
@@ -171,7 +172,7 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool = False) -> in
         new = options.new_topic or NewTopic()
         settings = settings_with_limit(admin, name, (name for name, _ in new.configs))
         warn_of_differences(topic, new, settings)
-        return limit_of(settings)
+        return _Found(time.monotonic(), limit_of(settings), admin.brokers)
 
 
 def _check_may_write(topic: TopicDescription) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -25,6 +25,7 @@ from typing import Final, Protocol
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.model import Node
 
 # Spark ends a worker that was idle for as long (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
 IDLE_S: Final = 60.0
@@ -57,12 +58,15 @@ class ProducerPool:
         self._kept: dict[ProducerConfig, _Kept] = {}
 
     @contextmanager
-    def producer(self, config: ProducerConfig) -> Iterator[KafkaProducer]:
+    def producer(
+        self, config: ProducerConfig, brokers: Iterable[Node] = ()
+    ) -> Iterator[KafkaProducer]:
         """Lend a producer for a task; at the task's end, what it appended is delivered.
 
-        After an error of the task, what is not acknowledged yet is given up.
+        brokers: as the driver knows them, for a producer that is made anew. After an error of the
+        task, what is not acknowledged yet is given up.
         """
-        producer = self._take(config) or KafkaProducer(config)
+        producer = self._take(config) or KafkaProducer(config, brokers=brokers)
         try:
             yield producer
             producer.flush()

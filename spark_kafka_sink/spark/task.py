@@ -40,7 +40,7 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
     context = TaskContext.get()
     task, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
     with (
-        POOL.producer(options.producer) as producer,
+        POOL.producer(options.producer, options.brokers) as producer,
         TaskRows(options, producer, task, attempt) as task_rows,
     ):
         throttle_ms = producer.throttle_time_ms

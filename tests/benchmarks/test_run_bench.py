@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from support import checkout, fetch_kafka, run_bench
-
-if TYPE_CHECKING:
-    from jobs import bench_report, running
-else:
-    import bench_report
-    import running
+from support import checkout, fetch_kafka
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120
@@ -78,15 +72,20 @@ def test_cells_of_another_commit_are_not_added_to(measured: Path) -> None:
     assert done.stderr.startswith(start)
 
 
-def test_a_cell_that_found_another_machine_is_not_of_the_report() -> None:
-    before = {"PySpark": "4.2.0", "processors": 2, bench_report.BEGUN: "2026-11-23 10:00"}
-    now = before | {bench_report.BEGUN: "2026-11-23 12:00"}
-    assert run_bench.agreed({}, now, resumed=False) == now
-    assert run_bench.agreed(before, now, resumed=False) == before
-    both = {bench_report.BEGUN: "2026-11-23 10:00, then 2026-11-23 12:00"}
-    assert run_bench.agreed(before, now, resumed=True) == before | both
-    with pytest.raises(running.JobError, match=r"^processors: 4 now, 2 for the cells before"):
-        run_bench.agreed(before, now | {"processors": 4}, resumed=False)
+def test_a_cell_that_found_another_machine_is_not_of_the_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "jobs"))
+    agreed = importlib.import_module("support.run_bench").agreed
+    error = importlib.import_module("running").JobError
+    before = {"PySpark": "4.2.0", "processors": 2, "begun": "2026-11-23 10:00"}
+    now = before | {"begun": "2026-11-23 12:00"}
+    assert agreed({}, now, resumed=False) == now
+    assert agreed(before, now, resumed=False) == before
+    both = before | {"begun": "2026-11-23 10:00, then 2026-11-23 12:00"}
+    assert agreed(before, now, resumed=True) == both
+    with pytest.raises(error, match=r"^processors: 4 now, 2 for the cells before"):
+        agreed(before, now | {"processors": 4}, resumed=False)
 
 
 @pytest.mark.parametrize(

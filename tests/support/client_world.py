@@ -35,6 +35,7 @@ class World:
         bootstrap: Sequence[Node] = BOOTSTRAP,
         config: NetworkConfig = CONFIG,
         resolver: HostResolver | None = None,
+        seed: int = 1,
     ) -> None:
         self.now = 0.0
         self.selector = InMemorySelector()
@@ -43,7 +44,7 @@ class World:
             config,
             list(bootstrap),
             lambda: self.now,
-            Random(1),
+            Random(seed),
             resolver=resolver,
         )
         self.events: list[Event] = []

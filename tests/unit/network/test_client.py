@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -266,6 +267,76 @@ def test_no_brokers_at_all_closes_every_connection_and_begins_anew() -> None:
         world.poll()
     assert set(world.selector.connects[before:]) <= {1001, 1002}
     assert any(isinstance(e, Answered) and e.node_id < 0 for e in world.events)
+
+
+# -- brokers that somebody else was told of -------------------------------------------------------
+
+
+def test_brokers_that_were_heard_of_share_what_would_come_to_the_bootstrap_addresses() -> None:
+    asked = Counter[int]()
+    for seed in range(40):
+        world = World(seed=seed)
+        world.client.hear_of_nodes(NODES)
+        world.client.send(metadata())
+        for _ in range(4):
+            world.poll()
+        (answer,) = [e for e in world.events if isinstance(e, Answered)]
+        assert len(world.selector.connects) == 1
+        asked[answer.node_id] += 1
+    assert asked.keys() == NODES.keys()
+    assert min(asked.values()) > 10
+
+
+def test_a_broker_that_was_heard_of_and_is_asked_is_written_to_over_that_connection() -> None:
+    world = World()
+    world.client.hear_of_nodes(NODES)
+    world.client.send(metadata())
+    for _ in range(4):
+        world.poll()
+    world.client.set_nodes(NODES)
+    world.client.connect({1, 2})
+    for _ in range(4):
+        world.poll()
+    assert sorted(world.selector.connects) == [2001, 2002]
+    assert not any(isinstance(e, NodeDown) for e in world.events)
+
+
+@pytest.mark.parametrize("trouble", ["refused", "dropped", "silent", "broken"])
+def test_the_first_broker_that_was_heard_of_and_cannot_be_reached_is_the_last(
+    trouble: str,
+) -> None:
+    world = World()
+    if trouble == "refused":
+        world.selector.refuse.update({2001, 2002})
+    world.selector.hang = trouble == "dropped"
+    world.selector.silent = trouble in ("silent", "broken")
+    world.client.hear_of_nodes(NODES)
+    world.client.send(metadata())
+    world.poll()
+    world.poll()
+    if trouble == "broken":
+        world.selector.break_all()
+    world.now += {"dropped": 13, "silent": 31}.get(trouble, 1)
+    world.poll()
+    world.selector.hang = world.selector.silent = False
+    world.client.send(metadata())
+    for _ in range(20):
+        world.now += 1
+        world.poll()
+    assert len({2001, 2002}.intersection(world.selector.connects)) == 1
+    assert any(isinstance(e, Answered) and e.node_id < 0 for e in world.events)
+
+
+def test_brokers_that_the_cluster_has_named_itself_are_not_forgotten_for_one() -> None:
+    world = World()
+    world.client.hear_of_nodes(NODES)
+    world.bring_up(1, 2)
+    world.selector.break_port(2001)
+    world.poll()
+    world.now += 2
+    for _ in range(4):
+        world.poll()
+    assert sorted(world.selector.connects) == [2001, 2001, 2002]
 
 
 # -- pauses --------------------------------------------------------------------------------------
