@@ -18,7 +18,6 @@ from benchmarks.scaling_job import (
     CORES,
     DELIVERY_TIMEOUT_S,
     EXECUTORS,
-    FEW_ADDRESSES,
     MAX_BLOCK_S,
     MOST_CONNECTIONS,
     PARTITIONS,
@@ -60,7 +59,6 @@ def _job() -> str:
         ["replicas", f"{REPLICAS}"],
         ["MB of a task", f"{TASK_BYTES / MEGABYTE:,.0f}"],
         ["MB/s of a task alone", f"{TASK_BYTES_PER_S / MEGABYTE:,.0f}"],
-        ["brokers that bootstrap.servers names", f"{FEW_ADDRESSES}"],
         ["MB/s of all tasks, at most", f"{CLUSTER_BYTES_PER_S / MEGABYTE:,.0f}"],
     ]
     return table(["", ""], iter(rows))
@@ -76,33 +74,26 @@ def _limits() -> str:
         return found.connections <= most_clients(DELIVERY_TIMEOUT_S)
 
     def fit(found: Load) -> bool:
-        return found.connections + found.first_connections <= MOST_CONNECTIONS
+        return found.connections <= MOST_CONNECTIONS
 
     def rows() -> Iterator[Sequence[str]]:
-        for addresses in (FEW_ADDRESSES, BROKERS):
-            named = f"{addresses} brokers are named"
-            yield f"{MOST_CONNECTIONS:,} connections to a broker, {named}", *tasks(addresses, fit)
-            yield (
-                f"first connection within {MAX_BLOCK_S:.0f} s at {CONNECTIONS_PER_S}/s, {named}",
-                *tasks(addresses, first_up),
-            )
-        yield (
-            f"connections to leaders within {DELIVERY_TIMEOUT_S:.0f} s at {CONNECTIONS_PER_S}/s",
-            *tasks(BROKERS, all_up),
-        )
+        pace = f"at {CONNECTIONS_PER_S}/s"
+        yield f"{MOST_CONNECTIONS:,} connections to a broker", *tasks(fit)
+        yield f"all connections within {DELIVERY_TIMEOUT_S:.0f} s {pace}", *tasks(all_up)
+        yield f"first connection within {MAX_BLOCK_S:.0f} s {pace}", *tasks(first_up)
 
-    def tasks(addresses: int, holds: Callable[[Load], bool]) -> Iterator[str]:
+    def tasks(holds: Callable[[Load], bool]) -> Iterator[str]:
         for layout in Layout:
-            yield f"{_most_tasks(layout, addresses, holds):,}"
+            yield f"{_most_tasks(layout, holds):,}"
 
     return table(["breaks with more tasks at once than", *(each.value for each in Layout)], rows())
 
 
-def _most_tasks(layout: Layout, addresses: int, holds: Callable[[Load], bool]) -> int:
+def _most_tasks(layout: Layout, holds: Callable[[Load], bool]) -> int:
     low, high = 0, 10_000_000
     while low < high:
         middle = (low + high + 1) // 2
-        if holds(load(job(middle, addresses), layout, SETTINGS)):
+        if holds(load(job(middle), layout, SETTINGS)):
             low = middle
         else:
             high = middle - 1

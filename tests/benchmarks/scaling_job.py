@@ -22,8 +22,6 @@ CONNECTIONS_PER_S: Final = 100
 # The sink's delivery.timeout.ms and max.block.ms.
 DELIVERY_TIMEOUT_S: Final = 120.0
 MAX_BLOCK_S: Final = 60.0
-# How many brokers bootstrap.servers usually names.
-FEW_ADDRESSES: Final = 3
 # Of two points of `make bench`: 1.69 ms a megabyte in batches of 512 KiB, 2.76 in such of 34 KB.
 BROKER_MS_PER_MEGABYTE: Final = 1.62
 BROKER_MS_PER_BATCH: Final = 0.038
@@ -31,7 +29,7 @@ SEED: Final = 1
 SETTINGS: Final = Settings()
 
 
-def job(executors: int, bootstrap_addresses: int = FEW_ADDRESSES) -> Job:
+def job(executors: int) -> Job:
     """Give the document's job with so many executors."""
     return Job(
         executors=executors,
@@ -41,7 +39,6 @@ def job(executors: int, bootstrap_addresses: int = FEW_ADDRESSES) -> Job:
         task_bytes=TASK_BYTES,
         task_bytes_per_s=TASK_BYTES_PER_S,
         cluster_bytes_per_s=CLUSTER_BYTES_PER_S,
-        bootstrap_addresses=bootstrap_addresses,
         replicas=REPLICAS,
     )
 

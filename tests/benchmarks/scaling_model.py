@@ -49,8 +49,7 @@ class Settings:
 class Job:
     """A job: every executor runs `cores` tasks at once, each with so many bytes to write.
 
-    task_bytes_per_s: of a task that is alone; cluster_bytes_per_s: what brokers take of all tasks;
-    bootstrap_addresses: how many brokers bootstrap.servers names.
+    task_bytes_per_s: of a task that is alone; cluster_bytes_per_s: what brokers take of all tasks.
     """
 
     executors: int
@@ -60,7 +59,6 @@ class Job:
     task_bytes: float
     task_bytes_per_s: float
     cluster_bytes_per_s: float = math.inf
-    bootstrap_addresses: int = 3
     round_trip_s: float = 0.002
     replicas: int = 3
 
@@ -96,8 +94,8 @@ class Producer:
 class Load:
     """What all producers together are to one broker, and their memory to an executor.
 
-    connections: those to a leader; first_connections: those that producers began with, to each of
-    the addresses of bootstrap.servers, by which they ask for metadata and for their ids.
+    connections: those of producers that write to it or have begun with it; first_connections: the
+    latter, by which they ask for metadata and for their ids, with a broker drawn by chance.
     """
 
     connections: float
@@ -116,9 +114,10 @@ def load(job: Job, layout: Layout, settings: Settings) -> Load:
     producers = job.executors * (1 if layout is Layout.SHARED else job.cores)
     bytes_per_s = job.bytes_per_s / job.brokers
     job_bytes = one.batches * one.batch_bytes
+    of_no_leader = 1 - one.brokers / job.brokers
     return Load(
-        connections=producers * one.brokers / job.brokers,
-        first_connections=producers / job.bootstrap_addresses,
+        connections=producers * (one.brokers + of_no_leader) / job.brokers,
+        first_connections=producers / job.brokers,
         producer_ids=producers,
         producer_states=producers * one.partitions * job.replicas / job.brokers,
         bytes_per_s=bytes_per_s,

@@ -12,7 +12,6 @@ from benchmarks.scaling_job import (
     CORES,
     DELIVERY_TIMEOUT_S,
     EXECUTORS,
-    FEW_ADDRESSES,
     PARTITIONS,
     REPLICAS,
     SEED,
@@ -40,20 +39,17 @@ def start() -> str:
 
     def rows() -> Iterator[Sequence[str]]:
         for executors in EXECUTORS:
-            cells = [f"{executors * CORES:,}"]
-            for addresses in (FEW_ADDRESSES, BROKERS):
-                this = load(job(executors, addresses), Layout.KEYED, SETTINGS)
-                clients = round(this.first_connections)
-                cells += [f"{clients:,}", f"{max(_storm(clients, 0.0).waits_s):,.1f}"]
-            cells += [
+            this = load(job(executors), Layout.KEYED, SETTINGS)
+            clients = round(this.first_connections)
+            yield [
+                f"{executors * CORES:,}",
+                f"{clients:,}",
+                f"{max(_storm(clients, 0.0).waits_s):,.1f}",
                 f"{executors * CORES * answer / MEGABYTE:,.0f}",
                 f"{this.producer_ids:,.0f}",
             ]
-            yield cells
 
-    headings = ["tasks at once"]
-    for addresses in (FEW_ADDRESSES, BROKERS):
-        headings += [f"to each of {addresses} addresses", "s until all are up"]
+    headings = ["tasks at once", "to each broker", "s until all are up"]
     headings += [f"MB of Metadata answers, {answer / 1000:,.0f} KB each", "producer ids of the job"]
     return table(headings, rows())
 
