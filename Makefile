@@ -97,8 +97,9 @@ $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	@touch $@
 
 # The benchmark has an environment of its own: Spark's own sink is not published for every Spark.
-.venv-bench/.bench: $(SOURCES) | python
+.venv-bench/.bench: $(SOURCES) tests/support/fetch_kafka.py | python
 	$(call make_environment,.venv-bench)
-	@echo "installing spark-kafka-sink[bench] into .venv-bench …"
-	@.venv-bench/bin/pip install --quiet --disable-pip-version-check ".[bench]"
+	@echo "installing spark-kafka-sink[bench] and the Spark of Spark's own sink into .venv-bench …"
+	@.venv-bench/bin/pip install --quiet --disable-pip-version-check ".[bench]" \
+		"pyspark==$$(PYTHONPATH=tests .venv-bench/bin/python -c 'from support.fetch_kafka import JVM_SINK_SPARK; print(JVM_SINK_SPARK)')"
 	@touch $@

@@ -26,7 +26,10 @@ class Kind(Enum):
     WARM = "warm"
     """Jobs over cached rows in one session, after rounds that are not counted."""
     COLD = "cold"
-    """Every job in a session just made, with Python workers just made; the JVM is a warm one."""
+    """Every job in a session just made, with Python workers just made, and no warm-up.
+
+    The JVM goes on from round 0: its classes are loaded, and little of them is compiled.
+    """
     STREAM = "stream"
     """Micro-batches of one stream, written inside foreachBatch."""
 

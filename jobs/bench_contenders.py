@@ -138,6 +138,8 @@ def _python_writer(module: str | None, source: type, setting: Setting) -> Write:
 def _arrow_kafka(setting: Setting) -> Write:
     if setting.cell.headers:
         raise NotRunError("its headers are the same for all rows")
+    if not str(setting.spark.sparkContext.master).startswith("local"):
+        raise NotRunError("its schema registry is on 127.0.0.1 of the driver's machine")
     return _python_writer("arrow_kafka_pyo3", bench_writers.ArrowKafkaSource, setting)
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from spark_kafka_sink import __version__
-
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
     from jobs import (
+        bench_about,
         bench_cells,
         bench_contenders,
         bench_meter,
@@ -26,6 +23,7 @@ if TYPE_CHECKING:  # from the repository's root; a running script has its own fo
         bench_turns,
     )
 else:
+    import bench_about
     import bench_cells
     import bench_contenders
     import bench_meter
@@ -53,7 +51,7 @@ def measure(given: argparse.Namespace, cells: Mapping[str, bench_cells.Cell]) ->
             rounds=given.rounds,
             warm_up_s=bench_cells.FIRST_WARM_UPS * given.warm_up,
         )
-        about = _about(bench.spark) | dict(given.about)
+        about = bench_about.of(bench.spark) | dict(given.about)
         started = time.monotonic()
         for number, (name, usual) in enumerate(cells.items(), 1):
             cell = replace(usual, rows=max(1, int(usual.rows * given.scale)))
@@ -82,22 +80,3 @@ def _new_session() -> SparkSession:
 def _renewed(old: SparkSession) -> SparkSession:
     old.stop()
     return _new_session()
-
-
-def _about(spark: SparkSession) -> dict[str, Any]:
-    return {
-        "spark-kafka-sink": __version__,
-        "Spark": spark.version,
-        bench_report.MASTER: spark.sparkContext.master,
-        "driver's JVM": _jvm(spark),
-        "Python": platform.python_version(),
-        bench_report.CORES: os.cpu_count(),
-        bench_report.BEGUN: time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-    }
-
-
-def _jvm(spark: SparkSession) -> str:
-    jvm: Any = spark._jvm  # noqa: SLF001 - the way to ask for a class
-    memory = jvm.Runtime.getRuntime()
-    now, most = (each // 2**20 for each in (memory.totalMemory(), memory.maxMemory()))
-    return f"Java {jvm.System.getProperty('java.version')}, heap of {now} to {most} MiB"

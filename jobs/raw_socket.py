@@ -1,7 +1,9 @@
 """The broker's ceiling: record batches encoded beforehand, written to blocking sockets.
 
-Nothing is read, encoded or compressed while the clock runs, so what this reaches is what brokers
-take from this machine. Batch size, acks and requests in flight are the sink's. Every connection has
+No row is read, and nothing encoded or compressed, while the clock runs: connections are made,
+requests that are there already are sent, and answers are read. So what this reaches is what brokers
+take from this machine. Acks and requests in flight are the sink's, and so is the size of batches,
+but where the sink divides its rows among a hundred partitions or more. Every connection has
 partitions of its own, of one leader.
 """
 
@@ -13,7 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +40,8 @@ _IN_FLIGHT: Final = 5
 _REQUEST_BYTES: Final = 1024 * 1024
 _TIMEOUT_MS: Final = 30_000
 _INT32 = struct.Struct(">i")
+# A request as it goes over the wire, in pieces.
+_Frame: TypeAlias = list[Buffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +81,20 @@ def write(shares: Sequence[Share], topic: str, batch: EncodedBatch, records: int
     """
     batches = -(-records // batch.records)
     counts = [batches // len(shares) + (n < batches % len(shares)) for n in range(len(shares))]
+    requests = [
+        _requests(share, topic, batch, count) for share, count in zip(shares, counts, strict=True)
+    ]
     failures: list[BaseException] = []
 
-    def run(share: Share, count: int) -> None:
+    def run(share: Share, frames: Sequence[_Frame]) -> None:
         try:
-            _write_share(share, topic, batch, count)
+            _write_share(share.address, frames)
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread below
             failures.append(error)
 
     threads = [
-        threading.Thread(target=run, args=(share, count))
-        for share, count in zip(shares, counts, strict=True)
+        threading.Thread(target=run, args=(share, frames))
+        for share, frames in zip(shares, requests, strict=True)
     ]
     started = time.perf_counter()
     for thread in threads:
@@ -99,30 +106,37 @@ def write(shares: Sequence[Share], topic: str, batch: EncodedBatch, records: int
     return time.perf_counter() - started
 
 
-def _write_share(share: Share, topic: str, batch: EncodedBatch, batches: int) -> None:
+def _requests(share: Share, topic: str, batch: EncodedBatch, batches: int) -> list[_Frame]:
+    """Give what a connection sends, in order; a request for the same partitions is made once."""
     # A request has a batch for each of some partitions, as many as are a megabyte.
     together = max(1, min(len(share.partitions), _REQUEST_BYTES // batch.size_bytes))
     groups = [
         share.partitions[first : first + together]
         for first in range(0, len(share.partitions), together)
     ]
-    with socket.create_connection(share.address) as connection:
+    frames = [_frame(topic, group, batch) for group in groups]
+    requests: list[_Frame] = []
+    while batches:
+        turn = len(requests) % len(groups)
+        group = groups[turn][:batches]
+        whole = len(group) == len(groups[turn])
+        requests.append(frames[turn] if whole else _frame(topic, group, batch))
+        batches -= len(group)
+    return requests
+
+
+def _write_share(address: tuple[str, int], requests: Sequence[_Frame]) -> None:
+    with socket.create_connection(address) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        in_flight = turn = 0
-        while batches:
-            group = groups[turn % len(groups)][:batches]
-            if in_flight == _IN_FLIGHT:
+        for number, request in enumerate(requests):
+            if number >= _IN_FLIGHT:
                 _read_answer(connection)
-                in_flight -= 1
-            _send(connection, _frame(topic, group, batch))
-            batches -= len(group)
-            in_flight += 1
-            turn += 1
-        for _ in range(in_flight):
+            _send(connection, request)
+        for _ in requests[-_IN_FLIGHT:]:
             _read_answer(connection)
 
 
-def _frame(topic: str, partitions: Sequence[int], batch: EncodedBatch) -> list[Buffer]:
+def _frame(topic: str, partitions: Sequence[int], batch: EncodedBatch) -> _Frame:
     records = Records(batch.buffers, batch.size_bytes)
     data = [PartitionProduceData(index=partition, records=records) for partition in partitions]
     topics = [TopicProduceData(name=topic, partition_data=data)]
@@ -130,8 +144,8 @@ def _frame(topic: str, partitions: Sequence[int], batch: EncodedBatch) -> list[B
     return encode_request(PRODUCE, _VERSION, 0, "raw-socket", request)
 
 
-def _send(connection: socket.socket, buffers: list[Buffer]) -> None:
-    views = [memoryview(buffer).cast("B") for buffer in buffers]
+def _send(connection: socket.socket, frame: _Frame) -> None:
+    views = [memoryview(buffer).cast("B") for buffer in frame]
     while views:
         sent = connection.sendmsg(views)
         while views and sent >= len(views[0]):

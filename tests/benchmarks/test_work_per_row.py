@@ -49,9 +49,14 @@ def values(rows: int) -> pa.Array:
     return pa.array([b"value%d" % n for n in range(rows)], pa.binary())
 
 
+def keys_of_one_length(rows: int) -> pa.Array:
+    return pa.array([b"%016d" % n for n in range(rows)], pa.binary())
+
+
 COLUMNS: dict[str, Callable[[int], dict[str, pa.Array]]] = {
     "values alone": lambda rows: {"value": values(rows)},
     "keys": lambda rows: {"value": values(rows), "key": values(rows)},
+    "keys of one length": lambda rows: {"value": values(rows), "key": keys_of_one_length(rows)},
     "keys and values as text": lambda rows: {
         "value": values(rows).cast(pa.string()),
         "key": values(rows).cast(pa.large_string()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,11 @@ def test_cells_of_every_kind_are_measured_and_reported(
     arguments += ["--output", str(tmp_path), "--contenders", "R0", "R1", "R2t", "R6"]
     (ended,) = submit_all([command("jobs/bench.py", *arguments, "--cells", *cells)])
     assert ended.code == 0, ended.output
-    found = json.loads((tmp_path / "results.json").read_text())["cells"]
+    report = json.loads((tmp_path / "results.json").read_text())
+    about, found = report["about"], report["cells"]
+    assert about["kafka-python"] == metadata.version("kafka-python")
+    assert about["kafka-clients of Spark's own sink"] == "none"
+    assert about["processor of the driver's machine"]
     assert found.keys() == set(cells)
     for name, cell in found.items():
         results = {result["name"]: result for result in cell["results"]}

@@ -54,7 +54,7 @@ class Project:
         self.folder, self.path = folder / "project", folder / "path"
         for each in (self.folder, self.path):
             each.mkdir()
-        for name in ("Makefile", "jobs", "pyproject.toml", "pyspark_pykafka.py"):
+        for name in ("Makefile", "jobs", "pyproject.toml", "pyspark_pykafka.py", "tests"):
             (self.folder / name).symlink_to(ROOT / name)
         (self.folder / "spark_kafka_sink").mkdir()
         for tool in ("sh", "find", "grep", "sed", "touch", "mkdir", "ln"):
