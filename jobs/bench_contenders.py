@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink import register
+from spark_kafka_sink.records.compression import codec
 
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
     from jobs import bench_before, bench_cells, bench_topics, bench_writers, raw_socket
@@ -161,6 +163,22 @@ def _raw_socket(setting: Setting) -> Write:
     return write
 
 
+def _codec_alone(setting: Setting) -> Write:
+    cell, tasks = setting.cell, setting.spark.sparkContext.defaultParallelism
+    if cell.compression == "none":
+        raise NotRunError("there is nothing to compress")
+    rows = _arrow_rows(setting.sample, cell, _BATCH_BYTES)
+    records = raw_socket.records_of(rows, round(time.time() * 1000))
+    packing = codec(cell.compression)
+
+    def write(_frame: DataFrame, _topic: str, count: int) -> None:
+        with ThreadPoolExecutor(tasks) as pool:
+            for _ in pool.map(packing, [[records]] * -(-count // rows.num_rows)):
+                pass
+
+    return write
+
+
 def _arrow_rows(frame: DataFrame, cell: bench_cells.Cell, size_bytes: int) -> pa.RecordBatch:
     count = max(1, size_bytes // (cell.value_bytes + cell.key_bytes + 10))
     table = frame.limit(count).toArrow().combine_chunks()
@@ -204,6 +222,7 @@ _BUILDERS: Final[dict[str, Callable[[Setting], Write]]] = {
     "R1": _ours,
     "R1b": _before,
     "R1p": _to_one_partition,
+    "R1c": _codec_alone,
     "R1h": functools.partial(_python_writer, None, bench_writers.DiscardSource),
     "noop": _noop,
     "R2": functools.partial(_jvm_sink, tuned=False),

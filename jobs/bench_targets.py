@@ -2,7 +2,8 @@
 
 A target is of one cell. Beside what was measured stands, where that can be told, what a sink would
 reach that costs nothing but what every sink written in Python pays, on all cores: the CPU time of
-the hop from the JVM (R1h), of sending bytes (R0), and of the broker that has least to do.
+the hop from the JVM (R1h), of sending bytes (R0), of the codec, if there is one (R1c), and of the
+broker that has least to do.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ else:
     import bench_ratios
 
 Cells: TypeAlias = "Mapping[str, bench_ratios.Measured]"
-_HOP, _RAW, _NOOP, _ONE_PARTITION = "R1h", "R0", "noop", "R1p"
+_HOP, _RAW, _CODEC, _NOOP, _ONE_PARTITION = "R1h", "R0", "R1c", "noop", "R1p"
 # Who sends large batches, as such a sink would.
 _IN_BATCHES: Final = (_RAW, "R1", "R2", "R2t")
 
@@ -120,8 +121,11 @@ def _seconds_over(other: str) -> Callable[[Cells, str], bench_ratios.Spread]:
 
 def _free_rate_to(other: str) -> Callable[[Cells, str, int], float]:
     def bound(cells: Cells, cell: str, cores: int) -> float:
-        hop, raw = (_result(cells, cell, name) for name in (_HOP, _RAW))
-        needed_s = _client_s(hop) + _client_s(raw) + _least_broker_s(cells[cell].results)
+        parts = [_HOP, _RAW]
+        if cells[cell].cell.compression != "none":
+            parts.append(_CODEC)
+        needed_s = sum(_client_s(_result(cells, cell, name)) for name in parts)
+        needed_s += _least_broker_s(cells[cell].results)
         return cores / needed_s / bench_ratios.rate(_result(cells, cell, other)).median
 
     return bound
@@ -165,7 +169,6 @@ def _targets() -> Iterator[Target]:
         what, bound = "CPU a row to R2t", _free_cpu_to(tuned)
         yield Target(what, cell, limit, _cpu_to(tuned), at_least=False, bound=bound)
     yield from _rates("rows/s to R0", _RAW, dict(zip(sizes, (0.6, 0.6, 0.8), strict=True)))
-    # A codec's own time is in neither R1h nor R0, which sends bytes that are packed.
     yield from _rates("rows/s to R2t", tuned, dict.fromkeys(packed, 1.5))
     for cell in packed:
         yield Target("bytes in the log to R2t", cell, 1.05, _log_to(tuned), at_least=False)

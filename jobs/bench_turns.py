@@ -33,7 +33,7 @@ else:
     import running
 
 # These write nothing to Kafka.
-_NOT_IN_KAFKA: Final = ("R1h", "noop")
+_NOT_IN_KAFKA: Final = ("R1c", "R1h", "noop")
 # Who takes longer for a cell's rows is left out of its rounds, unless nothing could be told then.
 _LONGEST_TURN_S: Final = 60.0
 _ALWAYS: Final = (bench_cells.OURS, bench_cells.BASELINE)

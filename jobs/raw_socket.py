@@ -63,15 +63,19 @@ class Share:
 
 def batch_of(rows: pa.RecordBatch, compression: str, now_ms: int) -> EncodedBatch:
     """Encode rows with the sink's columns as one batch."""
+    packing = codec(compression)
+    pieces = packing([records_of(rows, now_ms)])
+    info = BatchInfo(rows.num_rows, now_ms, now_ms, packing.id)
+    header = batch_header(info, pieces, NO_PRODUCER_ID, NO_SEQUENCE)
+    return EncodedBatch(rows.num_rows, (header, *pieces), len(header) + sum(map(len, pieces)))
+
+
+def records_of(rows: pa.RecordBatch, now_ms: int) -> memoryview:
+    """Encode rows as what a batch has behind its header, not compressed yet."""
     count = rows.num_rows
     columns = read_rows(rows, "any", now_ms).columns
     encoded = encode(columns, np.arange(count), np.arange(count), np.zeros(count, np.int64))
-    section = encoded.buffer[int(encoded.offsets[0]) : int(encoded.offsets[-1])]
-    packing = codec(compression)
-    pieces = packing([section])
-    info = BatchInfo(count, now_ms, now_ms, packing.id)
-    header = batch_header(info, pieces, NO_PRODUCER_ID, NO_SEQUENCE)
-    return EncodedBatch(count, (header, *pieces), len(header) + sum(map(len, pieces)))
+    return encoded.buffer[int(encoded.offsets[0]) : int(encoded.offsets[-1])]
 
 
 def write(shares: Sequence[Share], topic: str, batch: EncodedBatch, records: int) -> float:

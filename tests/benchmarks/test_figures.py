@@ -63,6 +63,12 @@ def test_a_free_sink_pays_for_the_hop_and_for_sending_on_all_cores(
     # Four seconds of work, and one of the broker, as with R2, on two cores.
     expected = {"rows/s to R2t": 1.6, "rows/s to R0": 1.2, "rows/s to R2": 0.8}
     assert found == pytest.approx(expected | {"CPU a row to R2t": 1.0})
+    packed = jobs["bench_cells"].CELLS["100B-lz4"]
+    cells = {
+        "100B-lz4": measured(jobs, packed, R1=[4.0], R2t=[6.0], R1h=[1.0], R0=[3.0], R1c=[1.0])
+    }
+    (found,) = jobs["bench_targets"].reached(cells, cores=2)
+    assert found.bound == pytest.approx(2.0 / (1.0 + 3.0 + 1.0 + 1.5) * 6.0)
     elsewhere = jobs["bench_targets"].reached(cells, cores=None)
     assert {one.bound for one in elsewhere} == {None}
 

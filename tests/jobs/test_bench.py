@@ -21,7 +21,7 @@ def test_cells_of_every_kind_are_measured_and_reported(
     cells = ("100B-lz4", "cold", "stream")
     arguments = ["--bootstrap", kafka.bootstrap, "--scale", "0.001", "--rounds", "1"]
     arguments += ["--warm-up", "1"]
-    arguments += ["--output", str(tmp_path), "--contenders", "R0", "R1", "R2t", "R6"]
+    arguments += ["--output", str(tmp_path), "--contenders", "R0", "R1", "R1c", "R2t", "R6"]
     (ended,) = submit_all([command("jobs/bench.py", *arguments, "--cells", *cells)])
     assert ended.code == 0, ended.output
     report = json.loads((tmp_path / "results.json").read_text())
@@ -38,6 +38,9 @@ def test_cells_of_every_kind_are_measured_and_reported(
         for contender in ("R1",) if name == "cold" else ("R0", "R1"):
             (turn,) = results[contender]["turns"]
             assert turn["seconds"] > 0
+        has_codec = name == "100B-lz4"
+        assert (results["R1c"]["not_run"] is None) == has_codec
+        assert len(results["R1c"]["turns"]) == has_codec
         assert results["R2t"]["not_run"] == "its jars are not on Spark's class path (--jars)"
         assert results["R6"]["not_run"] is not None
     small, raw = (found["100B-lz4"]["results"][n]["log_bytes"] for n in (1, 0))
