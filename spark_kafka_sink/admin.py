@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import TracebackType
@@ -122,10 +122,17 @@ class KafkaAdmin:
 
     has_headers: whether the rows that are to be written have headers; a broker that cannot take
     them, or what else the configuration asks for, is then refused as soon as it describes topics,
-    and none is created. None where nothing is to be written.
+    and none is created. None where nothing is to be written. brokers: as the cluster has named them
+    to somebody else; asked in place of bootstrap.servers, unless they cannot be reached.
     """
 
-    def __init__(self, config: ProducerConfig, *, has_headers: bool | None = None) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        *,
+        has_headers: bool | None = None,
+        brokers: Iterable[Node] = (),
+    ) -> None:
         self._config = config
         self._has_headers = has_headers
         self._clock = time.monotonic
@@ -136,6 +143,10 @@ class KafkaAdmin:
         )
         self._client = ConsumerNetworkClient.of(config, self._clock, self._random)
         self._nodes = {node.id: node for node in config.bootstrap_nodes}
+        self.brokers = tuple(brokers)
+        """The cluster's, as it has named them last."""
+        if self.brokers:
+            self._client.hear_of_nodes({node.id: node for node in self.brokers})
         self._controller_id: int | None = None
         self._created: set[str] = set()
 
@@ -149,11 +160,6 @@ class KafkaAdmin:
         trace: TracebackType | None,
     ) -> None:
         self._client.close()
-
-    @property
-    def brokers(self) -> tuple[Node, ...]:
-        """Those that the cluster has named until now."""
-        return tuple(node for node in self._nodes.values() if node.id >= 0)
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -292,6 +298,7 @@ class KafkaAdmin:
         nodes = {b.node_id: Node(id=b.node_id, host=b.host, port=b.port) for b in response.brokers}
         self._client.set_nodes(nodes)
         self._nodes.update(nodes)
+        self.brokers = tuple(nodes.values())
         self._controller_id = response.controller_id if response.controller_id in nodes else None
 
     def _check_feature_level(self, node_id: int | None) -> None:

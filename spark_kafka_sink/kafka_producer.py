@@ -67,7 +67,7 @@ class KafkaProducer:
     objects, classes or their names as ``module.Name``, and so may be ``partitioner.class`` (see
     `batch_partitioner`). key_serializer, value_serializer: in place of the options, which are then
     ignored. brokers: those of the cluster, as it has named them to somebody else; they are asked in
-    place of bootstrap.servers, until the first one cannot be reached. Raises ConfigException, and
+    place of bootstrap.servers, unless they cannot be reached. Raises ConfigException, and
     KafkaException where there is no thread or socket left for it; what was made by then is closed.
 
     Slices of several threads are appended one after another. A producer belongs to the process that

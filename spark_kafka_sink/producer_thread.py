@@ -152,6 +152,7 @@ class ProducerThread:
         self.calls_due = 0
         self.calls_made = 0
         self._known_nodes: Mapping[int, Node] = {}
+        self._rebootstraps = 0
         self._asleep = False
         self._stopping = False
         self._has_ended = False
@@ -386,9 +387,9 @@ class ProducerThread:
                 self.network_trouble = self._client.last_errors()
 
     def _act(self, work: SenderPoll, now: float) -> None:
-        nodes = self._sender.nodes
-        if nodes != self._known_nodes:
-            self._known_nodes = nodes
+        nodes, rebootstraps = self._sender.nodes, self.metadata.rebootstraps
+        if nodes != self._known_nodes or rebootstraps != self._rebootstraps:
+            self._known_nodes, self._rebootstraps = nodes, rebootstraps
             self._client.set_nodes(nodes)
         self._client.connect(work.connect)
         for request in work.requests:

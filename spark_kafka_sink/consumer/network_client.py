@@ -109,6 +109,10 @@ class ConsumerNetworkClient:
         )
         return cls(client, clock, config.request_timeout_ms / 1000)
 
+    def hear_of_nodes(self, nodes: Mapping[int, Node]) -> None:
+        """Take brokers that the cluster has named to somebody else (`NetworkClient`)."""
+        self._client.hear_of_nodes(nodes)
+
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Take the brokers that the cluster's metadata names."""
         self._client.set_nodes(nodes)

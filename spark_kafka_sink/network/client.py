@@ -50,6 +50,10 @@ from spark_kafka_sink.wire.exchange import (
 logger = logging.getLogger(__name__)
 
 _NEVER: Final = float("inf")
+# So many brokers that were only heard of may be lost, or one that took so long: then there is time
+# for the bootstrap addresses within max.block.ms.
+_HEARSAY_LOSSES: Final = 2
+_HEARSAY_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +122,10 @@ class NetworkClient:
         self._channels: dict[int, NodeState] = {}
         self._next_channel = 0
         self._wanted: set[int] = set()
-        self._is_hearsay = False
+        # Of brokers that were only heard of: how many may be lost yet, and when one is enough.
+        self._losses_left = 0
+        self._patient_until = _NEVER
+        self._heard_in_vain = ""
         self._for_any: list[tuple[ClientRequest, float]] = []
         self._events: list[Event] = []
 
@@ -127,19 +134,24 @@ class NetworkClient:
     def hear_of_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Take brokers that the cluster has named to somebody else, before it is asked from here.
 
-        They spread over all brokers what would else come to the bootstrap addresses. These may be
-        reached from here while those cannot: the first one that is not up, or is lost, is the last.
+        They spread over all brokers what would else come to the bootstrap addresses, which may be
+        reached from here while brokers cannot. One may be busy or down, so another is tried; with
+        the second that is not up, or is lost, or the first after a while, all are forgotten.
         """
         self.set_nodes(nodes)
-        self._is_hearsay = bool(nodes)
+        if nodes:
+            self._losses_left = _HEARSAY_LOSSES
+            self._patient_until = self._clock() + _HEARSAY_S
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Take the brokers that the cluster's metadata names; gone ones are disconnected.
 
         None at all: every connection is closed, and the bootstrap addresses are asked anew.
         """
-        self._is_hearsay = False
-        if not nodes:
+        self._losses_left = 0
+        if nodes:
+            self._heard_in_vain = ""
+        else:
             for state in self._states.values():
                 self._disconnect(state, "the bootstrap servers are asked anew")
         for node_id in [n for n in self._states if n >= 0 and n not in nodes]:
@@ -181,6 +193,8 @@ class NetworkClient:
             for state in self._states.values()
             if state.last_error and not state.is_ready
         ]
+        if self._heard_in_vain:
+            failures.append(self._heard_in_vain)
         return "; ".join(failures)
 
     def in_flight_count(self) -> int:
@@ -389,8 +403,11 @@ class NetworkClient:
                     request, state.node.id, code, f"connection lost: {reason}" if lost else reason
                 )
         self._events.append(NodeDown(state.node.id, reason))
-        if self._is_hearsay and state.node.id >= 0:
-            self.set_nodes({})
+        if self._losses_left and state.node.id >= 0 and not state.addresses:
+            self._losses_left -= 1
+            if not self._losses_left or now >= self._patient_until:
+                self._heard_in_vain = f"{state.node}: {reason}"
+                self.set_nodes({})
 
     def _release(self, state: NodeState) -> None:
         state.sending.clear()

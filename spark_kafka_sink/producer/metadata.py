@@ -102,7 +102,8 @@ class ClusterMetadata:
         self._not_before = 0.0
         self._refreshed_at: float | None = None
         self._trying_since: float | None = None
-        self._rebootstrapped = False
+        # How often the brokers known were forgotten.
+        self.rebootstraps = 0
 
     # -- what is of interest ----------------------------------------------------------------------
 
@@ -250,14 +251,9 @@ class ClusterMetadata:
         """Forget the brokers, so that the bootstrap addresses are asked; topics are kept."""
         logger.info("asking the bootstrap servers anew: the brokers known give no metadata")
         self.nodes = {}
-        self._rebootstrapped = True
+        self.rebootstraps += 1
         self._update_wanted = True
         self._trying_since = now
-
-    def take_rebootstrap(self) -> bool:
-        """Tell, once, that the brokers known were forgotten."""
-        rebootstrapped, self._rebootstrapped = self._rebootstrapped, False
-        return rebootstrapped
 
     # -- answers ----------------------------------------------------------------------------------
 

@@ -94,6 +94,7 @@ class Sender:
         self._producer_id: ProducerIdRequests | None = None
         if sequences is not None and transactions is None:
             self._producer_id = ProducerIdRequests(config, sequences, random)
+        self._rebootstraps = 0
         self._ready: set[int] = set()
         self._in_flight: dict[int, int] = {}
         self._throttled_until: dict[int, float] = {}
@@ -108,7 +109,8 @@ class Sender:
         for batch in self._accumulator.expired(now):
             self._completion.expired(batch, now)
         if self._transactions is not None:
-            if self._metadata.take_rebootstrap():
+            if self._rebootstraps != self._metadata.rebootstraps:
+                self._rebootstraps = self._metadata.rebootstraps
                 self._transactions.forget_coordinators()
             self._drop_unsent_of_aborted(self._transactions)
         if self._is_over():

@@ -55,9 +55,9 @@ class TaskRows:
         self._producer = producer
         self._limit = TopicLimit(options)
         self._limit_messages(self._limit.by_topic)
-        self._missing_topics = MissingTopics(options.producer, options.topic, options.new_topic)
+        self._missing_topics = MissingTopics(options, options.topic, options.new_topic)
         self._missing_dead_letter_topic = MissingTopics(
-            options.producer, options.bad_rows.topic, options.new_dead_letter_topic
+            options, options.bad_rows.topic, options.new_dead_letter_topic
         )
         self._task = task
         self._rows = 0

@@ -1,8 +1,8 @@
 """How a Spark worker's memory is kept: freed heap stays, and imports are no garbage.
 
 Encoding a slice takes some tens of megabytes of short-lived arrays. By default glibc gives such
-memory back to the system at once and takes it again for the next slice, page fault by page fault:
-40 % of a task's CPU time. A worker that keeps up to `KEPT_BYTES` of free heap does without.
+memory back to the system at once and takes it again for the next slice, page fault by page fault.
+A worker that keeps up to `KEPT_BYTES` of free heap does without.
 
 Spark's daemon has a worker collect garbage after each task, which walks through everything that was
 ever imported, some 70,000 objects, for the few hundred that a task has left behind.

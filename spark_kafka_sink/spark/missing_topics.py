@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.topic_names import TOPIC_NAME
 
 
@@ -23,8 +23,8 @@ class MissingTopics:
     topic: of all rows, None for a topic column; new: what is created, None for nothing.
     """
 
-    def __init__(self, producer: ProducerConfig, topic: str | None, new: NewTopic | None) -> None:
-        self._producer = producer
+    def __init__(self, options: SinkOptions, topic: str | None, new: NewTopic | None) -> None:
+        self._options = options
         self._topic = topic
         self._new = new
         self._there: set[str] = set()
@@ -50,5 +50,5 @@ class MissingTopics:
             return
         missing = [name for name in names if name not in self._there and TOPIC_NAME.match(name)]
         if missing:
-            with KafkaAdmin(self._producer) as admin:
+            with KafkaAdmin(self._options.producer, brokers=self._options.brokers) as admin:
                 self._there.update(admin.topics(missing, self._new))

@@ -50,7 +50,7 @@ class TopicLimit:
         self._clock = clock
         self._good_until = -math.inf
         self._topic = options.topic
-        self._producer = options.producer
+        self._producer, self._brokers = options.producer, options.brokers
         self.bytes = options.max_message_bytes
 
     @property
@@ -61,7 +61,7 @@ class TopicLimit:
     def look_anew(self) -> dict[str, int]:
         """Ask the cluster, for a row that seems to be over it, a second apart; gives `by_topic`."""
         if self._topic is not None and self.bytes is not None and self._clock() >= self._good_until:
-            with KafkaAdmin(self._producer) as admin:
+            with KafkaAdmin(self._producer, brokers=self._brokers) as admin:
                 self.bytes = limit_of(settings_with_limit(admin, self._topic))
             self._good_until = self._clock() + GOOD_FOR_S
         return self.by_topic

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from support.made_tables import with_tables
 
 if TYPE_CHECKING:
-    from jobs import bench_cells, bench_ratios, bench_report, bench_results
+    from jobs import bench_cells, bench_ratios, bench_report, bench_results, bench_turns
 else:
     import bench_cells
     import bench_ratios
@@ -129,25 +129,33 @@ def _jobs(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
     yield from bench_report.markdown_table(["ms a job", "rows", *contenders], lines)
 
 
-def _cpu(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
-    """Give the CPU time of a row, of all processes together."""
+def _cpu_in(kinds: Mapping[str, str]) -> _Table:
+    """Give a table of a row's CPU time, of all processes together, in cells of these kinds."""
 
-    def us(size: str, *names: str) -> float:
-        results = [cells[size].results[name] for name in names]
-        return sum(sum(bench_ratios.cpu_s(each)) / each.rows * 1e6 for each in results)
+    def us(results: Mapping[str, bench_turns.Result], *names: str) -> float:
+        found = [results[name] for name in names if name in results and results[name].turns]
+        return sum(sum(bench_ratios.cpu_s(each)) / each.rows * 1e6 for each in found)
 
-    lines = (
-        [what, *(f"{us(size, *names):,.2f}" for names in _COLUMNS.values())]
-        for size, what in _SIZES.items()
-    )
-    yield from bench_report.markdown_table(["CPU µs a row, of all processes", *_COLUMNS], lines)
+    def table(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
+        lines = (
+            [
+                what + kind,
+                *(f"{us(cells[size + end].results, *names):,.2f}" for names in _COLUMNS.values()),
+            ]
+            for kind, end in kinds.items()
+            for size, what in _SIZES.items()
+        )
+        headings = ["CPU µs a row, of all processes", *_COLUMNS]
+        yield from bench_report.markdown_table(headings, lines)
+
+    return table
 
 
 _COLUMNS: Final = {
     "R2t": ("R2t",),
     "R1h": ("R1h",),
     "R0": ("R0",),
-    "R1h and R0": ("R1h", "R0"),
+    "R1h, R0 and a codec": ("R1h", "R0", "R1c"),
     "R1": ("R1",),
 }
 
@@ -160,7 +168,15 @@ _TABLES: Final[Mapping[str, _Table]] = {
     "partitions_to": _matrix(_BY_PARTITIONS),
     "partitions": _partitions,
     "jobs": _jobs,
-    "cpu": _cpu,
+    "cpu": _cpu_in({"": ""}),
+    "cpu_others": _cpu_in(
+        {
+            ", no keys": "-nokey",
+            ", 1 partition": "-1p",
+            ", two headers": "-headers",
+            ", snappy": "-snappy",
+        }
+    ),
 }
 
 

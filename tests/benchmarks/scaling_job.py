@@ -19,9 +19,9 @@ EXECUTORS: Final = (25, 250, 2500, 10_000)
 # What a hosted cluster allows a broker (Amazon MSK, standard brokers with IAM).
 MOST_CONNECTIONS: Final = 3000
 CONNECTIONS_PER_S: Final = 100
-# The sink's delivery.timeout.ms and max.block.ms.
+# The sink's delivery.timeout.ms, and two attempts of socket.connection.setup.timeout.ms.
 DELIVERY_TIMEOUT_S: Final = 120.0
-MAX_BLOCK_S: Final = 60.0
+TWO_ATTEMPTS_S: Final = 20.0
 # Of two points of `make bench`: 1.69 ms a megabyte in batches of 512 KiB, 2.76 in such of 34 KB.
 BROKER_MS_PER_MEGABYTE: Final = 1.62
 BROKER_MS_PER_BATCH: Final = 0.038

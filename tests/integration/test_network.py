@@ -25,7 +25,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     TopicAuthorizationException,
 )
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 REBOOTSTRAP_REQUIRED = 129
@@ -156,6 +156,17 @@ def test_a_broker_that_asks_for_it_has_the_client_begin_anew(broker: ScriptedBro
             assert producer.partitions_for("t") == 1
             broker.metadata = describe(broker.port, "t", "u", node_id=2)
             assert producer.partitions_for("u") == 1
+
+
+def test_a_broker_that_was_heard_of_may_ask_for_it_as_well(broker: ScriptedBroker) -> None:
+    with ScriptedBroker() as heard_of:
+        heard_of.metadata = describe(heard_of.port, "t")
+        heard_of.metadata.error_code = REBOOTSTRAP_REQUIRED
+        broker.metadata = describe(broker.port, "t", node_id=2)
+        brokers = [Node(id=1, host="127.0.0.1", port=heard_of.port)]
+        with KafkaProducer(config(broker.address), brokers=brokers) as producer:
+            assert producer.partitions_for("t") == 1
+        assert METADATA in heard_of.asked
 
 
 def test_a_broker_that_gives_no_metadata_is_left_for_the_bootstrap_servers(

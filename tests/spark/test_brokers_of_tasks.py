@@ -35,13 +35,14 @@ def values(kafka: KafkaCluster, topic: str) -> list[bytes]:
     return sorted(record.value or b"" for record in read_with_confluent(kafka.bootstrap, topic))
 
 
+@pytest.mark.parametrize("more", [{}, {"createTopics": "true"}], ids=str)
 def test_a_task_needs_the_named_broker_no_more_than_any_other(
-    kafka: KafkaCluster, new_topic: NewTopic
+    kafka: KafkaCluster, new_topic: NewTopic, more: dict[str, str]
 ) -> None:
     topic = new_topic(3)
     with FaultProxy() as named:
         named.broker_port = int(kafka.bootstrap.split(",")[0].rpartition(":")[2])
-        options = given(f"127.0.0.1:{named.port}", topic)
+        options = given(f"127.0.0.1:{named.port}", topic) | more
         writer = KafkaDataSource(options).writer(SCHEMA, overwrite=False)
         asked = named.requests[API_VERSIONS]
         writer.write(iter([ROWS]))

@@ -57,8 +57,10 @@ class InMemorySelector:
             self._pending.append(Connected(channel_id))
 
     def send(self, channel_id: int, buffers: Sequence[Buffer]) -> None:
-        """Take a request and answer it."""
-        port = self._ports[channel_id]
+        """Take a request and answer it; a channel that is gone ignores it."""
+        port = self._ports.get(channel_id)
+        if port is None:
+            return
         frame = b"".join(bytes(buffer) for buffer in buffers)
         _, key, version, correlation_id = struct.unpack_from(">ihhi", frame)
         self._requests.setdefault(port, []).append(key)

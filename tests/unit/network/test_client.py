@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections import Counter
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from support.client_world import CONFIG, NODES, World, metadata
 
 from spark_kafka_sink import error_codes
+from spark_kafka_sink.model import Node
 from spark_kafka_sink.wire.exchange import (
     Answered,
     ClientRequest,
@@ -301,30 +303,45 @@ def test_a_broker_that_was_heard_of_and_is_asked_is_written_to_over_that_connect
     assert not any(isinstance(e, NodeDown) for e in world.events)
 
 
-@pytest.mark.parametrize("trouble", ["refused", "dropped", "silent", "broken"])
-def test_the_first_broker_that_was_heard_of_and_cannot_be_reached_is_the_last(
-    trouble: str,
+@pytest.mark.parametrize(("trouble", "brokers"), [("refused", 2), ("dropped", 2), ("silent", 1)])
+def test_brokers_that_were_heard_of_and_cannot_be_reached_leave_time_for_the_bootstrap_addresses(
+    trouble: str, brokers: int
 ) -> None:
     world = World()
-    if trouble == "refused":
-        world.selector.refuse.update({2001, 2002})
+    world.selector.refuse.update({2001, 2002, 2003} if trouble == "refused" else ())
     world.selector.hang = trouble == "dropped"
-    world.selector.silent = trouble in ("silent", "broken")
-    world.client.hear_of_nodes(NODES)
+    world.selector.silent = trouble == "silent"
+    third = Node(id=3, host="127.0.0.1", port=2003)
+    world.client.hear_of_nodes(NODES | {3: third})
     world.client.send(metadata())
-    world.poll()
-    world.poll()
-    if trouble == "broken":
-        world.selector.break_all()
-    world.now += {"dropped": 13, "silent": 31}.get(trouble, 1)
-    world.poll()
+    while {1001, 1002}.isdisjoint(world.selector.connects) and world.now < 35:
+        if any(isinstance(event, RequestFailed) for event in world.poll()):
+            world.client.send(metadata())
+        world.now += 0.25
+    assert world.now < 35
+    assert len(world.selector.connects) == brokers + 1
+    assert re.search(r"node \d \(127\.0\.0\.1:200\d\): ", world.client.last_errors())
+    world.selector.break_all()
     world.selector.hang = world.selector.silent = False
     world.client.send(metadata())
-    for _ in range(20):
-        world.now += 1
+    for _ in range(8):
         world.poll()
-    assert len({2001, 2002}.intersection(world.selector.connects)) == 1
+        world.now += 0.25
+    assert {2001, 2002, 2003}.isdisjoint(world.selector.connects[brokers:])
     assert any(isinstance(e, Answered) and e.node_id < 0 for e in world.events)
+
+
+def test_one_broker_that_was_heard_of_and_is_down_leaves_the_others() -> None:
+    world = World()
+    world.selector.refuse.add(2001)
+    while 2001 not in world.selector.connects:
+        world.client.hear_of_nodes(NODES)
+        world.client.send(metadata())
+        for _ in range(4):
+            world.poll()
+            world.now += 0.25
+    assert {1001, 1002}.isdisjoint(world.selector.connects)
+    assert any(isinstance(e, Answered) and e.node_id == 2 for e in world.events)
 
 
 def test_brokers_that_the_cluster_has_named_itself_are_not_forgotten_for_one() -> None:

@@ -191,6 +191,15 @@ def attempts(world: World, count: int) -> list[str]:
     raise AssertionError(f"only {world.selector.hosts}")
 
 
+def test_every_address_of_a_broker_that_was_heard_of_is_tried_before_it_counts_as_lost() -> None:
+    names = Names({"b": ["x", "y", "z"], "kafka": ["k"]})
+    world = World(KAFKA, resolver=names.resolver)
+    world.selector.refuse.update({"x", "y", "z", "k"})
+    world.client.hear_of_nodes({1: Node(id=1, host="b", port=1)})
+    world.client.send(metadata())
+    assert [host for host in attempts(world, 20) if host != "k"] == ["x", "y", "z"] * 2
+
+
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "a" * 70 + ".invalid"])
 def test_a_host_that_does_not_resolve_is_a_failed_connection(host: str) -> None:
     world = World([Node(id=-1, host=host, port=1)])
