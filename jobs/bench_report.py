@@ -162,13 +162,12 @@ def target_lines(
     cores = int(about[CORES]) if str(about[MASTER]).startswith("local") else None
     for one in bench_targets.reached(cells, cores):
         target, unit = one.target, one.target.unit
-        limit = f"{'at least' if target.at_least else 'at most'} {target.limit:g}{unit}"
         bound = _NONE if one.bound is None else f"{one.bound:,.2f}{unit}"
         met = "met" if one.is_met else "not met"
         figure = one.figure
         is_one = figure.low == figure.high
         text = f"{figure.median:.2f}{unit}" if is_one else figure.text(2, unit)
-        yield target.what, target.cell, limit, text, bound, met
+        yield target.what, target.cell, target.text, text, bound, met
 
 
 def write(folder: Path, cells: Mapping[str, Measured], about: Mapping[str, Any]) -> None:

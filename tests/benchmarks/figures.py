@@ -29,7 +29,7 @@ RESULTS: Final = DOCS / "benchmarks" / "reported"
 WITH_SETTINGS: Final = DOCS / "benchmarks" / "settings"
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
 _SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
-_OURS, _TUNED, _HOP = "R1", "R2t", "R1h"
+_OURS, _TUNED, _HOP, _PERF_TEST = "R1", "R2t", "R1h", "R6"
 # How the names of cells end.
 _BY_PARTITIONS: Final = {"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}
 
@@ -96,6 +96,21 @@ def _to_tuned(cells: _Cells, cell: str) -> str:
     if ours is None or theirs is None or not (ours.turns and theirs.turns):
         return "-"
     return bench_ratios.rate_ratio(ours, theirs).text(2, "x")
+
+
+def _perf_test(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
+    """Give the rows a second of both sinks to those of kafka-producer-perf-test."""
+
+    def texts(results: Mapping[str, bench_turns.Result]) -> Iterator[str]:
+        for name in (_OURS, _TUNED):
+            yield bench_ratios.rate_ratio(results[name], results[_PERF_TEST]).text(2, "x")
+
+    lines = (
+        [what, *texts(cells[f"{size}-nokey"].results)]
+        for size, what in _SIZES.items()
+        if f"{size}-nokey" in cells
+    )
+    yield from bench_report.markdown_table(["no keys, rows/s to R6", _OURS, _TUNED], lines)
 
 
 def _partitions(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
@@ -165,6 +180,7 @@ _TABLES: Final[Mapping[str, _Table]] = {
     "sizes": _sizes,
     "codecs": _matrix(_CODECS),
     "kinds": _matrix({"keys": "", "no keys": "-nokey", "two headers": "-headers"}),
+    "perf_test": _perf_test,
     "partitions_to": _matrix(_BY_PARTITIONS),
     "partitions": _partitions,
     "jobs": _jobs,

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks import broker_cost
 from benchmarks.scaling_job import (
-    BROKER_MS_PER_BATCH,
-    BROKER_MS_PER_MEGABYTE,
     BROKERS,
     CLUSTER_BYTES_PER_S,
     CONNECTIONS_PER_S,
@@ -102,10 +101,11 @@ def _most_tasks(layout: Layout, holds: Callable[[Load], bool]) -> int:
 
 def _cpu() -> str:
     """Give how many cores of a broker the bytes of a job keep busy."""
+    cost = broker_cost.reported()
 
     def text(found: Load) -> str:
         megabytes = found.bytes_per_s / MEGABYTE
-        busy_ms = megabytes * BROKER_MS_PER_MEGABYTE + found.batches_per_s * BROKER_MS_PER_BATCH
+        busy_ms = megabytes * cost.ms_per_megabyte + found.batches_per_s * cost.ms_per_batch
         return f"{busy_ms / megabytes:,.1f} ({busy_ms / 1e3:.2f})"
 
     def rows() -> Iterator[Sequence[str]]:
@@ -116,6 +116,18 @@ def _cpu() -> str:
 
     headings = ["tasks at once", "MB/s to a broker", *(layout.value for layout in Layout)]
     return table(headings, rows())
+
+
+def _broker_cost() -> str:
+    """Give what the broker's CPU of a megabyte and of a batch is taken from."""
+    cost = broker_cost.reported()
+    rows = [
+        [seen.cell, f"{seen.batch_bytes / 1000:,.0f}", f"{seen.ms_per_megabyte:.2f}"]
+        for seen in cost.seen
+    ]
+    a_batch = f"and {cost.ms_per_batch:.3f} for each batch"
+    rows.append(["in the model", "any", f"{cost.ms_per_megabyte:.2f}, {a_batch}"])
+    return table(["cell", "KB of a batch", "CPU ms of the broker for a megabyte"], iter(rows))
 
 
 def _batches() -> str:
@@ -147,6 +159,7 @@ _TABLES: Final[dict[str, Callable[[], str]]] = {
     "start": start,
     "leaders": leaders,
     "cpu": _cpu,
+    "broker_cost": _broker_cost,
 }
 
 

@@ -12,7 +12,7 @@ BROKERS: Final = 100
 PARTITIONS: Final = 1000
 REPLICAS: Final = 3
 TASK_BYTES: Final = 128 * MEGABYTE
-# What a task alone writes in a second, and what the brokers take of all tasks.
+# What a task alone writes in a second, which has other work, too; what the brokers take of all.
 TASK_BYTES_PER_S: Final = 50 * MEGABYTE
 CLUSTER_BYTES_PER_S: Final = 20_000 * MEGABYTE
 EXECUTORS: Final = (25, 250, 2500, 10_000)
@@ -22,9 +22,6 @@ CONNECTIONS_PER_S: Final = 100
 # The sink's delivery.timeout.ms, and two attempts of socket.connection.setup.timeout.ms.
 DELIVERY_TIMEOUT_S: Final = 120.0
 TWO_ATTEMPTS_S: Final = 20.0
-# Of two points of `make bench`: 1.69 ms a megabyte in batches of 512 KiB, 2.76 in such of 34 KB.
-BROKER_MS_PER_MEGABYTE: Final = 1.62
-BROKER_MS_PER_BATCH: Final = 0.038
 SEED: Final = 1
 SETTINGS: Final = Settings()
 

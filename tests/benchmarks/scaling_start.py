@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 from benchmarks.scaling_job import (
@@ -31,6 +32,10 @@ from spark_kafka_sink.wire.messages import (
     MetadataResponseTopic,
 )
 from spark_kafka_sink.wire.primitives import Writer
+
+# Between two questions of a task for metadata that bring nothing new: retry.backoff.max.ms, less
+# what chance takes.
+_SHORTEST_PAUSE_S: Final = 0.8
 
 
 def start() -> str:
@@ -73,12 +78,17 @@ def leaders() -> str:
                         f"{in_time**brokers:.0%}",
                     ]
                     if not over_s:
-                        cells.append(f"{storm.given_up:,}")
+                        asked = min(
+                            storm.given_up / max(storm.connected_at),
+                            this.tasks / BROKERS / _SHORTEST_PAUSE_S,
+                        )
+                        cells += [f"{storm.given_up:,}", f"{asked:,.0f}"]
                 yield cells
 
     in_time = f"tasks that wait {DELIVERY_TIMEOUT_S:.0f} s at most"
     headings = ["tasks at once", "", "connections to a broker"]
     headings += ["s until all are up", "longest wait", in_time, "attempts given up"]
+    headings += ["Metadata requests a second, at most"]
     headings += [f"begun at random within connections / {CONNECTIONS_PER_S} s: until all are up"]
     return table([*headings, "longest wait", in_time], rows())
 

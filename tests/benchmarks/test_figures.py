@@ -73,6 +73,31 @@ def test_a_free_sink_pays_for_the_hop_and_for_sending_on_all_cores(
     assert {one.bound for one in elsewhere} == {None}
 
 
+def test_what_one_machine_s_cpu_decides_is_not_told_of_a_cluster(
+    jobs: dict[str, ModuleType],
+) -> None:
+    cell = jobs["bench_cells"].CELLS["100B"]
+    cells = {"100B": measured(jobs, cell, R1=[1.0], R2t=[2.0], R0=[1.0], R3=[4.0])}
+
+    def told(cores: int | None) -> set[str]:
+        return {one.target.what for one in jobs["bench_targets"].reached(cells, cores)}
+
+    here = {"CPU a row to R2t", "CPU a row to R3", "rows/s to R0"}
+    assert told(2) - told(None) == here
+    assert told(None) == {"rows/s to R2t", "rows/s to R3"}
+
+
+@pytest.mark.parametrize("log_bytes", [94, 96, 104, 106])
+def test_a_codec_s_rows_are_to_be_as_small_as_the_others_and_not_smaller(
+    jobs: dict[str, ModuleType], log_bytes: int
+) -> None:
+    one = measured(jobs, jobs["bench_cells"].CELLS["1KB-zstd"], R1=[1.0], R2t=[2.0])
+    one.results["R1"].log_bytes, one.results["R2t"].log_bytes = log_bytes, 100
+    _, size = jobs["bench_targets"].reached({"1KB-zstd": one}, cores=2)
+    assert size.target.text == "0.95x to 1.05x"
+    assert size.is_met == (95 <= log_bytes <= 105)
+
+
 def test_cells_of_other_rows_say_nothing_of_a_target(jobs: dict[str, ModuleType]) -> None:
     cell = jobs["bench_cells"].CELLS["1KB"]
     cells = {"100B": measured(jobs, cell, R1=[1.0], R2t=[2.0])}

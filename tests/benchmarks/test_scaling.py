@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from benchmarks import scaling
+from benchmarks.broker_cost import BrokerCost, Seen
 from benchmarks.scaling_model import Job, Layout, Settings, load, producer
 from benchmarks.simulated_task import SimulatedTask
 from benchmarks.start_storm import BACKLOG, StartStorm
@@ -142,3 +143,13 @@ def test_the_document_has_the_models_figures() -> None:
     assert text == scaling.refreshed(text), (
         "docs/scaling.md is stale: PYTHONPATH=tests python -m benchmarks.scaling"
     )
+
+
+def test_what_bytes_and_batches_cost_a_broker_explains_both_cells() -> None:
+    few, many = Seen("few", 2.0, 500_000), Seen("many", 5.0, 20_000)
+    cost = BrokerCost.of(few, many)
+    for seen in (few, many):
+        batches = 1_000_000 / seen.batch_bytes
+        told = cost.ms_per_megabyte + cost.ms_per_batch * batches
+        assert told == pytest.approx(seen.ms_per_megabyte)
+    assert cost.ms_per_batch == pytest.approx(3.0 / 48)

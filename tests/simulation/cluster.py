@@ -58,6 +58,9 @@ from spark_kafka_sink.wire.messages import (
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
 
 FIRST_PORT: Final = 9000
+# Where no broker is.
+REFUSING_PORT: Final = 10_000
+DROPPING_PORT: Final = 10_001
 NOT_ENOUGH_REPLICAS: Final = 19
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, cast
 
-from simulation.cluster import FIRST_PORT, Cluster
+from simulation.cluster import DROPPING_PORT, FIRST_PORT, REFUSING_PORT, Cluster
 from simulation.controller import Session
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink.errors import ProtocolError
@@ -156,6 +156,12 @@ class SimulatedSelector:
     def connect(self, channel_id: int, address: Address) -> None:
         """Begin to connect."""
         port = address[1][1]
+        if port == DROPPING_PORT:
+            return
+        if port == REFUSING_PORT:
+            refused = Closed(channel_id, "connection refused")
+            self._scheduler.after(self._delay(), self._pending.append, refused)
+            return
         broker = self._cluster.brokers[port - FIRST_PORT]
 
         def reply(asked: Asked, response: Any) -> None:  # noqa: ANN401 - any response type

@@ -7,9 +7,10 @@ from random import Random
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from simulation.cluster import DROPPING_PORT, FIRST_PORT, REFUSING_PORT
 from simulation.controller import ClusterShape
 from simulation.replica import Rules
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.model import Node, TopicPartition
 
 MAX_EPOCH: Final = 2**15 - 1
 
@@ -85,7 +86,9 @@ class Scenario:
     """Everything a run is made of; `seed` also drives the delays.
 
     close_at: when the producer is closed without waiting, None for at the end. crashes: when the
-    application of a transactional scenario gives up its producer.
+    application of a transactional scenario gives up its producer. heard_of: brokers that the
+    producer is told before it asks for them; those of "elsewhere" cannot be reached. None where
+    there are transactions.
     """
 
     seed: int
@@ -100,6 +103,7 @@ class Scenario:
     close_at: float | None
     transactions: list[PlannedTransaction] = field(default_factory=list)
     crashes: list[float] = field(default_factory=list)
+    heard_of: tuple[Node, ...] = ()
 
     @property
     def max_block_s(self) -> float:
@@ -154,6 +158,7 @@ def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
         faults=sorted(faults),
         heal_at=heal_at,
         close_at=random.choice(storms) + random.random() if random.random() < 0.06 else None,
+        heard_of=_heard_of(seed, shape),
     )
     return _expiring(random, drawn) if random.random() < 0.25 else drawn
 
@@ -191,6 +196,7 @@ def transactional_scenario(seed: int, *, topic_bytes: int | None = None) -> Scen
         close_at=None,
         transactions=_transactions(random, drawn),
         crashes=crashes,
+        heard_of=(),
     )
     return _sending_offsets(planned)
 
@@ -252,6 +258,21 @@ def _limited(
     drawn = random.choice(TOPIC_BYTES) if random.random() < 0.1 else None
     since = random.choice([0.0, random.uniform(0, heal_at)])
     return replace(shape, topic_bytes=topic_bytes or drawn, limited_from=since)
+
+
+def _heard_of(seed: int, shape: ClusterShape) -> tuple[Node, ...]:
+    """Draw whether the producer is told the brokers, and how many of them are not reached so."""
+    random = Random(f"brokers that {seed} has heard of")
+    unreached = random.choice([0.0, 0.0, 0.5, 1.0])
+    elsewhere = random.choice([REFUSING_PORT, DROPPING_PORT])
+    if random.random() < 0.5:
+        return ()
+    return tuple(
+        Node(id=n, host="elsewhere", port=elsewhere)
+        if random.random() < unreached
+        else Node(id=n, host=f"b{n}", port=FIRST_PORT + n)
+        for n in range(1, shape.brokers + 1)
+    )
 
 
 def _rebootstraps(seed: int, drawn: Scenario) -> list[Fault]:
@@ -332,7 +353,9 @@ def _configs(random: Random, shape: ClusterShape) -> dict[str, Any]:
     linger_ms = random.choice([0, 0, 5, 50])
     delivery_ms = random.choice([request_ms + linger_ms] * 2 + [2000 + linger_ms, 10_000, 30_000])
     configs = {
-        "bootstrap.servers": ",".join(f"b{n}:{9000 + n}" for n in range(1, shape.brokers + 1)),
+        "bootstrap.servers": ",".join(
+            f"b{n}:{FIRST_PORT + n}" for n in range(1, shape.brokers + 1)
+        ),
         "enable.idempotence": idempotent,
         "acks": "all" if idempotent else random.choice(["all", "1", "0"]),
         "max.in.flight.requests.per.connection": random.choice([1, 2, 5, 5, 5]),

@@ -76,7 +76,8 @@ class Simulation:
 
     def _make_thread(self) -> None:
         with self._simulated():
-            self.thread = ProducerThread(producer_config(self._scenario.configs), "simulated")
+            config, heard_of = producer_config(self._scenario.configs), self._scenario.heard_of
+            self.thread = ProducerThread(config, "simulated", heard_of)
         self.thread.deliveries = self.checker
         self.sequences: Sequences | None = self.thread._sender._sequences
 

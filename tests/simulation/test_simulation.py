@@ -20,6 +20,7 @@ from simulation.scenario import scenario
 from simulation.simulation import Simulation
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.model import ProducerIdAndEpoch
+from spark_kafka_sink.network import client
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
@@ -157,6 +158,12 @@ def _deadlines_forgotten() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _brokers_that_were_heard_of_are_never_forgotten() -> Iterator[None]:
+    with mock.patch.multiple(client, _HEARSAY_LOSSES=1_000_000, _HEARSAY_S=float("inf")):
+        yield
+
+
 @pytest.mark.parametrize(
     ("broken", "found"),
     [
@@ -169,6 +176,7 @@ def _deadlines_forgotten() -> Iterator[None]:
         (_numbered_anew_though_it_may_be_written, "is there twice"),
         (_memory_of_late_answers_lost, "memory"),
         (_deadlines_forgotten, "after its deadline|busy loop|has not ended"),
+        (_brokers_that_were_heard_of_are_never_forgotten, "has not ended|all was well"),
     ],
 )
 def test_what_is_broken_is_found(broken: Callable[[], Iterator[None]], found: str) -> None:

@@ -20,7 +20,7 @@ NEWEST: Final = "4.3.1"
 OLD: Final = "3.9.2"
 VERSIONS: Final = (NEWEST, OLD)
 
-# Spark's own Kafka sink, the peer; one by one, since the newest token provider is an older one.
+# Spark's own Kafka sink, the peer; jar by jar, since the token provider is of another version.
 JVM_SINK_SPARK: Final = "4.2.0"
 _JVM_SINK: Final = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",

@@ -58,6 +58,7 @@ def waiting_turns(
 def test_what_was_received_is_acknowledged(pair: tuple[socket.socket, socket.socket]) -> None:
     before = waiting_turns(pair, lambda: None)
     after = waiting_turns(pair, acknowledge_now)
+    assert before
     assert after <= before / 2
 
 
@@ -76,6 +77,7 @@ def test_a_task_has_it_acknowledged_before_it_asks_for_rows(
             write_task(options, rows())
 
     before = waiting_turns(pair, lambda: None)
+    assert before
     assert waiting_turns(pair, run_task) <= before / 2
 
 
