@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from support.pure_producer import TOPIC
 from support.record_batches import Row, kafka_python_batch
 
 from spark_kafka_sink.metrics import Metrics
+from spark_kafka_sink.producer import slices as producer_slices
 from spark_kafka_sink.producer.murmur2 import murmur2
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.log_reader import read_log
@@ -34,6 +36,7 @@ ROUNDS = 30
 RECORDS = 5_000
 SLICE_BYTES = 8 << 20
 HEAPS = ("kept", "given back")
+PARTS = (1, 2, 4, 8)
 
 
 def least_s(*works: Callable[[], object]) -> list[float]:
@@ -126,22 +129,42 @@ def slices(value_bytes: int, how: str) -> None:
     """Print the CPU seconds that a slice takes, until it is in batches."""
     if how == HEAPS[0]:
         keep_heap()
+    rows = rows_of(value_bytes)
+    print(statistics.median(append_s(rows) for _ in range(ROUNDS)))
+
+
+def smaller_slices() -> None:
+    """Append as many rows in one slice, and in several, in turns."""
+    keep_heap()
+    for value_bytes in (100, 1000):
+        rows = rows_of(value_bytes)
+        took: dict[int, list[float]] = {parts: [] for parts in PARTS}
+        for _ in range(ROUNDS):
+            for parts, each in took.items():
+                with mock.patch.object(producer_slices, "SLICE_BYTES", SLICE_BYTES // parts):
+                    each.append(append_s(rows))
+        ms = [f"{statistics.median(each) * 1e3:.1f}" for each in took.values()]
+        print(f"values of {value_bytes:,} bytes in {PARTS} slices: {', '.join(ms)} ms")
+
+
+def rows_of(value_bytes: int) -> pa.RecordBatch:
+    """Make a slice's rows."""
     count = SLICE_BYTES // (value_bytes + 26)
     keys, value = pa.array([b"%016d" % n for n in range(count)], pa.binary()), bytes(value_bytes)
-    rows = pa.record_batch({"key": keys, "value": pa.array([value] * count, pa.binary())})
+    return pa.record_batch({"key": keys, "value": pa.array([value] * count, pa.binary())})
 
-    def append() -> float:
-        with idle_producer(12, batch_size=512 * 1024, buffer_memory=2**28) as producer:
-            began = time.thread_time()
-            producer.append(TOPIC, rows)
-            return time.thread_time() - began
 
-    print(statistics.median(append() for _ in range(ROUNDS)))
+def append_s(rows: pa.RecordBatch) -> float:
+    """Give the CPU seconds until rows are in batches."""
+    with idle_producer(12, batch_size=512 * 1024, buffer_memory=2**28) as producer:
+        began = time.thread_time()
+        producer.append(TOPIC, rows)
+        return time.thread_time() - began
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         slices(int(sys.argv[1]), sys.argv[2])
     else:
-        for measure in (reading, varints, keys, metrics, garbage, heap):
+        for measure in (reading, varints, keys, metrics, garbage, heap, smaller_slices):
             measure()

@@ -7,10 +7,11 @@ whoever calls from two threads would be in the loop twice.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.model import Node
 from spark_kafka_sink.producer.sender import SenderPoll
 from spark_kafka_sink.producer_thread import ProducerThread
 
@@ -43,8 +44,10 @@ class _TurningCondition:
 class InlineThread(ProducerThread):
     """The loop, one `turn` at a time."""
 
-    def __init__(self, config: ProducerConfig, client_id: str) -> None:
-        super().__init__(config, client_id)
+    def __init__(
+        self, config: ProducerConfig, client_id: str, brokers: Iterable[Node] = ()
+    ) -> None:
+        super().__init__(config, client_id, brokers)
         self.changed: Any = _TurningCondition(self)
         self._events: list[Any] = []
         self._work = SenderPoll()
