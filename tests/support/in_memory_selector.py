@@ -57,10 +57,8 @@ class InMemorySelector:
             self._pending.append(Connected(channel_id))
 
     def send(self, channel_id: int, buffers: Sequence[Buffer]) -> None:
-        """Take a request and answer it; a channel that is gone ignores it."""
-        port = self._ports.get(channel_id)
-        if port is None:
-            return
+        """Take a request and answer it."""
+        port = self._ports[channel_id]
         frame = b"".join(bytes(buffer) for buffer in buffers)
         _, key, version, correlation_id = struct.unpack_from(">ihhi", frame)
         self._requests.setdefault(port, []).append(key)
@@ -90,6 +88,8 @@ class InMemorySelector:
         """Break every connection to a port."""
         for channel_id in [c for c, p in self._ports.items() if p == port]:
             del self._ports[channel_id]
+            if Connected(channel_id) in self._pending:
+                self._pending.remove(Connected(channel_id))
             self._pending.append(Closed(channel_id, "Connection reset by peer"))
 
     def break_all(self) -> None:

@@ -303,20 +303,24 @@ def test_a_broker_that_was_heard_of_and_is_asked_is_written_to_over_that_connect
     assert not any(isinstance(e, NodeDown) for e in world.events)
 
 
-@pytest.mark.parametrize(("trouble", "brokers"), [("refused", 2), ("dropped", 2), ("silent", 1)])
+@pytest.mark.parametrize(
+    ("trouble", "brokers"), [("refused", 2), ("dropped", 2), ("broken", 2), ("silent", 1)]
+)
 def test_brokers_that_were_heard_of_and_cannot_be_reached_leave_time_for_the_bootstrap_addresses(
     trouble: str, brokers: int
 ) -> None:
     world = World()
     world.selector.refuse.update({2001, 2002, 2003} if trouble == "refused" else ())
     world.selector.hang = trouble == "dropped"
-    world.selector.silent = trouble == "silent"
+    world.selector.silent = trouble in ("silent", "broken")
     third = Node(id=3, host="127.0.0.1", port=2003)
     world.client.hear_of_nodes(NODES | {3: third})
     world.client.send(metadata())
     while {1001, 1002}.isdisjoint(world.selector.connects) and world.now < 35:
         if any(isinstance(event, RequestFailed) for event in world.poll()):
             world.client.send(metadata())
+        if trouble == "broken":
+            world.selector.break_all()
         world.now += 0.25
     assert world.now < 35
     assert len(world.selector.connects) == brokers + 1
