@@ -145,8 +145,7 @@ class KafkaAdmin:
         self._nodes = {node.id: node for node in config.bootstrap_nodes}
         self.brokers = tuple(brokers)
         """The cluster's, as it has named them last."""
-        if self.brokers:
-            self._client.hear_of_nodes({node.id: node for node in self.brokers})
+        self._client.hear_of_nodes(self.brokers)
         self._controller_id: int | None = None
         self._created: set[str] = set()
 

@@ -172,7 +172,7 @@ class ProducerThread:
                 random,
                 metrics=network_metrics,
             )
-            self._client.hear_of_nodes({node.id: node for node in brokers})
+            self._client.hear_of_nodes(brokers)
             self.metrics = ProducerMetrics(
                 metrics,
                 network_metrics,

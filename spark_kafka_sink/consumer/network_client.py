@@ -9,7 +9,7 @@ at it after a `poll`; nothing is called back, and one thread does everything.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Final, Self
 
@@ -109,9 +109,9 @@ class ConsumerNetworkClient:
         )
         return cls(client, clock, config.request_timeout_ms / 1000)
 
-    def hear_of_nodes(self, nodes: Mapping[int, Node]) -> None:
+    def hear_of_nodes(self, brokers: Iterable[Node]) -> None:
         """Take brokers that the cluster has named to somebody else (`NetworkClient`)."""
-        self._client.hear_of_nodes(nodes)
+        self._client.hear_of_nodes(brokers)
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Take the brokers that the cluster's metadata names."""

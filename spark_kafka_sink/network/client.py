@@ -15,7 +15,7 @@ any node, are never held back by them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal, Self
@@ -131,15 +131,16 @@ class NetworkClient:
 
     # -- what is asked for ------------------------------------------------------------------------
 
-    def hear_of_nodes(self, nodes: Mapping[int, Node]) -> None:
+    def hear_of_nodes(self, brokers: Iterable[Node]) -> None:
         """Take brokers that the cluster has named to somebody else, before it is asked from here.
 
         They spread over all brokers what would else come to the bootstrap addresses, which may be
         reached from here while brokers cannot. One may be busy or down, so another is tried; with
         the second that is not up, or is lost, or the first after a while, all are forgotten.
         """
-        self.set_nodes(nodes)
+        nodes = {node.id: node for node in brokers}
         if nodes:
+            self.set_nodes(nodes)
             self._losses_left = _HEARSAY_LOSSES
             self._patient_until = self._clock() + _HEARSAY_S
 
