@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -48,14 +49,7 @@ def records(value_bytes: int) -> list[bytes]:
 def ways_of_lz4(pieces: list[bytes]) -> dict[str, Callable[[], bytes]]:
     """Give the ways to compress a batch from Python, that are not the sink's."""
 
-    def by_pieces() -> bytes:
-        frame = lz4.frame.LZ4FrameCompressor(
-            block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False
-        )
-        return b"".join([frame.begin(), *map(frame.compress, pieces), frame.flush()])
-
-    def larger_blocks() -> bytes:
-        size = lz4.frame.BLOCKSIZE_MAX256KB
+    def joined(size: int) -> bytes:
         packed: bytes = lz4.frame.compress(b"".join(pieces), block_size=size, block_linked=False)
         return packed
 
@@ -66,8 +60,8 @@ def ways_of_lz4(pieces: list[bytes]) -> dict[str, Callable[[], bytes]]:
         return b"".join(packed)
 
     return {
-        "pieces that are not joined": by_pieces,
-        "blocks of 256 KiB": larger_blocks,
+        "pieces that are joined first": partial(joined, lz4.frame.BLOCKSIZE_MAX64KB),
+        "and blocks of 256 KiB": partial(joined, lz4.frame.BLOCKSIZE_MAX256KB),
         "pyarrow's, block by block": blocks_of_pyarrow,
     }
 
@@ -90,7 +84,7 @@ def as_the_sink(name: str, pieces: list[bytes]) -> Callable[[], bytes]:
     """Give what the sink does."""
     compress = codec(name).compress
     assert compress is not None
-    return lambda: compress(b"".join(pieces))
+    return lambda: compress(pieces)
 
 
 WAYS: Final = {"lz4": ways_of_lz4, "zstd": ways_of_zstd}

@@ -6,11 +6,12 @@ import random
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import kafka.codec
 import lz4.block
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBase
 
@@ -77,6 +78,18 @@ def test_records_in_pieces_are_compressed_as_one_block(
     packed = codec(name, level)(buffers)
     assert len(packed) == 1
     assert bytes(packed[0]) == _compress(name, level, b"".join(pieces))
+
+
+@pytest.mark.parametrize("data", INPUTS.values(), ids=INPUTS)
+@given(cuts=st.lists(st.integers(0, 1_000_000), max_size=6), spec=st.sampled_from(CODECS))
+@settings(max_examples=10, deadline=None)
+def test_blocks_end_where_they_would_without_pieces(
+    data: bytes, cuts: list[int], spec: tuple[str, int | None]
+) -> None:
+    edges = [0, *sorted(cut % len(data) for cut in cuts), len(data)]
+    pieces: list[Buffer] = [memoryview(data)[start:stop] for start, stop in pairwise(edges)]
+    (packed,) = codec(*spec)(pieces)
+    assert bytes(packed) == _compress(*spec, data)
 
 
 def test_without_a_codec_the_same_pieces_come_back() -> None:
