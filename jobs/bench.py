@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--bootstrap", metavar="HOST:PORT", help="brokers, separated by commas")
     which = made.add_mutually_exclusive_group()
     which.add_argument("--cells", nargs="+", metavar="CELL", default=list(bench_cells.CORE))
-    which.add_argument("--all", action="store_true", help="every cell: 100 minutes")
+    which.add_argument("--all", action="store_true", help="every cell: two hours")
     made.add_argument("--contenders", nargs="+", metavar="R", default=list(bench_cells.CONTENDERS))
     made.add_argument("--rounds", type=int, default=5, help="rounds that count (%(default)s)")
     made.add_argument(

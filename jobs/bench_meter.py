@@ -6,7 +6,7 @@ Only what runs on this machine is seen: with executors or brokers elsewhere, the
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,7 @@ class _Process(NamedTuple):
     parent: _Key | None
     jvm: float
     python: float
+    reaped: float
 
 
 class Meter:
@@ -66,11 +67,7 @@ class Meter:
                 continue
             with suppress(psutil.NoSuchProcess):
                 found[_key(process)] = self._look_at(process)
-        for key, gone in self._last.items():
-            # Who has ended is in what its parent has reaped, unless the parent ended as well.
-            if key not in found and gone.parent not in found:
-                self._ended_jvm += gone.jvm
-                self._ended_python += gone.python
+        self._keep_ended(found)
         self._last = found
         brokers = [broker.cpu_times() for broker in self._brokers]
         return Usage(
@@ -79,16 +76,37 @@ class Meter:
             sum(times.user + times.system for times in brokers),
         )
 
+    def _keep_ended(self, found: Mapping[_Key, _Process]) -> None:
+        """Keep what ended processes have used, but for what their parents have reaped.
+
+        That is nothing where the parent has ended as well, and where it ignores SIGCHLD, as Spark's
+        daemon does, which forks the workers.
+        """
+        reaped = {
+            key: process.reaped - (self._last[key].reaped if key in self._last else 0.0)
+            for key, process in found.items()
+        }
+        for key, gone in self._last.items():
+            used = gone.jvm + gone.python
+            if key in found or not used:
+                continue
+            of_parent = 0.0 if gone.parent is None else reaped.get(gone.parent, 0.0)
+            kept = max(0.0, used - of_parent)
+            if gone.parent is not None:
+                reaped[gone.parent] = max(0.0, of_parent - used)
+            self._ended_jvm += gone.jvm * kept / used
+            self._ended_python += gone.python * kept / used
+
     def _look_at(self, process: Any) -> _Process:  # noqa: ANN401 - psutil has no types
         times, parent = process.cpu_times(), process.parent()
         own, reaped = times.user + times.system, times.children_user + times.children_system
         of = None if parent is None else _key(parent)
         if process.name() == "java":
-            return _Process(of, own, reaped)
+            return _Process(of, own, reaped, reaped)
         if process == self._driver:
             # The only processes that the driver starts and waits for are JVMs.
-            return _Process(of, reaped, own)
-        return _Process(of, 0.0, own + reaped)
+            return _Process(of, reaped, own, reaped)
+        return _Process(of, 0.0, own + reaped, reaped)
 
     def forget_peaks(self) -> None:
         """Let every worker's peak of memory begin at what it has now."""

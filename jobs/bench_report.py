@@ -80,16 +80,20 @@ def _row(result: bench_turns.Result, base: bench_turns.Result | None) -> Row:
 
 
 def _ours_to_others(results: Mapping[str, bench_turns.Result]) -> str:
-    """Give the rows a second of this sink to every other contender's, as a sentence."""
+    """Give the rows a second and the CPU of this sink to every other contender's, as sentences."""
     ours = results.get(bench_cells.OURS)
     if ours is None or not ours.turns:
         return ""
-    found = [
-        f"{name} {bench_ratios.rate_ratio(ours, other).text(2, 'x')}"
-        for name, other in results.items()
-        if name != bench_cells.OURS and other.turns
-    ]
-    return f"Rows/s of {bench_cells.OURS} to: {', '.join(found)}." if found else ""
+    others = {
+        name: other for name, other in results.items() if name != bench_cells.OURS and other.turns
+    }
+    rates = {name: bench_ratios.rate_ratio(ours, other) for name, other in others.items()}
+    cpu = {name: bench_ratios.cpu_ratio(ours, other) for name, other in others.items()}
+    return " ".join(
+        f"{what} of {bench_cells.OURS} to: {', '.join(texts)}."
+        for what, ratios in (("Rows/s", rates), ("CPU a row", cpu))
+        if (texts := [f"{name} {ratio.text(2, 'x')}" for name, ratio in ratios.items() if ratio])
+    )
 
 
 def _headings(cell: bench_cells.Cell) -> list[str]:
@@ -211,6 +215,7 @@ def _plot(path: Path, cells: Mapping[str, Measured]) -> None:
     lines = {name: rows_of(one.results) for name, one in cells.items()}
     figure, axes = plt.subplots(1, 2, figsize=(13, 1.5 + 0.9 * len(lines)), sharey=True)
     contenders = list(dict.fromkeys(row.name for rows in lines.values() for row in rows))
+    colours = mpl.colormaps["tab20"]
     height = 0.85 / max(1, len(contenders))
     for axis, title, ratio in (
         (axes[0], "rows/s, to R2t (more is better)", lambda row: row.rate_ratio),
@@ -223,6 +228,7 @@ def _plot(path: Path, cells: Mapping[str, Measured]) -> None:
                 [spread.median for _, spread in found],
                 height,
                 label=contender,
+                color=colours(number % colours.N),
                 xerr=[
                     [spread.median - spread.low for _, spread in found],
                     [spread.high - spread.median for _, spread in found],

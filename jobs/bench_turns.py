@@ -23,11 +23,20 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_kafka_sink.errors import KafkaException
 
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import bench_cells, bench_contenders, bench_meter, bench_rows, bench_topics, running
+    from jobs import (
+        bench_cells,
+        bench_contenders,
+        bench_meter,
+        bench_order,
+        bench_rows,
+        bench_topics,
+        running,
+    )
 else:
     import bench_cells
     import bench_contenders
     import bench_meter
+    import bench_order
     import bench_rows
     import bench_topics
     import running
@@ -86,6 +95,7 @@ class CellRun:
         self._bench = bench
         self._cell = cell
         self._frames: dict[int, DataFrame] = {}
+        self._orders: Iterator[list[str]] = iter(())
         self.results = {name: Result(name, _rows(cell, name)) for name in bench.contenders}
 
     def run(self) -> None:
@@ -97,6 +107,7 @@ class CellRun:
         }
         for result in self.results.values():
             self._round_zero(result)
+        self._orders = bench_order.orders(self._running, Random())  # noqa: S311 - no secret
         counts = {self._partitions(name) for name in self._running}
         with bench_topics.RoundTopics(self._bench.topics, counts) as topics:
             rounds[self._cell.kind](topics)
@@ -108,15 +119,6 @@ class CellRun:
 
     def _partitions(self, name: str) -> int:
         return _contender(name).partitions or self._cell.partitions
-
-    def _order(self, number: int) -> list[str]:
-        """Give the contenders in another order every round, the same in every run.
-
-        Who comes after whom matters: brokers still delete and flush what came before.
-        """
-        names = self._running
-        Random(number).shuffle(names)  # noqa: S311 - no secret
-        return names
 
     def _round_zero(self, result: Result) -> None:
         if self._cell.kind is bench_cells.Kind.COLD and not _contender(result.name).in_spark:
@@ -153,19 +155,18 @@ class CellRun:
 
     def _turns_in_order(self, topics: bench_topics.RoundTopics) -> Iterator[tuple[int, str]]:
         """Give round and contender of each turn, those that warm up with round 0."""
-        warm_at, warming = time.monotonic() + self._bench.warm_up_s, 0
+        warm_at = time.monotonic() + self._bench.warm_up_s
         while self._running and time.monotonic() < warm_at:
             topics.before_round()
-            yield from ((0, name) for name in self._order(warming))
-            warming += 1
+            yield from ((0, name) for name in next(self._orders))
         for number in range(1, self._bench.rounds + 1):
             topics.before_round()
-            yield from ((number, name) for name in self._order(number))
+            yield from ((number, name) for name in next(self._orders))
 
     def _cold_rounds(self, topics: bench_topics.RoundTopics) -> None:
         for number in range(1, self._bench.rounds + 1):
             topics.before_round()
-            for name in self._order(number):
+            for name in next(self._orders):
                 self._forget_frames()
                 self._bench.spark = self._bench.renew_session(self._bench.spark)
                 self._bench.meter.wait_until_workers_ended()
