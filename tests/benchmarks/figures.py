@@ -45,6 +45,7 @@ def tables() -> dict[str, Callable[[], str]]:
     }
     for name in ("targets", "cpu"):
         made[f"{name}_with_settings"] = partial(_text, _TABLES[name], *others)
+    made["from_the_tasks_thread"] = partial(_text, _before, *others)
     return made
 
 
@@ -96,6 +97,21 @@ def _to_tuned(cells: _Cells, cell: str) -> str:
     if ours is None or theirs is None or not (ours.turns and theirs.turns):
         return "-"
     return bench_ratios.rate_ratio(ours, theirs).text(2, "x")
+
+
+def _before(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
+    """Give what the other checkout, R1b, comes to in each cell, to other contenders."""
+
+    def texts(results: Mapping[str, bench_turns.Result]) -> Iterator[str]:
+        for name in ("R2t", "R2", "R0", "R3", "R4", _OURS):
+            yield bench_ratios.rate_ratio(results["R1b"], results[name]).text(2, "x")
+        for name in ("R2t", "R3", _OURS):
+            ratio = bench_ratios.cpu_ratio(results["R1b"], results[name])
+            yield "-" if ratio is None else ratio.text(2, "x")
+
+    headings = ["rows/s to", "R2t", "R2", "R0", "R3", "R4", "R1", "CPU a row to R2t", "R3", "R1"]
+    lines = ([name, *texts(one.results)] for name, one in cells.items())
+    yield from bench_report.markdown_table(headings, lines)
 
 
 def _perf_test(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
