@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
+from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
+from pathlib import Path
 from random import Random
+from typing import TypeAlias
 
 import pytest
 
-from jobs.bench_order import orders
+JOBS = Path(__file__).parents[2] / "jobs"
+Orders: TypeAlias = Callable[[list[str], Random], Iterator[list[str]]]
+
+
+@pytest.fixture
+def orders(monkeypatch: pytest.MonkeyPatch) -> Orders:
+    monkeypatch.syspath_prepend(str(JOBS))
+    found: Orders = importlib.import_module("bench_order").orders
+    return found
 
 
 @pytest.mark.parametrize("count", range(1, 15))
-def test_each_contender_has_others_before_it_and_another_place_every_round(count: int) -> None:
+def test_each_contender_has_others_before_it_and_another_place_every_round(
+    orders: Orders, count: int
+) -> None:
     names = [str(number) for number in range(count)]
     is_odd = count % 2
     rounds = list(islice(orders(names, Random(count)), count + is_odd))
@@ -27,6 +41,6 @@ def test_each_contender_has_others_before_it_and_another_place_every_round(count
         assert sorted(order.index(name) for order in rounds) == list(range(count))
 
 
-def test_the_numbering_is_drawn() -> None:
+def test_the_numbering_is_drawn(orders: Orders) -> None:
     names = [str(number) for number in range(10)]
     assert len({tuple(next(orders(names, Random(seed)))) for seed in range(20)}) > 15

@@ -65,6 +65,9 @@ class Network:
     def set_nodes(self, nodes: object) -> None:
         """Do nothing."""
 
+    def hear_of_nodes(self, brokers: object) -> None:
+        """Do nothing."""
+
     def last_errors(self) -> str:
         """Nothing went wrong."""
         return ""
