@@ -82,7 +82,7 @@ class Meter:
         That is nothing where the parent has ended as well, and where it ignores SIGCHLD, as Spark's
         daemon does, which forks the workers.
         """
-        reaped = {
+        reaped: dict[_Key | None, float] = {
             key: process.reaped - (self._last[key].reaped if key in self._last else 0.0)
             for key, process in found.items()
         }
@@ -90,10 +90,9 @@ class Meter:
             used = gone.jvm + gone.python
             if key in found or not used:
                 continue
-            of_parent = 0.0 if gone.parent is None else reaped.get(gone.parent, 0.0)
+            of_parent = reaped.get(gone.parent, 0.0)
+            reaped[gone.parent] = max(0.0, of_parent - used)
             kept = max(0.0, used - of_parent)
-            if gone.parent is not None:
-                reaped[gone.parent] = max(0.0, of_parent - used)
             self._ended_jvm += gone.jvm * kept / used
             self._ended_python += gone.python * kept / used
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import psutil
 import pytest
 
-JOBS = Path(__file__).parents[2] / "jobs"
 # Forks a child that works for half a second, and ends it, and itself, when a line comes.
 PARENT = """
 import os, signal, sys, time
@@ -66,10 +64,9 @@ def used_by_others(meter: Any) -> float:  # noqa: ANN401 - of a module imported 
 
 
 def test_who_ends_is_counted_once(
-    monkeypatch: pytest.MonkeyPatch, parent: subprocess.Popen[str]
+    job_module: Callable[[str], ModuleType], parent: subprocess.Popen[str]
 ) -> None:
-    monkeypatch.syspath_prepend(str(JOBS))
-    meter = importlib.import_module("bench_meter").Meter([])
+    meter = job_module("bench_meter").Meter([])
     before = used_by_others(meter)
     read_until(parent, "worked")
     worked = used_by_others(meter) - before

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
-from pathlib import Path
 from random import Random
+from types import ModuleType
 from typing import TypeAlias
 
 import pytest
 
-JOBS = Path(__file__).parents[2] / "jobs"
 Orders: TypeAlias = Callable[[list[str], Random], Iterator[list[str]]]
 
 
 @pytest.fixture
-def orders(monkeypatch: pytest.MonkeyPatch) -> Orders:
-    monkeypatch.syspath_prepend(str(JOBS))
-    found: Orders = importlib.import_module("bench_order").orders
+def orders(job_module: Callable[[str], ModuleType]) -> Orders:
+    found: Orders = job_module("bench_order").orders
     return found
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,12 +16,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
+def jobs(job_module: Callable[[str], ModuleType]) -> dict[str, ModuleType]:
     """The benchmark's modules, as its job imports them."""
-    monkeypatch.syspath_prepend(str(ROOT / "jobs"))
     parts = ("cells", "meter", "ratios", "results", "targets", "turns")
     names = [f"bench_{part}" for part in parts]
-    return {name: importlib.import_module(name) for name in names}
+    return {name: job_module(name) for name in names}
 
 
 def measured(jobs: dict[str, ModuleType], cell: object, **seconds: list[float]) -> Any:  # noqa: ANN401 - of a module that is imported by its name

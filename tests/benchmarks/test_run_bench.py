@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from support import checkout, fetch_kafka
@@ -29,10 +30,9 @@ def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def measured(tmp_path: Path, job_module: Callable[[str], ModuleType]) -> Path:
     """A folder with the results that are kept, as if of this checkout."""
-    monkeypatch.syspath_prepend(str(ROOT / "jobs"))
-    contenders = " ".join(importlib.import_module("bench_cells").CONTENDERS)
+    contenders = " ".join(job_module("bench_cells").CONTENDERS)
     kept = ROOT / "docs" / "benchmarks" / "reported" / "results.json"
     found = json.loads(kept.read_text())
     found["about"] |= {
@@ -79,11 +79,10 @@ def test_cells_of_another_commit_are_not_added_to(measured: Path) -> None:
 
 
 def test_a_cell_that_found_another_machine_is_not_of_the_report(
-    monkeypatch: pytest.MonkeyPatch,
+    job_module: Callable[[str], ModuleType],
 ) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "jobs"))
-    agreed = importlib.import_module("support.run_bench").agreed
-    error = importlib.import_module("running").JobError
+    agreed = job_module("support.run_bench").agreed
+    error = job_module("running").JobError
     before = {"PySpark": "4.2.0", "processors": 2, "begun": "2026-11-23 10:00"}
     now = before | {"begun": "2026-11-23 12:00"}
     assert agreed({}, now, resumed=False) == now
