@@ -89,7 +89,11 @@ class Topics:
 
     def contents(self, topic: str) -> Contents:
         """Tell what is in a topic from which nothing was deleted."""
-        return Contents(sum(self._ends(topic)), self._log_bytes(topic))
+        return Contents(self.records(topic), self._log_bytes(topic))
+
+    def records(self, topic: str) -> int:
+        """Tell how many records were written to a topic."""
+        return sum(self._ends(topic))
 
     def _log_bytes(self, topic: str) -> int:
         client = KafkaAdminClient(bootstrap_servers=self._bootstrap.split(","))
@@ -132,33 +136,51 @@ class RoundTopics:
     """The topics that a cell's rounds write to, one for each number of partitions.
 
     They are made anew before a round where they have much, and all partitions have a record then.
+    Before they are deleted, all that was written has to be in them, once.
     """
 
     def __init__(self, topics: Topics, partitions: Collection[int]) -> None:
         self._topics = topics
         self._names = dict.fromkeys(sorted(partitions), "")
         self._made = ExitStack()
+        self._records: dict[int, int] = {}
         self._bytes = _MOST_BYTES
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._made.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._made:
+            if kind is None:
+                self._check()
 
     def before_round(self) -> None:
-        """See to it that there are topics which have room for a round."""
+        """See to it that there are topics which have room for a round.
+
+        Raises JobError where those that had none left lack records, or have some twice.
+        """
         if self._bytes < _MOST_BYTES:
             return
-        self._made.close()
+        with self._made:
+            self._check()
         time.sleep(_REMOVAL_S)
         self._bytes = 0
         for partitions in self._names:
             name = self._made.enter_context(self._topics.made(partitions))
             self._topics.begin(name, partitions)
-            self._names[partitions] = name
+            self._names[partitions], self._records[partitions] = name, partitions
 
-    def name(self, partitions: int, log_bytes: int) -> str:
+    def name(self, partitions: int, records: int, log_bytes: int) -> str:
         """Give the topic of so many partitions, to which so much will be written."""
+        self._records[partitions] += records
         self._bytes += log_bytes
         return self._names[partitions]
+
+    def _check(self) -> None:
+        for partitions, expected in self._records.items():
+            if (found := self._topics.records(self._names[partitions])) != expected:
+                message = (
+                    f"the topic of {partitions} partitions has {found:,} records where its rounds "
+                    f"wrote {expected:,}: a contender lost rows or wrote some twice"
+                )
+                raise running.JobError(message)

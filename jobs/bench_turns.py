@@ -1,9 +1,10 @@
 """Turns: every contender writes the same rows, one after another, round by round.
 
-Owns the order of things and the clock. Round 0 is not counted: it writes to a topic of its own, in
+Owns the order of things and the clock. Round 0 does not count: it writes to a topic of its own, in
 which its rows are counted and its bytes measured. A contender that fails there, or is very slow, is
-left out, with the reason; one that fails later ends the benchmark. In warm cells, so many more
-rounds are not counted as the JVMs of Spark and of the brokers need to compile what they run.
+left out, with the reason; one that fails later, or loses rows, ends the benchmark. In warm cells,
+so many more rounds do not count as the JVMs of Spark and of the brokers need to compile what they
+run.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ else:
 
 # These write nothing to Kafka.
 _NOT_IN_KAFKA: Final = ("R1c", "R1h", "noop")
+# Sends whole batches, and so a few records more than there are rows.
+_WHOLE_BATCHES: Final = "R0"
 # Who takes longer for a cell's rows is left out of its rounds, unless nothing could be told then.
 _LONGEST_TURN_S: Final = 60.0
 _ALWAYS: Final = (bench_cells.OURS, bench_cells.BASELINE)
@@ -96,6 +99,7 @@ class CellRun:
         self._cell = cell
         self._frames: dict[int, DataFrame] = {}
         self._orders: Iterator[list[str]] = iter(())
+        self._records: dict[str, int] = {}  # that a turn writes
         self.results = {name: Result(name, _rows(cell, name)) for name in bench.contenders}
 
     def run(self) -> None:
@@ -136,8 +140,11 @@ class CellRun:
                 if result.name in _NOT_IN_KAFKA:
                     return
                 found = self._bench.topics.contents(topic)
+            self._records[result.name] = found.records
             if found.records < result.rows:
                 result.not_run = f"only {found.records:,} of {result.rows:,} rows arrived"
+            elif found.records > result.rows and result.name != _WHOLE_BATCHES:
+                result.not_run = f"{found.records:,} records arrived of {result.rows:,} rows"
             result.log_bytes = found.log_bytes * result.rows // max(1, found.records)
         except bench_contenders.NotRunError as error:
             result.not_run = str(error)
@@ -210,7 +217,8 @@ class CellRun:
     ) -> None:
         """Take a turn; one of number 0 is not kept."""
         meter, result = self._bench.meter, self.results[name]
-        topic = topics.name(self._partitions(name), result.log_bytes or 0)
+        records, log_bytes = self._records.get(name, 0), result.log_bytes or 0
+        topic = topics.name(self._partitions(name), records, log_bytes)
         meter.forget_peaks()
         before, started = meter.read(), time.perf_counter()
         measured = write(frame, topic, result.rows)
