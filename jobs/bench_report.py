@@ -1,4 +1,4 @@
-"""What the turns come to: ratios first, then rates; as a table, and as a plot.
+"""What the turns come to: ratios first, then rates; on the screen, and as a report.
 
 A ratio is taken within a round, contender to baseline, and its median over the rounds is given with
 the range: what slows a machine for a while slows both.
@@ -6,7 +6,7 @@ the range: what slows a machine for a while slows both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,10 +15,18 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import bench_cells, bench_ratios, bench_results, bench_targets, bench_turns
+    from jobs import (
+        bench_cells,
+        bench_plot,
+        bench_ratios,
+        bench_results,
+        bench_targets,
+        bench_turns,
+    )
     from jobs.bench_ratios import Measured, Spread
 else:
     import bench_cells
+    import bench_plot
     import bench_ratios
     import bench_results
     import bench_targets
@@ -106,7 +114,7 @@ def _headings(cell: bench_cells.Cell) -> list[str]:
         f"CPU {'ms a job' if is_small else 'µs a row'}: JVM",
         "Python",
         "broker",
-        "worker's peak MB",
+        "worker's peak MB" if cell.kind is bench_cells.Kind.COLD else "shared worker's peak MB",
         "log bytes a row",
         "rows",
     ]
@@ -179,7 +187,8 @@ def write(folder: Path, cells: Mapping[str, Measured], about: Mapping[str, Any])
     folder.mkdir(parents=True, exist_ok=True)
     bench_results.write(folder, cells, about)
     (folder / "results.md").write_text("\n".join(_markdown(cells, about)) + "\n")
-    _plot(folder / "results.png", cells)
+    lines = {name: rows_of(one.results) for name, one in cells.items()}
+    bench_plot.write(folder / "results.png", lines)
 
 
 def _markdown(cells: Mapping[str, Measured], about: Mapping[str, Any]) -> Iterator[str]:
@@ -204,54 +213,3 @@ def markdown_table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> I
     yield f"| {' | '.join(headings)} |"
     yield "|---" * len(headings) + "|"
     yield from (f"| {' | '.join(line)} |" for line in lines)
-
-
-def _plot(path: Path, cells: Mapping[str, Measured]) -> None:
-    import matplotlib as mpl  # noqa: PLC0415 - slow to import, and needed at the end only
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - likewise, and after the backend
-
-    lines = {name: rows_of(one.results) for name, one in cells.items()}
-    figure, axes = plt.subplots(1, 2, figsize=(13, 1.5 + 0.9 * len(lines)), sharey=True)
-    contenders = list(dict.fromkeys(row.name for rows in lines.values() for row in rows))
-    colours = mpl.colormaps["tab20"]
-    height = 0.85 / max(1, len(contenders))
-    for axis, title, ratio in (
-        (axes[0], "rows/s, to R2t (more is better)", lambda row: row.rate_ratio),
-        (axes[1], "client CPU a row, to R2t (less is better)", lambda row: row.cpu_ratio),
-    ):
-        for number, contender in enumerate(contenders):
-            found = _points(lines.values(), contender, ratio)
-            axis.barh(
-                [cell + (number - len(contenders) / 2) * height for cell, _ in found],
-                [spread.median for _, spread in found],
-                height,
-                label=contender,
-                color=colours(number % colours.N),
-                xerr=[
-                    [spread.median - spread.low for _, spread in found],
-                    [spread.high - spread.median for _, spread in found],
-                ],
-                error_kw={"linewidth": 0.6},
-            )
-        axis.set_xscale("log")
-        axis.axvline(1, color="black", linewidth=0.8)
-        axis.set_title(title)
-    axes[0].set_yticks(range(len(lines)), list(lines))
-    axes[0].invert_yaxis()
-    axes[1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def _points(
-    cells: Iterable[Sequence[Row]], contender: str, ratio: Callable[[Row], Spread | None]
-) -> list[tuple[int, Spread]]:
-    return [
-        (number, spread)
-        for number, rows in enumerate(cells)
-        for row in rows
-        if row.name == contender and (spread := ratio(row)) is not None
-    ]

@@ -21,6 +21,7 @@ else:
 
 Cells: TypeAlias = "Mapping[str, bench_ratios.Measured]"
 _HOP, _RAW, _CODEC, _NOOP, _ONE_PARTITION = "R1h", "R0", "R1c", "noop", "R1p"
+TO_TUNED: Final = "rows/s to R2t"
 # Who sends large batches, as such a sink would.
 _IN_BATCHES: Final = (_RAW, "R1", "R2", "R2t")
 
@@ -135,14 +136,22 @@ def _seconds_over(other: str) -> Callable[[Cells, str], bench_ratios.Spread]:
     return figure
 
 
+def free_sink_s(cells: Cells, cell: str) -> float:
+    """Give the CPU seconds a row, of all processes, of a sink that costs nothing by itself.
+
+    Raises KeyError where a part of it was not measured.
+    """
+    parts = [_HOP, _RAW]
+    if cells[cell].cell.compression != "none":
+        parts.append(_CODEC)
+    needed_s = sum(_client_s(_result(cells, cell, name)) for name in parts)
+    return needed_s + _least_broker_s(cells[cell].results)
+
+
 def _free_rate_to(other: str) -> Callable[[Cells, str, int], float]:
     def bound(cells: Cells, cell: str, cores: int) -> float:
-        parts = [_HOP, _RAW]
-        if cells[cell].cell.compression != "none":
-            parts.append(_CODEC)
-        needed_s = sum(_client_s(_result(cells, cell, name)) for name in parts)
-        needed_s += _least_broker_s(cells[cell].results)
-        return cores / needed_s / bench_ratios.rate(_result(cells, cell, other)).median
+        others = bench_ratios.rate(_result(cells, cell, other)).median
+        return cores / free_sink_s(cells, cell) / others
 
     return bound
 
@@ -182,14 +191,14 @@ def _rates(
 def _targets() -> Iterator[Target]:
     sizes, tuned = ("100B", "1KB", "10KB"), bench_cells.BASELINE
     packed = [f"{size}-{codec}" for codec in ("lz4", "zstd") for size in sizes]
-    yield from _rates("rows/s to R2t", tuned, dict(zip(sizes, (2.0, 1.5, 1.5), strict=True)))
+    yield from _rates(TO_TUNED, tuned, dict(zip(sizes, (2.0, 1.5, 1.5), strict=True)))
     yield from _rates("rows/s to R2", "R2", dict.fromkeys(sizes, 3.0))
     for cell, limit in zip(sizes, (0.5, 1.0, 1.0), strict=True):
         what, bound = "CPU a row to R2t", _free_cpu_to(tuned)
         yield Target(what, cell, _cpu_to(tuned), most=limit, bound=bound, on_one=True)
     shares = dict(zip(sizes, (0.6, 0.6, 0.8), strict=True))
     yield from _rates("rows/s to R0", _RAW, shares, on_one=True)
-    yield from _rates("rows/s to R2t", tuned, dict.fromkeys(packed, 1.5))
+    yield from _rates(TO_TUNED, tuned, dict.fromkeys(packed, 1.5))
     for cell in packed:
         yield Target("bytes in the log to R2t", cell, _log_to(tuned), least=0.95, most=1.05)
     yield from _rates("rows/s to R3", "R3", {"100B": 3.0})
