@@ -1,4 +1,4 @@
-"""What of this project is checked out, as git names it."""
+"""What of this project is checked out, here or elsewhere, as git names it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _NOT_TOLD: Final = "not told by git"
 _ROOT: Final = Path(__file__).parents[2]
 
 
-def commit() -> str:
-    """Give the commit, with ``-dirty`` behind it where files differ from it."""
+def commit(root: Path = _ROOT) -> str:
+    """Give a checkout's commit, with ``-dirty`` behind it where files differ from it."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=10"]
     try:
-        done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return _NOT_TOLD
     return done.stdout.strip() or _NOT_TOLD

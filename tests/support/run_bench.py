@@ -114,7 +114,7 @@ def _told(job: argparse.Namespace, settings: Sequence[str]) -> dict[str, str]:
     """Give what has to be the same for all cells of a report."""
     warm_up_s = bench_cells.FIRST_WARM_UPS * job.warm_up  # every cell is an application's first
     turns = f"{job.rounds} rounds after {warm_up_s:g} s, {job.scale:g} times the rows"
-    against = "" if job.before is None else f", R1b {job.before}"
+    against = "" if job.before is None else f", R1b of {checkout.commit(job.before)}"
     return {
         "commit": checkout.commit(),
         "Kafka": fetch_kafka.NEWEST,
