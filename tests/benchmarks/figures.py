@@ -17,19 +17,27 @@ from typing import TYPE_CHECKING, Any, Final
 from support.made_tables import with_tables
 
 if TYPE_CHECKING:
-    from jobs import bench_cells, bench_ratios, bench_report, bench_results, bench_turns
+    from jobs import (
+        bench_cells,
+        bench_ratios,
+        bench_report,
+        bench_results,
+        bench_targets,
+        bench_turns,
+    )
 else:
     import bench_cells
     import bench_ratios
     import bench_report
     import bench_results
+    import bench_targets
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 RESULTS: Final = DOCS / "benchmarks" / "reported"
 WITH_SETTINGS: Final = DOCS / "benchmarks" / "settings"
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
 _SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
-_OURS, _TUNED, _HOP, _PERF_TEST = "R1", "R2t", "R1h", "R6"
+_OURS, _USUAL, _TUNED, _HOP, _PERF_TEST = "R1", "R2", "R2t", "R1h", "R6"
 # How the names of cells end.
 _BY_PARTITIONS: Final = {"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}
 
@@ -78,22 +86,22 @@ def _sizes(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
     yield from bench_report.markdown_table(headings, lines())
 
 
-def _matrix(kinds: Mapping[str, str]) -> _Table:
-    """Give a table of R1 to R2t: sizes down, kinds of cells across, by how their names end."""
+def _matrix(kinds: Mapping[str, str], other: str = _TUNED) -> _Table:
+    """Give a table of R1 to another: sizes down, kinds of cells across, by how their names end."""
 
     def table(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
         lines = (
-            [what, *(_to_tuned(cells, size + ending) for ending in kinds.values())]
+            [what, *(_to(other, cells, size + ending) for ending in kinds.values())]
             for size, what in _SIZES.items()
         )
-        yield from bench_report.markdown_table(["R1, rows/s to R2t", *kinds], lines)
+        yield from bench_report.markdown_table([f"R1, rows/s to {other}", *kinds], lines)
 
     return table
 
 
-def _to_tuned(cells: _Cells, cell: str) -> str:
+def _to(other: str, cells: _Cells, cell: str) -> str:
     results = cells[cell].results if cell in cells else {}
-    ours, theirs = results.get(_OURS), results.get(_TUNED)
+    ours, theirs = results.get(_OURS), results.get(other)
     if ours is None or theirs is None or not (ours.turns and theirs.turns):
         return "-"
     return bench_ratios.rate_ratio(ours, theirs).text(2, "x")
@@ -144,7 +152,7 @@ def _partitions(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
 
 def _jobs(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
     """Give the milliseconds of small and cold jobs and of micro-batches."""
-    contenders = (_OURS, _HOP, "noop", "R2", _TUNED)
+    contenders = (_OURS, _HOP, "noop", _USUAL, _TUNED)
 
     def texts(cell: str) -> Iterator[str]:
         for name in contenders:
@@ -163,32 +171,27 @@ def _jobs(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
 def _cpu_in(kinds: Mapping[str, str]) -> _Table:
     """Give a table of a row's CPU time, of all processes together, in cells of these kinds."""
 
-    def us(results: Mapping[str, bench_turns.Result], *names: str) -> float:
-        found = [results[name] for name in names if name in results and results[name].turns]
-        return sum(sum(bench_ratios.cpu_s(each)) / each.rows * 1e6 for each in found)
+    def texts(cells: _Cells, cell: str) -> Iterator[str]:
+        for name in (_TUNED, _HOP, "R0", "R1c"):
+            result = cells[cell].results[name]
+            used_s = sum(bench_ratios.cpu_s(result)) / result.rows if result.turns else None
+            yield "-" if used_s is None else f"{used_s * 1e6:,.2f}"
+        yield f"{bench_targets.free_sink_s(cells, cell) * 1e6:,.2f}"
+        ours = cells[cell].results[_OURS]
+        yield f"{sum(bench_ratios.cpu_s(ours)) / ours.rows * 1e6:,.2f}"
 
     def table(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
         lines = (
-            [
-                what + kind,
-                *(f"{us(cells[size + end].results, *names):,.2f}" for names in _COLUMNS.values()),
-            ]
+            [what + kind, *texts(cells, size + end)]
             for kind, end in kinds.items()
             for size, what in _SIZES.items()
+            if size + end in cells
         )
-        headings = ["CPU µs a row, of all processes", *_COLUMNS]
-        yield from bench_report.markdown_table(headings, lines)
+        headings = ["CPU µs a row, of all processes", _TUNED, _HOP, "R0", "R1c", "a free sink"]
+        yield from bench_report.markdown_table([*headings, _OURS], lines)
 
     return table
 
-
-_COLUMNS: Final = {
-    "R2t": ("R2t",),
-    "R1h": ("R1h",),
-    "R0": ("R0",),
-    "R1h, R0 and a codec": ("R1h", "R0", "R1c"),
-    "R1": ("R1",),
-}
 
 _CODECS: Final = {codec: f"-{codec}" if codec != "none" else "" for codec in bench_cells.CODECS}
 _TABLES: Final[Mapping[str, _Table]] = {
@@ -198,9 +201,10 @@ _TABLES: Final[Mapping[str, _Table]] = {
     "kinds": _matrix({"keys": "", "no keys": "-nokey", "two headers": "-headers"}),
     "perf_test": _perf_test,
     "partitions_to": _matrix(_BY_PARTITIONS),
+    "partitions_to_usual": _matrix(_BY_PARTITIONS, _USUAL),
     "partitions": _partitions,
     "jobs": _jobs,
-    "cpu": _cpu_in({"": ""}),
+    "cpu": _cpu_in({"": "", ", lz4": "-lz4", ", zstd": "-zstd"}),
     "cpu_others": _cpu_in(
         {
             ", no keys": "-nokey",
