@@ -89,7 +89,7 @@ def leaders() -> str:
     headings = ["tasks at once", "", "connections to a broker"]
     headings += ["s until all are up", "longest wait", in_time, "attempts given up"]
     headings += ["Metadata requests a second, at most"]
-    headings += [f"begun at random within connections / {CONNECTIONS_PER_S} s: until all are up"]
+    headings += ["begun at random: s until all are up"]
     return table([*headings, "longest wait", in_time], rows())
 
 

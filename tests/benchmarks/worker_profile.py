@@ -1,12 +1,13 @@
-"""What a Python worker's time goes to, by function, while it writes the rows of a cell.
+"""What a Python worker's time goes to while it writes the rows of a cell.
 
 ``PYTHONPATH=tests:jobs python -m benchmarks.worker_profile CELL …``, in an environment of
 ``make bench``; the cells are those of ``make bench ARGS="--list"``.
 
 Jobs of the sink, nothing set but brokers and topic, write a cell's cached rows over and over. Once
 the JVMs have compiled what they run, the CPU time of the tasks' workers is measured; then py-spy,
-which slows them down, looks at them for as long, and says how that time divides among functions. A
-function has what was spent in itself and in the C that it called; threads that wait do not count.
+which slows them down, looks at them for as long, and says how that time divides among functions,
+and among the sink's modules. A function has what was spent in itself and in the C that it called, a
+module of the sink also what other packages did for it; threads that wait do not count.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ WARM_UP_S: Final = 30.0
 SECONDS: Final = 12.0
 RATE: Final = 100
 SHOWN: Final = 16
+SINK: Final = "spark_kafka_sink/"
 # A frame of Python as py-spy writes it; those of C have other files.
 PYTHON: Final = re.compile(r"(?P<function>.*) \((?P<file>.*\.py)(:\d+)?\)")
 # Where a thread waits for the network, for a lock, or for the interpreter's.
@@ -139,27 +141,30 @@ def _is_java(process: psutil.Process | None) -> bool:
 
 
 def report(samples: list[str], used_us: float) -> None:
-    """Divide what was used among the functions that had the most of it, and print them."""
-    found: Counter[str] = Counter()
+    """Divide what was used among functions and modules that had the most of it, and print them."""
+    functions: Counter[str] = Counter()
+    modules: Counter[str] = Counter()
     for sample in samples:
         stack, _, count = sample.rpartition(" ")
         frames = stack.split(";")
         if not any(wait in frame for frame in frames[-4:] for wait in WAITS):
-            found[_where(frames)] += int(count)
-    total = found.total()
-    for where, samples_there in found.most_common(SHOWN):
-        print(f"{samples_there / total * used_us:8.3f}  {where}")
-    print(f"{used_us:8.3f}  in all, by {total:,} samples", flush=True)
+            calls = list(_calls(frames))
+            functions[" ".join(calls[0]) if calls else "outside of Python"] += int(count)
+            ours = (file[file.find(SINK) :] for file, _ in calls if SINK in file)
+            modules[next(ours, "outside of the sink")] += int(count)
+    total = functions.total()
+    for found in (functions, modules):
+        for where, samples_there in found.most_common(SHOWN):
+            print(f"{samples_there / total * used_us:8.3f}  {where}")
+        print(f"{used_us:8.3f}  in all, by {total:,} samples", flush=True)
 
 
-def _where(frames: list[str]) -> str:
-    """Give the innermost function of Python, with its file."""
+def _calls(frames: list[str]) -> Iterator[tuple[str, str]]:
+    """Give the file and the name of each function of Python, the innermost first."""
     for frame in reversed(frames):
         match = PYTHON.fullmatch(frame)
         if match is not None:
-            file = match["file"].rpartition("site-packages/")[2]
-            return f"{file} {match['function']}"
-    return "outside of Python"
+            yield match["file"].rpartition("site-packages/")[2], match["function"]
 
 
 if __name__ == "__main__":
