@@ -45,10 +45,42 @@ class DecodedRecords:
         return len(self.offsets)
 
 
+@dataclass(frozen=True, slots=True)
+class RecordFields:
+    """Records as columns of equal length, but for their headers.
+
+    As `DecodedRecords`; header_starts, ends: int64, where in the section each record's headers
+    begin, with their number, and where they and the record end.
+    """
+
+    offsets: Int64s
+    timestamps_ms: Int64s
+    keys: pa.Array
+    values: pa.Array
+    header_starts: Int64s
+    ends: Int64s
+
+
 def decode(
     section: memoryview, count: int, base_offset: int, base_timestamp_ms: int
 ) -> DecodedRecords:
     """Read `count` records that fill `section`; raises CorruptRecordException."""
+    fields = read_fields(section, count, base_offset, base_timestamp_ms)
+    data = np.frombuffer(section, np.uint8)
+    counts, at = read_varints(data, fields.header_starts, fields.ends, VARINT_BITS)
+    headers, at = _headers(section, counts, at, fields.ends)
+    if (at != fields.ends).any():
+        raise corrupt("a record is shorter than its length says")
+    return DecodedRecords(fields.offsets, fields.timestamps_ms, fields.keys, fields.values, headers)
+
+
+def read_fields(
+    section: memoryview, count: int, base_offset: int, base_timestamp_ms: int
+) -> RecordFields:
+    """Read all but the headers of `count` records that fill `section`.
+
+    Raises CorruptRecordException, but for what is wrong with headers.
+    """
     starts, ends = _places(section, count)
     data = np.frombuffer(section, np.uint8)
     # A byte of attributes, of which nothing is used.
@@ -58,13 +90,8 @@ def decode(
         raise corrupt("a record's offset is below its batch's")
     keys, at = _field(section, data, at, ends)
     values, at = _field(section, data, at, ends)
-    counts, at = read_varints(data, at, ends, VARINT_BITS)
-    headers, at = _headers(section, counts, at, ends)
-    if (at != ends).any():
-        raise corrupt("a record is shorter than its length says")
-    return DecodedRecords(
-        offsets + base_offset, timestamps + np.int64(base_timestamp_ms), keys, values, headers
-    )
+    times = timestamps + np.int64(base_timestamp_ms)
+    return RecordFields(offsets + base_offset, times, keys, values, at, ends)
 
 
 def _places(section: memoryview, count: int) -> tuple[Int64s, Int64s]:

@@ -1,7 +1,8 @@
 """The records of a batch that was too large, as several smaller batches' records.
 
-What was encoded is read back and encoded again, because each part counts its offset deltas from 0.
-It happens only after a broker refused a batch, so reading it back costs nobody who is in time.
+What was encoded is read back and encoded again, because each part counts its offset deltas from 0;
+headers stay as they are. It happens only after a broker refused a batch, so reading it back costs
+nobody who is in time.
 """
 
 from __future__ import annotations
@@ -9,13 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
-from spark_kafka_sink.records.decoder import decode
+from spark_kafka_sink.records.decoder import gather, read_fields
 from spark_kafka_sink.records.encoder import encode, record_size_bounds
-from spark_kafka_sink.records.headers import encode_headers
 from spark_kafka_sink.records.layout import OpenBatch, Runs, lay_out
 
 
@@ -37,15 +35,16 @@ def split_records(
     A record larger than that becomes a part of its own. Raises CorruptRecordException where the
     section is not what it should be.
     """
-    decoded = decode(section, count, 0, base_timestamp_ms)
+    fields = read_fields(section, count, 0, base_timestamp_ms)
+    every = np.ones(count, np.bool_)
     columns = RecordColumns.of(
-        key=BinaryColumn.of(decoded.keys),
-        value=BinaryColumn.of(decoded.values),
-        headers=_headers(decoded.headers),
-        timestamps_ms=decoded.timestamps_ms,
+        key=BinaryColumn.of(fields.keys),
+        value=BinaryColumn.of(fields.values),
+        headers=BinaryColumn.of(gather(section, fields.header_starts, fields.ends, every)),
+        timestamps_ms=fields.timestamps_ms,
     )
     order = np.arange(count)
-    times = decoded.timestamps_ms
+    times = fields.timestamps_ms
     bounds = record_size_bounds(columns, int(times.max() - times.min()), count)
     new_batch = OpenBatch(0, 0, target_bytes, 0)
     layout = lay_out(Runs(order, [0], [0, count]), bounds, times, [new_batch])
@@ -61,12 +60,3 @@ def split_records(
         )
         for number, cut in enumerate(layout.cuts)
     ]
-
-
-def _headers(headers: pa.Array) -> BinaryColumn | None:
-    entries = headers.flatten()
-    if not len(entries):
-        return None
-    keys, values = entries.flatten()
-    counts = pc.list_value_length(headers).to_numpy().astype(np.int64)
-    return encode_headers(counts, BinaryColumn.of(keys), BinaryColumn.of(values))
