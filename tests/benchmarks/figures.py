@@ -1,9 +1,9 @@
 """The tables of docs/benchmarks.md and docs/performance.md, made from the results that are kept.
 
 ``PYTHONPATH=tests:jobs python -m benchmarks.figures`` writes them anew from
-docs/benchmarks/reported/results.json, and those of a run with other settings of Spark's from
-docs/benchmarks/settings/results.json; results.md and .png beside these, too. With ``--check`` it
-ends with 1 where a table is not of these results.
+docs/benchmarks/reported/results.json, and those of two runs with other settings of Spark's from
+docs/benchmarks/settings and docs/benchmarks/large_rows; results.md and .png beside these, too. With
+``--check`` it ends with 1 where a table is not of these results.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ else:
 DOCS: Final = Path(__file__).parents[2] / "docs"
 RESULTS: Final = DOCS / "benchmarks" / "reported"
 WITH_SETTINGS: Final = DOCS / "benchmarks" / "settings"
+LARGE_ROWS: Final = DOCS / "benchmarks" / "large_rows"
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
 _SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
 _OURS, _USUAL, _TUNED, _HOP, _PERF_TEST = "R1", "R2", "R2t", "R1h", "R6"
@@ -47,13 +48,15 @@ _Table = Callable[[_Cells, Mapping[str, Any]], Iterable[str]]
 
 def tables() -> dict[str, Callable[[], str]]:
     """Give what makes each table, by its name."""
-    reported, others = bench_results.read(RESULTS), bench_results.read(WITH_SETTINGS)
+    reported = bench_results.read(RESULTS)
     made: dict[str, Callable[[], str]] = {
         name: partial(_text, lines, *reported) for name, lines in _TABLES.items()
     }
-    for name in ("targets", "cpu"):
-        made[f"{name}_with_settings"] = partial(_text, _TABLES[name], *others)
-    made["from_the_tasks_thread"] = partial(_text, _before, *others)
+    for which, folder in (("with_settings", WITH_SETTINGS), ("of_large_rows", LARGE_ROWS)):
+        others = bench_results.read(folder)
+        for name in ("targets", "cpu"):
+            made[f"{name}_{which}"] = partial(_text, _TABLES[name], *others)
+        made[f"from_the_tasks_thread_{which}"] = partial(_text, _before, *others)
     return made
 
 
@@ -229,7 +232,7 @@ def main() -> int:
             print(f"docs/{document.name} is stale: {command}", file=sys.stderr)
             stale = 1
     if "--check" not in sys.argv:
-        for folder in (RESULTS, WITH_SETTINGS):
+        for folder in (RESULTS, WITH_SETTINGS, LARGE_ROWS):
             bench_report.write(folder, *bench_results.read(folder))
     return stale
 
