@@ -1,9 +1,9 @@
 """The tables of docs/benchmarks.md and docs/performance.md, made from the results that are kept.
 
 ``PYTHONPATH=tests:jobs python -m benchmarks.figures`` writes them anew from
-docs/benchmarks/reported/results.json, and those of two runs with other settings of Spark's from
-docs/benchmarks/settings and docs/benchmarks/large_rows; results.md and .png beside these, too. With
-``--check`` it ends with 1 where a table is not of these results.
+docs/benchmarks/reported/results.json, and those of other runs from the other folders there; each
+run's results.md and .png, too. With ``--check`` it ends with 1 where a table is not of these
+results.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,9 +34,10 @@ else:
     import bench_targets
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-RESULTS: Final = DOCS / "benchmarks" / "reported"
-WITH_SETTINGS: Final = DOCS / "benchmarks" / "settings"
-LARGE_ROWS: Final = DOCS / "benchmarks" / "large_rows"
+# Where each run is: with Spark's defaults, or set otherwise, and so for large rows.
+RUNS: Final = ("reported", "settings", "large_rows", "xeon/reported", "xeon/settings")
+# The machines: what is reported, and what was measured before on another one.
+_HERE, _THERE = "AMD EPYC", "Intel Xeon"
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
 _SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
 _OURS, _USUAL, _TUNED, _HOP, _PERF_TEST = "R1", "R2", "R2t", "R1h", "R6"
@@ -43,30 +45,44 @@ _OURS, _USUAL, _TUNED, _HOP, _PERF_TEST = "R1", "R2", "R2t", "R1h", "R6"
 _BY_PARTITIONS: Final = {"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}
 
 _Cells = Mapping[str, bench_ratios.Measured]
+_Run = tuple[_Cells, Mapping[str, Any]]
 _Table = Callable[[_Cells, Mapping[str, Any]], Iterable[str]]
 
 
 def tables() -> dict[str, Callable[[], str]]:
     """Give what makes each table, by its name."""
-    reported = bench_results.read(RESULTS)
-    made: dict[str, Callable[[], str]] = {
-        name: partial(_text, lines, *reported) for name, lines in _TABLES.items()
+    runs = {name: bench_results.read(DOCS / "benchmarks" / name) for name in RUNS}
+    reported, xeon, xeon_settings = (
+        runs[name] for name in ("reported", "xeon/reported", "xeon/settings")
+    )
+    settings = (runs["settings"][0] | runs["large_rows"][0], runs["settings"][1])
+    return {
+        **{name: partial(_text, lines, *reported) for name, lines in _TABLES.items()},
+        "targets": partial(_both_targets, reported, xeon),
+        "targets_with_settings": partial(_both_targets, settings, xeon_settings),
+        "cpu_with_settings": partial(_text, _TABLES["cpu"], *settings),
+        "from_the_tasks_thread": partial(_text, _before, *settings),
+        "from_the_tasks_thread_on_xeon": partial(_text, _before, *xeon_settings),
     }
-    for which, folder in (("with_settings", WITH_SETTINGS), ("of_large_rows", LARGE_ROWS)):
-        others = bench_results.read(folder)
-        for name in ("targets", "cpu"):
-            made[f"{name}_{which}"] = partial(_text, _TABLES[name], *others)
-        made[f"from_the_tasks_thread_{which}"] = partial(_text, _before, *others)
-    return made
 
 
 def _text(lines: _Table, cells: _Cells, about: Mapping[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines(cells, about))
 
 
-def _targets(cells: _Cells, about: Mapping[str, Any]) -> Iterator[str]:
-    lines = bench_report.target_lines(cells, about)
-    yield from bench_report.markdown_table(bench_report.TARGET_HEADINGS, lines)
+def _both_targets(here: _Run, there: _Run) -> str:
+    """Give what both machines have to say of each target."""
+    found = [
+        {line[:3]: line[3:] for line in bench_report.target_lines(*run)} for run in (here, there)
+    ]
+    lines = (
+        [*target, *(text for run in found for text in run.get(target, ("-", "-", "-")))]
+        for target in dict.fromkeys(chain(*found))
+    )
+    headings = [*bench_report.TARGET_HEADINGS[:3]]
+    for machine in (_HERE, _THERE):
+        headings += [machine, "a free sink", ""]
+    return "".join(f"{line}\n" for line in bench_report.markdown_table(headings, lines))
 
 
 def _sizes(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
@@ -198,7 +214,6 @@ def _cpu_in(kinds: Mapping[str, str]) -> _Table:
 
 _CODECS: Final = {codec: f"-{codec}" if codec != "none" else "" for codec in bench_cells.CODECS}
 _TABLES: Final[Mapping[str, _Table]] = {
-    "targets": _targets,
     "sizes": _sizes,
     "codecs": _matrix(_CODECS),
     "kinds": _matrix({"keys": "", "no keys": "-nokey", "two headers": "-headers"}),
@@ -232,7 +247,7 @@ def main() -> int:
             print(f"docs/{document.name} is stale: {command}", file=sys.stderr)
             stale = 1
     if "--check" not in sys.argv:
-        for folder in (RESULTS, WITH_SETTINGS, LARGE_ROWS):
+        for folder in (DOCS / "benchmarks" / name for name in RUNS):
             bench_report.write(folder, *bench_results.read(folder))
     return stale
 
