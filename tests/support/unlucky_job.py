@@ -23,14 +23,18 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from spark_kafka_sink.spark.coalesce import ENOUGH_BYTES
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ROWS, TASKS = 3000, 2
-# A task's rows are more than the sink joins before it begins to send.
 _VALUE_BYTES = 5000
+TASKS = 2
+# Twice what the sink joins before it begins to send, for each task.
+_TASK_ROWS = 2 * ENOUGH_BYTES // _VALUE_BYTES
+ROWS = TASKS * _TASK_ROWS
 _FRAME = (
-    "CAST(id DIV 1500 AS INT) AS partition",
+    f"CAST(id DIV {_TASK_ROWS} AS INT) AS partition",
     f"concat(id, ':', repeat('x', {_VALUE_BYTES})) AS value",
 )
 _SCHEMA = "partition INT, value STRING"
@@ -92,7 +96,7 @@ def _unlucky(
         for batch in batches:
             yield batch
             passed += batch.nbytes
-            if passed < ROWS / TASKS * _VALUE_BYTES * 0.8:
+            if passed < _TASK_ROWS * _VALUE_BYTES * 0.8:
                 continue
             (marks / f"{context.partitionId()}-{context.attemptNumber()}").touch()
             try:
