@@ -75,6 +75,9 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
     "R1": Contender("this sink, nothing set but brokers and topic", in_workers=True),
     "R1b": Contender("this sink as it is in the checkout of --before", in_workers=True),
     "R1p": Contender("this sink, to a topic of one partition", in_workers=True, partitions=1),
+    "R1u": Contender(
+        "this sink without register: Arrow batches as Spark has them", in_workers=True
+    ),
     "R1c": Contender("this sink's codec alone, in as many threads as tasks", in_spark=False),
     "R1h": Contender("a Python writer that discards: the hop from the JVM alone", in_workers=True),
     "noop": Contender("Spark's noop sink: reading the cached rows alone"),

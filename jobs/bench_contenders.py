@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink import register
 from spark_kafka_sink.records.compression import codec
+from spark_kafka_sink.spark import arrow_batches
 
 if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
     from jobs import bench_before, bench_cells, bench_topics, bench_writers, raw_socket
@@ -40,6 +41,7 @@ else:
 Write = Callable[[DataFrame, str, int], float | None]
 
 _BATCH_BYTES: Final = 512 * 1024
+_SPARKS_ROWS: Final = 10_000  # of an Arrow batch, at most
 _PAYLOAD_BYTES: Final = 16 * 1024 * 1024
 _PERF_TEST: Final = "org.apache.kafka.tools.ProducerPerformance"
 _PERF_RESULT: Final = re.compile(r"(\d+) records sent, ([\d.]+) records/sec")
@@ -103,6 +105,22 @@ def _to_one_partition(setting: Setting) -> Write:
     if setting.cell.partitions <= bench_cells.USUAL_PARTITIONS:
         raise NotRunError("it is for cells of many partitions")
     return _ours(setting)
+
+
+def _unregistered(setting: Setting) -> Write:
+    if setting.cell.value_bytes * _SPARKS_ROWS < arrow_batches.LIMIT_BYTES:
+        raise NotRunError("its Arrow batches are as R1's, by the number of their rows")
+    write, conf = _ours(setting), setting.spark.conf
+
+    def with_sparks_limit(frame: DataFrame, topic: str, count: int) -> None:
+        limit = conf.get(arrow_batches.SETTING) or arrow_batches.SPARKS_DEFAULT
+        conf.set(arrow_batches.SETTING, arrow_batches.SPARKS_DEFAULT)
+        try:
+            write(frame, topic, count)
+        finally:
+            conf.set(arrow_batches.SETTING, limit)
+
+    return with_sparks_limit
 
 
 def _before(setting: Setting) -> Write:
@@ -222,6 +240,7 @@ _BUILDERS: Final[dict[str, Callable[[Setting], Write]]] = {
     "R1": _ours,
     "R1b": _before,
     "R1p": _to_one_partition,
+    "R1u": _unregistered,
     "R1c": _codec_alone,
     "R1h": functools.partial(_python_writer, None, bench_writers.DiscardSource),
     "noop": _noop,

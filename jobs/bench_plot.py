@@ -24,8 +24,8 @@ _COLOURS: Final = dict(
     zip(
         bench_cells.CONTENDERS,
         (
-            *("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown"),
-            *("tab:pink", "tab:gray", "tab:olive", "tab:cyan"),
+            *("tab:blue", "tab:orange", "tab:green", "tab:red", "lightcoral", "tab:purple"),
+            *("tab:brown", "tab:pink", "tab:gray", "tab:olive", "tab:cyan"),
             *("lightblue", "navajowhite", "lightgreen"),
         ),
         strict=True,

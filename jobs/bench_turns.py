@@ -56,11 +56,12 @@ _RAISED: Final = re.compile(r"^[\w.]*(?:Error|Exception): (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One measured write."""
+    """One measured write; after: who had the turn before it."""
 
     seconds: float
     cpu: bench_meter.Usage
     peak_mb: float | None
+    after: str | None = None
 
 
 @dataclass(slots=True)
@@ -100,6 +101,7 @@ class CellRun:
         self._frames: dict[int, DataFrame] = {}
         self._orders: Iterator[list[str]] = iter(())
         self._records: dict[str, int] = {}  # that a turn writes
+        self._before: str | None = None
         self.results = {name: Result(name, _rows(cell, name)) for name in bench.contenders}
 
     def run(self) -> None:
@@ -151,6 +153,7 @@ class CellRun:
         except (KafkaException, PySparkException, Py4JError, OSError, RuntimeError) as error:
             result.not_run = _reason(str(getattr(error, "java_exception", error)))
         finally:
+            self._before = result.name
             reason = "" if result.not_run is None else f" is not run: {result.not_run}"
             print(f"  round 0: {result.name:4}{reason}", flush=True)
 
@@ -224,7 +227,8 @@ class CellRun:
         measured = write(frame, topic, result.rows)
         seconds = time.perf_counter() - started if measured is None else measured
         peak = meter.peak_mb() if _contender(name).in_workers else None
-        turn = Turn(seconds, meter.read().since(before), peak)
+        turn = Turn(seconds, meter.read().since(before), peak, self._before)
+        self._before = name
         if number:
             result.turns.append(turn)
         rate = f"{result.rows / seconds / 1e3:12,.1f} k rows/s {seconds * 1e3:10,.0f} ms"

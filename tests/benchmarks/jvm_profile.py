@@ -1,8 +1,8 @@
 """What the time of Spark's JVM and of the broker goes to, while the sink writes the rows of a cell.
 
-``PYTHONPATH=tests:jobs python -m benchmarks.jvm_profile CELL …``, in an environment of
-``make bench`` and with `perf` of Linux and a JDK; the cells are those of
-``make bench ARGS="--list"``.
+``PYTHONPATH=tests:jobs python -m benchmarks.jvm_profile CELL … [--conf NAME=VALUE]``, in an
+environment of ``make bench`` and with `perf` of Linux and a JDK; the cells are those of
+``make bench ARGS="--list"``, and settings are Spark's.
 
 As `worker_profile`, but for the other two processes: what they took a row, and how that divides
 among functions of Java, of the JVM itself (its collector and compiler, too) and of the kernel.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import psutil
-from benchmarks.worker_profile import SECONDS, warm_writer
+from benchmarks.worker_profile import SECONDS, named_cells, warm_writer
 from support.own_broker import own_broker
 from support.own_session import own_session
 
@@ -40,13 +39,18 @@ FILE_OF_JAVA: Final = re.compile(r"\[JIT\].*|perf-\d+\.map")
 
 def main() -> None:
     """Profile the cells that the command line names."""
-    with own_broker() as cluster, TemporaryDirectory() as folder, own_session() as spark:
+    cells, settings = named_cells()
+    with (
+        own_broker() as cluster,
+        TemporaryDirectory() as folder,
+        own_session(settings=settings) as spark,
+    ):
         register(spark)
         broker = cluster.pid(1)
         javas = {child.pid for child in psutil.Process().children() if child.name() == "java"}
         (spark_pid,) = javas - {broker}
         processes = {"Spark's JVM": spark_pid, "the broker": broker}
-        for name in sys.argv[1:]:
+        for name in cells:
             with warm_writer(spark, cluster.bootstrap, name) as write_for:
                 before = used_s(processes)
                 rows = write_for(SECONDS)

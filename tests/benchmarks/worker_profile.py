@@ -1,7 +1,8 @@
 """What a Python worker's time goes to while it writes the rows of a cell.
 
-``PYTHONPATH=tests:jobs python -m benchmarks.worker_profile CELL …``, in an environment of
-``make bench``; the cells are those of ``make bench ARGS="--list"``.
+``PYTHONPATH=tests:jobs python -m benchmarks.worker_profile CELL … [--conf NAME=VALUE]``, in an
+environment of ``make bench``; the cells are those of ``make bench ARGS="--list"``, and settings are
+Spark's.
 
 Jobs of the sink, nothing set but brokers and topic, write a cell's cached rows over and over. Once
 the JVMs have compiled what they run, the CPU time of the tasks' workers is measured; then py-spy,
@@ -12,6 +13,7 @@ module of the sink also what other packages did for it; threads that wait do not
 
 from __future__ import annotations
 
+import argparse
 import re
 import signal
 import subprocess
@@ -51,10 +53,24 @@ WAITS: Final = ("epoll_wait", "pthread_cond_timedwait", "PyThread_acquire_lock_t
 
 def main() -> None:
     """Profile the cells that the command line names."""
-    with own_broker() as cluster, TemporaryDirectory() as folder, own_session() as spark:
+    cells, settings = named_cells()
+    with (
+        own_broker() as cluster,
+        TemporaryDirectory() as folder,
+        own_session(settings=settings) as spark,
+    ):
         register(spark)
-        for name in sys.argv[1:]:
+        for name in cells:
             profile(spark, cluster.bootstrap, name, Path(folder) / "samples")
+
+
+def named_cells() -> tuple[list[str], dict[str, str]]:
+    """Give the cells and the settings of Spark that the command line names."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cells", nargs="+", metavar="CELL", choices=bench_cells.CELLS)
+    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE")
+    given = parser.parse_args()
+    return given.cells, dict(setting.split("=", 1) for setting in given.conf)
 
 
 def profile(spark: SparkSession, bootstrap: str, name: str, samples: Path) -> None:
