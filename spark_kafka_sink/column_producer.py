@@ -121,7 +121,8 @@ class ColumnProducer:
     ) -> None:
         start, progress = 0, SliceProgress()
         try:
-            for end in slice_ends(sizes, self._config.buffer_memory):
+            partitions = sum(len(metadata.leaders) for metadata in topics)
+            for end in slice_ends(sizes, partitions, self._config.buffer_memory):
                 owner = None if on_failure is None else SliceOwner(start, on_failure)
                 part = rows.slice(start, end)
                 progress = SliceProgress()

@@ -30,6 +30,8 @@ from spark_kafka_sink.records.layout import (
 from spark_kafka_sink.records.varint import Int64s
 
 SLICE_BYTES: Final = 8 * 1024 * 1024
+# From so many on, slices are twice as large (docs/performance.md).
+MANY_PARTITIONS: Final = 100
 _ANY_OFFSET_DELTA: Final = 2**31 - 1
 
 
@@ -123,15 +125,24 @@ def check_message_sizes(
             raise RecordTooLargeException(message, topic=topic, row=row)
 
 
-def slice_ends(sizes: Int64s, buffer_memory_bytes: int) -> list[int]:
-    """Cut rows into slices of about `SLICE_BYTES`, but at most a quarter of buffer.memory each.
+def slice_bytes(partitions: int) -> int:
+    """Give how large a slice for so many partitions is: each of them costs something in each slice.
+
+    partitions: of the topics that rows may go to, 0 where that is not known.
+    """
+    return SLICE_BYTES if partitions < MANY_PARTITIONS else 2 * SLICE_BYTES
+
+
+def slice_ends(sizes: Int64s, partitions: int, buffer_memory_bytes: int) -> list[int]:
+    """Cut rows into slices of about `slice_bytes`, but at most a quarter of buffer.memory each.
 
     Gives the end row of each slice. A slice has at least one row. They are about equal: a rest of
     some rows would cost nearly as much as a whole slice.
     """
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
-    equal = -(-total // max(1, round(total / SLICE_BYTES))) + int(sizes.max(initial=0))
+    slices = max(1, round(total / slice_bytes(partitions)))
+    equal = -(-total // slices) + int(sizes.max(initial=0))
     limit = max(1, min(equal, buffer_memory_bytes // 4))
     cuts, start = [], 0
     while start < len(sizes):

@@ -7,28 +7,26 @@ that is a few rows for each, and the work per partition would be done again and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 import pyarrow as pa
 
-ENOUGH_BYTES: Final = 8 * 1024 * 1024
-# Not worth a copy to be joined with others.
-ALONE_BYTES: Final = ENOUGH_BYTES // 2
 
+def coalesce(batches: Iterable[pa.RecordBatch], slice_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Give the same rows in batches of about a slice; those of half a slice stay alone.
 
-def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the same rows in batches of about `ENOUGH_BYTES`; those of `ALONE_BYTES` stay alone."""
+    Nearly a slice is enough: two batches of what `arrow_batches` limits them to are a large one.
+    """
     waiting: list[pa.RecordBatch] = []
-    size_bytes = 0
+    size_bytes, enough_bytes = 0, slice_bytes * 15 // 16
     for batch in batches:
-        is_large = batch.nbytes >= ALONE_BYTES
+        is_large = batch.nbytes >= slice_bytes // 2  # not worth a copy to be joined with others
         if is_large:
             yield from _joined(waiting)
             waiting, size_bytes = [], 0
         if batch.num_rows:
             waiting.append(batch)
             size_bytes += batch.nbytes
-        if is_large or size_bytes >= ENOUGH_BYTES:
+        if is_large or size_bytes >= enough_bytes:
             yield from _joined(waiting)
             waiting, size_bytes = [], 0
     yield from _joined(waiting)

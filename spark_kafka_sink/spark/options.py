@@ -112,8 +112,8 @@ class SinkOptions:
     """The options of one write; topic is None where the data has a topic column.
 
     new_topic: what topics that do not exist are created with, None where they are not.
-    max_message_bytes: the topic's; brokers: the cluster's. No option says either: the driver finds
-    them before tasks start.
+    max_message_bytes, partitions: the topic's, None and 0 where there is none; brokers: the
+    cluster's. No option says any of them: the driver finds them before tasks start.
     """
 
     producer: ProducerConfig
@@ -122,6 +122,7 @@ class SinkOptions:
     bad_rows: BadRowPolicy = FAIL_ON_BAD_ROWS
     new_topic: NewTopic | None = None
     max_message_bytes: int | None = None
+    partitions: int = 0
     brokers: tuple[Node, ...] = ()
 
     @property

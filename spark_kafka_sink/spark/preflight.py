@@ -43,6 +43,7 @@ class _Found(NamedTuple):
 
     at: float
     max_message_bytes: int | None
+    partitions: int
     brokers: tuple[Node, ...]
 
 
@@ -127,7 +128,12 @@ def check_cluster(
         found = _look(options, has_headers=has_headers, again=found is not None)
         if may_remember:
             _found[asked] = found
-    return replace(options, max_message_bytes=found.max_message_bytes, brokers=found.brokers)
+    return replace(
+        options,
+        max_message_bytes=found.max_message_bytes,
+        partitions=found.partitions,
+        brokers=found.brokers,
+    )
 
 
 def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False) -> None:
@@ -160,7 +166,7 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
             admin.topics([])
             if options.new_topic is not None and not again:
                 admin.check_creation(options.new_topic)
-            return _Found(time.monotonic(), None, admin.brokers)
+            return _Found(time.monotonic(), None, 0, admin.brokers)
         try:
             topic = admin.topics([name], options.new_topic)[name]
         except TimeoutException as error:
@@ -172,7 +178,8 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
         new = options.new_topic or NewTopic()
         settings = settings_with_limit(admin, name, (name for name, _ in new.configs))
         warn_of_differences(topic, new, settings)
-        return _Found(time.monotonic(), limit_of(settings), admin.brokers)
+        limit = limit_of(settings)
+        return _Found(time.monotonic(), limit, topic.partitions, admin.brokers)
 
 
 def _check_may_write(topic: TopicDescription) -> None:

@@ -27,6 +27,7 @@ from support.readers import create_topic, delete_topics
 
 from jobs.bench_meter import Meter
 from spark_kafka_sink import KafkaProducer, atomic_layout, register
+from spark_kafka_sink.producer.slices import SLICE_BYTES
 from spark_kafka_sink.spark.coalesce import coalesce
 from spark_kafka_sink.spark.memory import keep_heap
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
@@ -57,7 +58,7 @@ class _Transaction(DataSourceArrowWriter):
         with KafkaProducer({**self._configs, **own}) as producer:
             producer.init_transactions()
             producer.begin_transaction()
-            for batch in coalesce(iterator):
+            for batch in coalesce(iterator, SLICE_BYTES):
                 producer.append(self._topic, batch)
             producer.commit_transaction()
         return WriterCommitMessage()

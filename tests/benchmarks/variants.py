@@ -33,6 +33,7 @@ from support.readers import create_topic
 from spark_kafka_sink import kafka_producer
 from spark_kafka_sink.column_producer import ColumnProducer
 from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.producer.slices import SLICE_BYTES
 from spark_kafka_sink.slice_appender import SliceAppender, SliceProgress
 from spark_kafka_sink.spark.coalesce import coalesce
 from spark_kafka_sink.spark.memory import keep_heap
@@ -145,7 +146,7 @@ VARIANTS: Final = {
     "slices of 2 MiB": Variant(rows=partial(parts, count=4), codecs=PLAIN),
     "batches of 10,000 rows": Variant(rows=partial(pieces, rows=SPARKS_ROWS), codecs=PLAIN),
     "and joined": Variant(
-        rows=lambda batches: coalesce(pieces(batches, SPARKS_ROWS)), codecs=PLAIN
+        rows=lambda batches: coalesce(pieces(batches, SPARKS_ROWS), SLICE_BYTES), codecs=PLAIN
     ),
 }
 

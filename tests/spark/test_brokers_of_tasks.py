@@ -1,4 +1,7 @@
-"""Tasks know the cluster's brokers from the driver, and do not all begin with the named ones."""
+"""Tasks know from the driver which brokers there are, and how many partitions their topic has.
+
+So they do not all begin with the named brokers, and append more rows at once for many partitions.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from support.fault_proxy import API_VERSIONS, FaultProxy
 from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent
 
+from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.producer.slices import MANY_PARTITIONS
+from spark_kafka_sink.spark.arrow_batches import LIMIT_BYTES
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.task import write_task
@@ -77,3 +83,27 @@ def test_brokers_that_a_task_cannot_reach_leave_it_the_named_ones(
         brokers = tuple(Node(id=number, host="127.0.0.1", port=port) for number in range(1, 101))
         write_task(replace(options, brokers=brokers), iter([ROWS]))
     assert values(kafka, topic) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(("partitions", "appends"), [(3, [1000, 1000]), (MANY_PARTITIONS, [2000])])
+def test_for_many_partitions_a_task_appends_twice_as_many_rows_at_once(
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    partitions: int,
+    appends: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    appended: list[int] = []
+
+    def count(self: KafkaProducer, topic: str | None, rows: pa.RecordBatch) -> None:
+        appended.append(rows.num_rows)
+        append(self, topic, rows)
+
+    append = KafkaProducer.append
+    monkeypatch.setattr(KafkaProducer, "append", count)
+    topic = new_topic(partitions)
+    rows = pa.record_batch({"value": [b"v" * (LIMIT_BYTES // 1000)] * 1000})
+    writer = KafkaDataSource(given(kafka.bootstrap, topic)).writer(SCHEMA, overwrite=False)
+    writer.write(iter([rows, rows]))
+    assert appended == appends
+    assert len(values(kafka, topic)) == 2000

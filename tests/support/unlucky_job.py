@@ -23,7 +23,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from spark_kafka_sink.spark.coalesce import ENOUGH_BYTES
+from spark_kafka_sink.producer.slices import SLICE_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _VALUE_BYTES = 5000
 TASKS = 2
 # Twice what the sink joins before it begins to send, for each task.
-_TASK_ROWS = 2 * ENOUGH_BYTES // _VALUE_BYTES
+_TASK_ROWS = 2 * SLICE_BYTES // _VALUE_BYTES
 ROWS = TASKS * _TASK_ROWS
 _FRAME = (
     f"CAST(id DIV {_TASK_ROWS} AS INT) AS partition",

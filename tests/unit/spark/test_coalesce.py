@@ -6,7 +6,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.spark.coalesce import ENOUGH_BYTES, coalesce
+from spark_kafka_sink.spark.arrow_batches import LIMIT_BYTES
+from spark_kafka_sink.spark.coalesce import coalesce
+
+SLICE_BYTES = 8 * 1024 * 1024
 
 
 def batches_of(sizes: list[int]) -> list[pa.RecordBatch]:
@@ -22,36 +25,42 @@ def batches_of(sizes: list[int]) -> list[pa.RecordBatch]:
 
 @given(st.lists(st.integers(0, 3000), max_size=12))
 def test_every_row_stays_in_its_place(sizes: list[int]) -> None:
-    joined = list(coalesce(iter(batches_of(sizes))))
+    joined = list(coalesce(iter(batches_of(sizes)), SLICE_BYTES))
     numbers = [n for batch in joined for n in batch.column("number").to_pylist()]
     assert numbers == list(range(sum(sizes)))
     assert all(batch.num_rows for batch in joined)
 
 
 def test_all_but_the_last_are_large() -> None:
-    joined = list(coalesce(iter(batches_of([100] * 200))))
+    joined = list(coalesce(iter(batches_of([100] * 200)), SLICE_BYTES))
     assert len(joined) == 3
-    assert all(batch.nbytes >= ENOUGH_BYTES for batch in joined[:-1])
+    assert all(batch.nbytes >= 0.9 * SLICE_BYTES for batch in joined[:-1])
+
+
+def test_two_batches_of_the_limit_that_register_sets_are_a_large_slice() -> None:
+    rows = LIMIT_BYTES // (1024 + 12) + 1
+    joined = list(coalesce(batches_of([rows] * 4), 2 * SLICE_BYTES))
+    assert [batch.num_rows for batch in joined] == [2 * rows] * 2
 
 
 def test_a_large_batch_is_passed_on_at_once() -> None:
     large, small = batches_of([10_000, 10])
     given_batches = iter([large, small])
-    joined = coalesce(given_batches)
+    joined = coalesce(given_batches, SLICE_BYTES)
     assert next(joined) is large
     assert next(given_batches) is small
 
 
 def test_half_of_a_large_batch_is_not_copied() -> None:
     few, half, more = batches_of([10, 4096, 10])
-    assert half.nbytes < ENOUGH_BYTES
-    joined = list(coalesce([few, few, half, more, more]))
+    assert half.nbytes < SLICE_BYTES
+    joined = list(coalesce([few, few, half, more, more], SLICE_BYTES))
     assert [batch.num_rows for batch in joined] == [20, 4096, 20]
     assert joined[1] is half
 
 
 def test_slices_are_joined_as_what_they_show() -> None:
     (whole,) = batches_of([100])
-    joined = list(coalesce([whole.slice(10, 5), whole.slice(90), whole.slice(3, 0)]))
+    joined = list(coalesce([whole.slice(10, 5), whole.slice(90), whole.slice(3, 0)], SLICE_BYTES))
     assert len(joined) == 1
     assert joined[0].column("number").to_pylist() == [*range(10, 15), *range(90, 100)]
