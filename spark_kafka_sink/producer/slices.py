@@ -31,7 +31,7 @@ from spark_kafka_sink.records.varint import Int64s
 
 SLICE_BYTES: Final = 8 * 1024 * 1024
 # From so many on, slices are twice as large (docs/performance.md).
-MANY_PARTITIONS: Final = 100
+MANY_PARTITIONS: Final = 250
 _ANY_OFFSET_DELTA: Final = 2**31 - 1
 
 
