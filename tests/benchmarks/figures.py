@@ -34,8 +34,12 @@ else:
     import bench_targets
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-# Where each run is: with Spark's defaults, or set otherwise, and so for large rows.
-RUNS: Final = ("reported", "settings", "large_rows", "xeon/reported", "xeon/settings")
+# Where each run is: with Spark's defaults, or set otherwise, and so for large rows; then those of
+# some cells and contenders, which have no table in the documents.
+RUNS: Final = (
+    *("reported", "settings", "large_rows", "xeon/reported", "xeon/settings"),
+    *("slices", "small_jobs", "unregistered"),
+)
 # The machines: what is reported, and what was measured before on another one.
 _HERE, _THERE = "AMD EPYC", "Intel Xeon"
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
