@@ -10,7 +10,7 @@ from benchmarks import scaling
 from benchmarks.broker_cost import BrokerCost, Seen
 from benchmarks.scaling_model import Job, Layout, Settings, load, producer
 from benchmarks.simulated_task import SimulatedTask
-from benchmarks.start_storm import BACKLOG, StartStorm
+from benchmarks.start_storm import ANSWERED_AFTER_S, BACKLOG, StartStorm
 
 # A row of 100 bytes as a record takes so many, with what is reserved for the widest deltas.
 RECORD_BYTES = 109
@@ -125,17 +125,35 @@ def test_all_clients_of_a_storm_are_connected_at_the_brokers_pace(clients: int) 
     assert len(connected_at) == clients
     for before, after in itertools.pairwise(connected_at):
         assert after - before > 0.00999
-    # What does not fit into the listener's queue asks again, at the soonest after a second.
-    idle_s = connected_at[-1] - (clients - 1) / 100
-    assert idle_s == pytest.approx(0) if clients <= BACKLOG else 1 - BACKLOG / 100 <= idle_s < 30
+    # Who believes to be connected comes too late for some of the queue's places.
+    idle_s = connected_at[-1] - (clients - 1) / 100 - ANSWERED_AFTER_S
+    assert idle_s == pytest.approx(0) if clients <= BACKLOG else 0 < idle_s < 90
+
+
+def test_who_is_answered_and_finds_no_place_asks_on_until_its_request_takes_too_long() -> None:
+    one_too_many = StartStorm([0.0] * (BACKLOG + 1), accepts_per_s=100, seed=1).run()
+    assert one_too_many.connected_at[-1] == pytest.approx(BACKLOG / 100 + ANSWERED_AFTER_S)
+    assert one_too_many.given_up_at == []
+    # All believe at once. The first 50 have the places, and 20, 40 and five times 50 those that are
+    # free when all ask again, 0.2 s later, 0.6, 1.4 and so on to 25.4.
+    storm = StartStorm([0.0] * 600, accepts_per_s=100, seed=1).run()
+    assert sum(at < 30 for at in storm.connected_at) == pytest.approx(360, abs=5)
+    assert storm.given_up_at[:1] == [30 + ANSWERED_AFTER_S]
+
+
+def test_who_asks_while_the_queue_is_full_asks_again_after_a_second() -> None:
+    # The first of the 51 is accepted as it comes; the others leave no place.
+    begins = [0.0] * (BACKLOG + 1) + [1.5 * ANSWERED_AFTER_S]
+    storm = StartStorm(begins, accepts_per_s=100, seed=1).run()
+    assert storm.waits_s[-1] == pytest.approx(1 + ANSWERED_AFTER_S)
 
 
 def test_a_listener_that_has_room_spreads_nothing() -> None:
     begins = [float(number) for number in range(300)]
     storm = StartStorm(begins, accepts_per_s=100, seed=1).run()
-    assert storm.connected_at == begins
-    assert set(storm.waits_s) == {0.0}
-    assert storm.given_up == 0
+    assert storm.connected_at == pytest.approx([begin + ANSWERED_AFTER_S for begin in begins])
+    assert storm.waits_s == pytest.approx([ANSWERED_AFTER_S] * 300)
+    assert storm.given_up_at == []
 
 
 def test_the_document_has_the_models_figures() -> None:
