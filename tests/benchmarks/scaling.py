@@ -103,11 +103,11 @@ def _most_tasks(layout: Layout, holds: Callable[[Load], bool]) -> int:
 
 def _cpu() -> str:
     """Give how many cores of a broker the bytes of a job keep busy."""
-    cost = broker_cost.reported()
+    cost = _cost()
 
     def text(found: Load) -> str:
         megabytes = found.bytes_per_s / MEGABYTE
-        busy_ms = megabytes * cost.ms_per_megabyte + found.batches_per_s * cost.ms_per_batch
+        busy_ms = megabytes * cost.ms(found.bytes_per_s / found.batches_per_s)
         return f"{busy_ms / megabytes:,.1f} ({busy_ms / 1e3:.2f})"
 
     def rows() -> Iterator[Sequence[str]]:
@@ -120,16 +120,33 @@ def _cpu() -> str:
     return table(headings, rows())
 
 
+def _smallest_bytes() -> float:
+    """Give how large the smallest batches of the tables are."""
+    keyed = (producer(job(executors), Layout.KEYED, SETTINGS) for executors in EXECUTORS)
+    return min(each.batch_bytes for each in keyed)
+
+
+def _cost() -> broker_cost.BrokerCost:
+    return broker_cost.dearest(_smallest_bytes())
+
+
 def _broker_cost() -> str:
     """Give what the broker's CPU of a megabyte and of a batch is taken from."""
-    cost = broker_cost.reported()
-    rows = [
-        [seen.cell, f"{seen.batch_bytes / 1000:,.0f}", f"{seen.ms_per_megabyte:.2f}"]
-        for seen in cost.seen
-    ]
-    a_batch = f"and {cost.ms_per_batch:.3f} for each batch"
-    rows.append(["in the model", "any", f"{cost.ms_per_megabyte:.2f}, {a_batch}"])
-    return table(["cell", "KB of a batch", "CPU ms of the broker for a megabyte"], iter(rows))
+    smallest = _smallest_bytes()
+
+    def row(names: Sequence[str], cost: broker_cost.BrokerCost, full_ms: str) -> list[str]:
+        seen = [f"{one.ms_per_megabyte:.2f} ({one.batch_bytes / 1000:,.0f})" for one in cost.seen]
+        fitted = [f"{cost.ms_per_megabyte:.2f}", f"{cost.ms_per_batch:.3f}"]
+        return [*names, full_ms, *seen, *fitted, f"{cost.ms(smallest):.1f}"]
+
+    def rows() -> Iterator[Sequence[str]]:
+        for each in broker_cost.reported():
+            yield row([each.machine, each.size], each.cost, f"{each.full_ms:.2f}")
+        yield row(["in the model", ""], _cost(), "")
+
+    headings = ["machine", "rows", "1 partition", "12", "1,000", "for a megabyte"]
+    headings += ["and for each batch", f"a megabyte of {smallest / 1000:.0f} KB each"]
+    return table(headings, rows())
 
 
 def _batches() -> str:

@@ -15,6 +15,7 @@ from benchmarks.start_storm import ANSWERED_AFTER_S, BACKLOG, StartStorm
 # A row of 100 bytes as a record takes so many, with what is reserved for the widest deltas.
 RECORD_BYTES = 109
 ROWS = 600
+SLICE_BYTES = ROWS * RECORD_BYTES
 SLICES = 20
 ROUND_TRIP_S = 0.002
 SETTINGS = Settings(
@@ -22,7 +23,7 @@ SETTINGS = Settings(
     request_bytes=65_536,
     memory_bytes=100_000_000,
     linger_s=0.1,
-    slice_bytes=ROWS * RECORD_BYTES,
+    slice_bytes=SLICE_BYTES,
 )
 KEYED, NO_KEYS, BY_PARTITION = Layout.KEYED, Layout.NO_KEYS, Layout.BY_PARTITION
 
@@ -49,7 +50,7 @@ def test_the_model_says_what_a_real_producer_does(
         cores=1,
         brokers=brokers,
         partitions=partitions,
-        task_bytes=SLICES * SETTINGS.slice_bytes,
+        task_bytes=SLICES * SLICE_BYTES,
         task_bytes_per_s=rows_per_s * RECORD_BYTES,
         round_trip_s=ROUND_TRIP_S,
     )
@@ -67,24 +68,29 @@ def test_the_model_says_what_a_real_producer_does(
     assert sum(seen.batch_sizes) / batches == pytest.approx(expected.batch_bytes, rel=0.15)
     # When batches fill at the same moment is chance, and decides which go together.
     assert expected.requests / 2 < seen.requests < expected.requests * 2
-    # The model's memory is the most: as if no later row filled a batch before it has lingered.
-    assert expected.memory_bytes / 3 < seen.memory_bytes < expected.memory_bytes * 1.2
+    # Without keys, the model's memory is the most: as if no later row filled a batch before it has
+    # lingered.
+    assert seen.memory_bytes < expected.memory_bytes * 1.15
+    assert seen.memory_bytes > expected.memory_bytes * (0.4 if layout is NO_KEYS else 0.85)
 
 
-@pytest.mark.parametrize(("brokers", "partitions"), [(5, 50), (10, 100), (4, 8)])
+# With the sink's defaults, buffer.memory has room for four slices or for eight.
+@pytest.mark.parametrize(
+    ("brokers", "partitions", "slices_in_memory"),
+    [(5, 50, 8), (10, 100, 8), (4, 8, 8), (5, 50, 4), (10, 100, 4)],
+)
 def test_the_model_says_what_a_real_producer_does_whose_brokers_are_slow(
-    brokers: int, partitions: int
+    brokers: int, partitions: int, slices_in_memory: int
 ) -> None:
-    slice_bytes = ROWS * RECORD_BYTES
-    settings = replace(SETTINGS, memory_bytes=8 * slice_bytes, linger_s=0.3)
-    broker_bytes_per_s = slice_bytes / brokers / 5
+    settings = replace(SETTINGS, memory_bytes=slices_in_memory * SLICE_BYTES, linger_s=0.3)
+    broker_bytes_per_s = SLICE_BYTES / brokers / 5
     job = Job(
         executors=1,
         cores=1,
         brokers=brokers,
         partitions=partitions,
-        task_bytes=3 * SLICES * slice_bytes,
-        task_bytes_per_s=1000 * slice_bytes,
+        task_bytes=3 * SLICES * SLICE_BYTES,
+        task_bytes_per_s=1000 * SLICE_BYTES,
         cluster_bytes_per_s=broker_bytes_per_s * brokers,
         round_trip_s=ROUND_TRIP_S,
     )
@@ -97,7 +103,9 @@ def test_the_model_says_what_a_real_producer_does_whose_brokers_are_slow(
     batches = len(seen.batch_sizes)
     assert batches == pytest.approx(expected.batches, rel=0.25)
     assert expected.requests / 2 < seen.requests < expected.requests * 2
-    assert seen.memory_bytes == pytest.approx(expected.memory_bytes, rel=0.2)
+    # Counted with the rows of a slice twice, once as they come and once as they are laid out.
+    twice = expected.memory_bytes + settings.memory_bytes / slices_in_memory
+    assert expected.memory_bytes <= seen.memory_bytes <= twice * 1.01
 
 
 def test_one_producer_for_an_executor_does_what_its_tasks_together_do() -> None:
@@ -107,7 +115,7 @@ def test_one_producer_for_an_executor_does_what_its_tasks_together_do() -> None:
             cores=cores,
             brokers=5,
             partitions=50,
-            task_bytes=together * SLICES * SETTINGS.slice_bytes,
+            task_bytes=together * SLICES * SLICE_BYTES,
             task_bytes_per_s=together * 20_000 * RECORD_BYTES,
         )
 
@@ -164,10 +172,8 @@ def test_the_document_has_the_models_figures() -> None:
 
 
 def test_what_bytes_and_batches_cost_a_broker_explains_both_cells() -> None:
-    few, many = Seen("few", 2.0, 500_000), Seen("many", 5.0, 20_000)
+    few, many = Seen(2.0, 500_000), Seen(5.0, 20_000)
     cost = BrokerCost.of(few, many)
     for seen in (few, many):
-        batches = 1_000_000 / seen.batch_bytes
-        told = cost.ms_per_megabyte + cost.ms_per_batch * batches
-        assert told == pytest.approx(seen.ms_per_megabyte)
+        assert cost.ms(seen.batch_bytes) == pytest.approx(seen.ms_per_megabyte)
     assert cost.ms_per_batch == pytest.approx(3.0 / 48)
