@@ -13,22 +13,19 @@ from benchmarks import broker_cost
 from benchmarks.scaling_job import (
     BROKERS,
     CLUSTER_BYTES_PER_S,
-    CONNECTIONS_PER_S,
     CORES,
-    DELIVERY_TIMEOUT_S,
     EXECUTORS,
-    MOST_CONNECTIONS,
     PARTITIONS,
     REPLICAS,
     SETTINGS,
     TASK_BYTES,
     TASK_BYTES_PER_S,
-    TWO_ATTEMPTS_S,
     job,
     table,
 )
+from benchmarks.scaling_limits import limits
 from benchmarks.scaling_model import MEGABYTE, Layout, Load, load, producer
-from benchmarks.scaling_start import BEGINS, leaders, most_clients, start
+from benchmarks.scaling_start import leaders, start
 from support.made_tables import with_tables
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "scaling.md"
@@ -61,44 +58,6 @@ def _job() -> str:
         ["MB/s of all tasks, at most", f"{CLUSTER_BYTES_PER_S / MEGABYTE:,.0f}"],
     ]
     return table(["", ""], iter(rows))
-
-
-def _limits() -> str:
-    """Give the tasks at once with which each limit is reached."""
-
-    def fit(found: Load) -> bool:
-        return found.connections <= MOST_CONNECTIONS
-
-    def rows() -> Iterator[Sequence[str]]:
-        yield f"{MOST_CONNECTIONS:,} connections to a broker", *tasks(fit)
-        for name, over_s in BEGINS:
-            pace = f"at {CONNECTIONS_PER_S}/s, begun {name}"
-
-            def all_up(found: Load, over_s: float = over_s) -> bool:
-                return found.connections <= most_clients(DELIVERY_TIMEOUT_S, over_s)
-
-            def first_up(found: Load, over_s: float = over_s) -> bool:
-                return found.first_connections <= most_clients(TWO_ATTEMPTS_S, over_s)
-
-            yield f"all connections within {DELIVERY_TIMEOUT_S:.0f} s {pace}", *tasks(all_up)
-            yield f"first connection within {TWO_ATTEMPTS_S:.0f} s {pace}", *tasks(first_up)
-
-    def tasks(holds: Callable[[Load], bool]) -> Iterator[str]:
-        for layout in Layout:
-            yield f"{_most_tasks(layout, holds):,}"
-
-    return table(["breaks with more tasks at once than", *(each.value for each in Layout)], rows())
-
-
-def _most_tasks(layout: Layout, holds: Callable[[Load], bool]) -> int:
-    low, high = 0, 10_000_000
-    while low < high:
-        middle = (low + high + 1) // 2
-        if holds(load(job(middle), layout, SETTINGS)):
-            low = middle
-        else:
-            high = middle - 1
-    return low * CORES
 
 
 def _cpu() -> str:
@@ -169,7 +128,7 @@ def _batches() -> str:
 _TABLES: Final[dict[str, Callable[[], str]]] = {
     "job": _job,
     "connections": _by_layout(lambda found: f"{found.connections:,.0f}"),
-    "limits": _limits,
+    "limits": limits,
     "requests": _by_layout(lambda found: f"{found.requests_per_s:,.0f}"),
     "record_batches": _by_layout(lambda found: f"{found.batches_per_s:,.0f}"),
     "fill": _batches,
