@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks import broker_cost
+from benchmarks import broker_cost, worker_bytes
 from benchmarks.scaling_job import (
     BROKERS,
     CLUSTER_BYTES_PER_S,
@@ -24,7 +24,7 @@ from benchmarks.scaling_job import (
     table,
 )
 from benchmarks.scaling_limits import limits
-from benchmarks.scaling_model import MEGABYTE, Layout, Load, load, producer
+from benchmarks.scaling_model import MEGABYTE, Job, Layout, Load, load, producer
 from benchmarks.scaling_start import leaders, start
 from support.made_tables import with_tables
 
@@ -125,6 +125,42 @@ def _batches() -> str:
     return table(headings, rows())
 
 
+def _memory() -> str:
+    """Give what the workers of an executor take, and in brackets what one of them does."""
+    takes = worker_bytes.reported()
+
+    def text(this: Job, layout: Layout) -> str:
+        one = producer(this, layout, SETTINGS)
+        if layout is Layout.SHARED:
+            of_sink = takes.of_sink(one.partitions, one.memory_bytes)
+            return f"{(CORES * takes.discards + of_sink) / MEGABYTE:,.0f}"
+        whole = takes.whole(one.partitions, one.memory_bytes) / MEGABYTE
+        return f"{CORES * whole:,.0f} ({whole:,.0f})"
+
+    def rows() -> Iterator[Sequence[str]]:
+        for executors in EXECUTORS:
+            this = job(executors)
+            yield f"{this.tasks:,}", *(text(this, layout) for layout in Layout)
+
+    return table(["tasks at once", *(layout.value for layout in Layout)], rows())
+
+
+def _workers() -> str:
+    """Give what workers took, and what the model says of them."""
+    takes, full = worker_bytes.reported(), SETTINGS.memory_bytes
+
+    def rows() -> Iterator[Sequence[str]]:
+        for each in worker_bytes.seen():
+            told = takes.whole(each.partitions, each.producer_bytes)
+            names = [f"{each.cell}, {each.machine}", f"{each.partitions:,}"]
+            yield [*names, *(f"{size / MEGABYTE:,.0f}" for size in (each.worker_bytes, told))]
+        for partitions in (12, PARTITIONS):
+            told = takes.whole(partitions, full)
+            yield "buffer.memory is full", f"{partitions:,}", "", f"{told / MEGABYTE:,.0f}"
+
+    return table(["worker", "partitions", "MB, measured", "in the model"], rows())
+
+
 _TABLES: Final[dict[str, Callable[[], str]]] = {
     "job": _job,
     "connections": _by_layout(lambda found: f"{found.connections:,.0f}"),
@@ -133,7 +169,8 @@ _TABLES: Final[dict[str, Callable[[], str]]] = {
     "record_batches": _by_layout(lambda found: f"{found.batches_per_s:,.0f}"),
     "fill": _batches,
     "states": _by_layout(lambda found: f"{found.producer_states:,.0f}"),
-    "memory": _by_layout(lambda found: f"{found.executor_bytes / MEGABYTE:,.0f}"),
+    "memory": _memory,
+    "workers": _workers,
     "start": start,
     "leaders": leaders,
     "cpu": _cpu,

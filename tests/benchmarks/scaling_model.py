@@ -93,7 +93,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What all producers together are to one broker, and their memory to an executor.
+    """What all producers together are to one broker.
 
     connections: those of producers that write to it or have begun with it; first_connections: the
     latter, by which they ask for metadata and for their ids, with a broker drawn by chance.
@@ -106,11 +106,10 @@ class Load:
     bytes_per_s: float
     requests_per_s: float
     batches_per_s: float
-    executor_bytes: float
 
 
 def load(job: Job, layout: Layout, settings: Settings) -> Load:
-    """Give what a broker and an executor have to bear."""
+    """Give what a broker has to bear."""
     one = producer(job, layout, settings)
     producers = job.executors * (1 if layout is Layout.SHARED else job.cores)
     bytes_per_s = job.bytes_per_s / job.brokers
@@ -124,7 +123,6 @@ def load(job: Job, layout: Layout, settings: Settings) -> Load:
         bytes_per_s=bytes_per_s,
         requests_per_s=bytes_per_s * one.requests / job_bytes,
         batches_per_s=bytes_per_s * one.batches / job_bytes,
-        executor_bytes=one.memory_bytes * producers / job.executors,
     )
 
 

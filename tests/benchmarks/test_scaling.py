@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from benchmarks import scaling
+from benchmarks import scaling, worker_bytes
 from benchmarks.broker_cost import BrokerCost, Seen
 from benchmarks.scaling_model import Job, Layout, Settings, load, producer
 from benchmarks.simulated_task import SimulatedTask
@@ -177,3 +177,13 @@ def test_what_bytes_and_batches_cost_a_broker_explains_both_cells() -> None:
     for seen in (few, many):
         assert cost.ms(seen.batch_bytes) == pytest.approx(seen.ms_per_megabyte)
     assert cost.ms_per_batch == pytest.approx(3.0 / 48)
+
+
+def test_what_workers_take_is_near_what_was_measured() -> None:
+    takes = worker_bytes.reported()
+    assert takes.sink > 0
+    assert takes.a_partition > 0
+    for seen in worker_bytes.seen():
+        told = takes.whole(seen.partitions, seen.producer_bytes)
+        # A cold job of a few megabytes has not grown its worker's heap yet.
+        assert told == pytest.approx(seen.worker_bytes, rel=0.3 if seen.cell == "cold" else 0.05)
