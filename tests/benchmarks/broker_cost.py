@@ -1,30 +1,39 @@
-"""What a byte and a batch cost a broker, from two cells of the reported run of `make bench`.
+"""What a byte and a batch cost a broker, from cells of the reported runs of `make bench`.
 
-The cells differ in their numbers of partitions, and so in the size of batches, which is the
-model's. Two unknowns, two equations.
+Two cells of a run have the same rows and differ in their numbers of partitions, and so in the size
+of batches, which is the model's. Two unknowns, two equations; each size of rows and each machine
+has its own.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.scaling_model import MEGABYTE, Job, Layout, Settings, producer
 
-RESULTS: Final = Path(__file__).parents[2] / "docs" / "benchmarks" / "reported" / "results.json"
-_SINK = "R1"
-_TASKS: Final = 2
+from spark_kafka_sink.producer.slices import SLICE_BYTES
+
+_RUNS: Final = Path(__file__).parents[2] / "docs" / "benchmarks"
+RESULTS: Final = {
+    "EPYC": _RUNS / "reported" / "results.json",
+    "Xeon": _RUNS / "xeon" / "reported" / "results.json",
+}
+SIZES: Final = ("100B", "1KB", "10KB")
+SINK: Final = "R1"
+TASKS: Final = 2
+# In those runs, slices were as large for 1,000 partitions as for few.
+SETTINGS: Final = Settings(slice_bytes=SLICE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a broker took in a cell."""
 
-    cell: str
     ms_per_megabyte: float
     batch_bytes: float
 
@@ -50,25 +59,47 @@ class BrokerCost:
         a_megabyte = few.ms_per_megabyte - a_batch * few.batches_per_megabyte
         return cls(a_megabyte, a_batch, (few, many))
 
-
-def reported() -> BrokerCost:
-    """Give what the reported run says, of rows of 100 bytes."""
-    cells = json.loads(RESULTS.read_text())["cells"]
-    return BrokerCost.of(*(_seen(name, cells[name]) for name in ("100B", "100B-1000p")))
+    def ms(self, batch_bytes: float) -> float:
+        """Give what a megabyte in batches of that size costs."""
+        return self.ms_per_megabyte + self.ms_per_batch * MEGABYTE / batch_bytes
 
 
-def _seen(name: str, cell: Mapping[str, Any]) -> Seen:
-    (ours,) = [each for each in cell["results"] if each["name"] == _SINK]
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a run says of rows of one size; full_ms: of a megabyte to a topic of one partition."""
+
+    machine: str
+    size: str
+    cost: BrokerCost
+    full_ms: float
+
+
+def reported() -> Iterator[Reported]:
+    """Give what the reported runs say, by machine and size of rows."""
+    for machine, path in RESULTS.items():
+        cells = json.loads(path.read_text())["cells"]
+        for size in SIZES:
+            few, many, one = (_seen(cells[f"{size}{of}"]) for of in ("", "-1000p", "-1p"))
+            yield Reported(machine, size, BrokerCost.of(few, many), one.ms_per_megabyte)
+
+
+def dearest(batch_bytes: float) -> BrokerCost:
+    """Give the costs by which batches of that size are dearest."""
+    return max((each.cost for each in reported()), key=lambda cost: cost.ms(batch_bytes))
+
+
+def _seen(cell: Mapping[str, Any]) -> Seen:
+    (ours,) = [each for each in cell["results"] if each["name"] == SINK]
     size = ours["log_bytes"]
     busy_s = statistics.median(turn["cpu"]["broker"] for turn in ours["turns"])
     seconds = statistics.median(turn["seconds"] for turn in ours["turns"])
     job = Job(
         executors=1,
-        cores=_TASKS,
+        cores=TASKS,
         brokers=1,
         partitions=cell["cell"]["partitions"],
-        task_bytes=size / _TASKS,
-        task_bytes_per_s=size / _TASKS / seconds,
+        task_bytes=size / TASKS,
+        task_bytes_per_s=size / TASKS / seconds,
     )
-    batch_bytes = producer(job, Layout.KEYED, Settings()).batch_bytes
-    return Seen(name, busy_s * 1000 / (size / MEGABYTE), batch_bytes)
+    batch_bytes = producer(job, Layout.KEYED, SETTINGS).batch_bytes
+    return Seen(busy_s * 1000 / (size / MEGABYTE), batch_bytes)

@@ -3,8 +3,8 @@
 ``PYTHONPATH=tests python -m benchmarks.real_start [CLIENTS]``; 1,010 if they are not given.
 
 A listener with a queue as short as a broker's accepts at a steady pace, and answers whom it has
-accepted. All clients begin at once; their limits and pauses are the sink's. Prints after how many
-seconds half of them have an answer, and all.
+accepted. Clients begin as fast as one process can, the simulated ones all at once; their limits and
+pauses are the sink's. Prints after how many seconds half of them have an answer, and all.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from contextlib import ExitStack, suppress
 from random import Random
 from typing import Final
 
+from benchmarks.scaling_start import BEGINS
 from benchmarks.start_storm import BACKLOG, DEFAULTS, PAUSE, SETUP, StartStorm
 
 CLIENTS: Final = 1010
@@ -78,9 +79,13 @@ def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
     threading.Thread(target=accept, args=[listener], daemon=True).start()
     real = asyncio.run(connect_all(listener.getsockname()[1], clients))
-    simulated = StartStorm([0.0] * clients, ACCEPTS_PER_S, seed=1).run().connected_at
-    for name, found in (("real sockets", real), ("simulated", simulated)):
-        print(f"{name}: half after {found[clients // 2]:.1f} s, all after {found[-1]:.1f} s")
+    found = {"real sockets": real}
+    for begun, over_s in BEGINS:
+        begins = [over_s * number / clients for number in range(clients)]
+        storm = StartStorm(begins, ACCEPTS_PER_S, seed=1).run()
+        found[f"simulated, begun {begun}"] = storm.connected_at
+    for name, at in found.items():
+        print(f"{name}: half after {at[clients // 2]:.1f} s, all after {at[-1]:.1f} s")
 
 
 if __name__ == "__main__":

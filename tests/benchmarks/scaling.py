@@ -9,26 +9,23 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks import broker_cost
+from benchmarks import broker_cost, worker_bytes
 from benchmarks.scaling_job import (
     BROKERS,
     CLUSTER_BYTES_PER_S,
-    CONNECTIONS_PER_S,
     CORES,
-    DELIVERY_TIMEOUT_S,
     EXECUTORS,
-    MOST_CONNECTIONS,
     PARTITIONS,
     REPLICAS,
     SETTINGS,
     TASK_BYTES,
     TASK_BYTES_PER_S,
-    TWO_ATTEMPTS_S,
     job,
     table,
 )
-from benchmarks.scaling_model import MEGABYTE, Layout, Load, load, producer
-from benchmarks.scaling_start import leaders, most_clients, start
+from benchmarks.scaling_limits import limits
+from benchmarks.scaling_model import MEGABYTE, Job, Layout, Load, load, producer
+from benchmarks.scaling_start import leaders, start
 from support.made_tables import with_tables
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "scaling.md"
@@ -63,49 +60,13 @@ def _job() -> str:
     return table(["", ""], iter(rows))
 
 
-def _limits() -> str:
-    """Give the tasks at once with which each limit is reached."""
-
-    def first_up(found: Load) -> bool:
-        return found.first_connections <= most_clients(TWO_ATTEMPTS_S)
-
-    def all_up(found: Load) -> bool:
-        return found.connections <= most_clients(DELIVERY_TIMEOUT_S)
-
-    def fit(found: Load) -> bool:
-        return found.connections <= MOST_CONNECTIONS
-
-    def rows() -> Iterator[Sequence[str]]:
-        pace = f"at {CONNECTIONS_PER_S}/s"
-        yield f"{MOST_CONNECTIONS:,} connections to a broker", *tasks(fit)
-        yield f"all connections within {DELIVERY_TIMEOUT_S:.0f} s {pace}", *tasks(all_up)
-        yield f"first connection within {TWO_ATTEMPTS_S:.0f} s {pace}", *tasks(first_up)
-
-    def tasks(holds: Callable[[Load], bool]) -> Iterator[str]:
-        for layout in Layout:
-            yield f"{_most_tasks(layout, holds):,}"
-
-    return table(["breaks with more tasks at once than", *(each.value for each in Layout)], rows())
-
-
-def _most_tasks(layout: Layout, holds: Callable[[Load], bool]) -> int:
-    low, high = 0, 10_000_000
-    while low < high:
-        middle = (low + high + 1) // 2
-        if holds(load(job(middle), layout, SETTINGS)):
-            low = middle
-        else:
-            high = middle - 1
-    return low * CORES
-
-
 def _cpu() -> str:
     """Give how many cores of a broker the bytes of a job keep busy."""
-    cost = broker_cost.reported()
+    cost = _cost()
 
     def text(found: Load) -> str:
         megabytes = found.bytes_per_s / MEGABYTE
-        busy_ms = megabytes * cost.ms_per_megabyte + found.batches_per_s * cost.ms_per_batch
+        busy_ms = megabytes * cost.ms(found.bytes_per_s / found.batches_per_s)
         return f"{busy_ms / megabytes:,.1f} ({busy_ms / 1e3:.2f})"
 
     def rows() -> Iterator[Sequence[str]]:
@@ -118,16 +79,33 @@ def _cpu() -> str:
     return table(headings, rows())
 
 
+def _smallest_bytes() -> float:
+    """Give how large the smallest batches of the tables are."""
+    keyed = (producer(job(executors), Layout.KEYED, SETTINGS) for executors in EXECUTORS)
+    return min(each.batch_bytes for each in keyed)
+
+
+def _cost() -> broker_cost.BrokerCost:
+    return broker_cost.dearest(_smallest_bytes())
+
+
 def _broker_cost() -> str:
     """Give what the broker's CPU of a megabyte and of a batch is taken from."""
-    cost = broker_cost.reported()
-    rows = [
-        [seen.cell, f"{seen.batch_bytes / 1000:,.0f}", f"{seen.ms_per_megabyte:.2f}"]
-        for seen in cost.seen
-    ]
-    a_batch = f"and {cost.ms_per_batch:.3f} for each batch"
-    rows.append(["in the model", "any", f"{cost.ms_per_megabyte:.2f}, {a_batch}"])
-    return table(["cell", "KB of a batch", "CPU ms of the broker for a megabyte"], iter(rows))
+    smallest = _smallest_bytes()
+
+    def row(names: Sequence[str], cost: broker_cost.BrokerCost, full_ms: str) -> list[str]:
+        seen = [f"{one.ms_per_megabyte:.2f} ({one.batch_bytes / 1000:,.0f})" for one in cost.seen]
+        fitted = [f"{cost.ms_per_megabyte:.2f}", f"{cost.ms_per_batch:.3f}"]
+        return [*names, full_ms, *seen, *fitted, f"{cost.ms(smallest):.1f}"]
+
+    def rows() -> Iterator[Sequence[str]]:
+        for each in broker_cost.reported():
+            yield row([each.machine, each.size], each.cost, f"{each.full_ms:.2f}")
+        yield row(["in the model", ""], _cost(), "")
+
+    headings = ["machine", "rows", "1 partition", "12", "1,000", "for a megabyte"]
+    headings += ["and for each batch", f"a megabyte of {smallest / 1000:.0f} KB each"]
+    return table(headings, rows())
 
 
 def _batches() -> str:
@@ -147,15 +125,52 @@ def _batches() -> str:
     return table(headings, rows())
 
 
+def _memory() -> str:
+    """Give what the workers of an executor take, and in brackets what one of them does."""
+    takes = worker_bytes.reported()
+
+    def text(this: Job, layout: Layout) -> str:
+        one = producer(this, layout, SETTINGS)
+        if layout is Layout.SHARED:
+            of_sink = takes.of_sink(one.partitions, one.memory_bytes)
+            return f"{(CORES * takes.discards + of_sink) / MEGABYTE:,.0f}"
+        whole = takes.whole(one.partitions, one.memory_bytes) / MEGABYTE
+        return f"{CORES * whole:,.0f} ({whole:,.0f})"
+
+    def rows() -> Iterator[Sequence[str]]:
+        for executors in EXECUTORS:
+            this = job(executors)
+            yield f"{this.tasks:,}", *(text(this, layout) for layout in Layout)
+
+    return table(["tasks at once", *(layout.value for layout in Layout)], rows())
+
+
+def _workers() -> str:
+    """Give what workers took, and what the model says of them."""
+    takes, full = worker_bytes.reported(), SETTINGS.memory_bytes
+
+    def rows() -> Iterator[Sequence[str]]:
+        for each in worker_bytes.seen():
+            told = takes.whole(each.partitions, each.producer_bytes)
+            names = [f"{each.cell}, {each.machine}", f"{each.partitions:,}"]
+            yield [*names, *(f"{size / MEGABYTE:,.0f}" for size in (each.worker_bytes, told))]
+        for partitions in (12, PARTITIONS):
+            told = takes.whole(partitions, full)
+            yield "buffer.memory is full", f"{partitions:,}", "", f"{told / MEGABYTE:,.0f}"
+
+    return table(["worker", "partitions", "MB, measured", "in the model"], rows())
+
+
 _TABLES: Final[dict[str, Callable[[], str]]] = {
     "job": _job,
     "connections": _by_layout(lambda found: f"{found.connections:,.0f}"),
-    "limits": _limits,
+    "limits": limits,
     "requests": _by_layout(lambda found: f"{found.requests_per_s:,.0f}"),
     "record_batches": _by_layout(lambda found: f"{found.batches_per_s:,.0f}"),
     "fill": _batches,
     "states": _by_layout(lambda found: f"{found.producer_states:,.0f}"),
-    "memory": _by_layout(lambda found: f"{found.executor_bytes / MEGABYTE:,.0f}"),
+    "memory": _memory,
+    "workers": _workers,
     "start": start,
     "leaders": leaders,
     "cpu": _cpu,

@@ -19,6 +19,10 @@ EXECUTORS: Final = (25, 250, 2500, 10_000)
 # What a hosted cluster allows a broker (Amazon MSK, standard brokers with IAM).
 MOST_CONNECTIONS: Final = 3000
 CONNECTIONS_PER_S: Final = 100
+# Examples, since Kafka limits neither: entries of a broker by producer id, partition and replica,
+# and what a hosted cluster of the smallest size takes.
+MOST_STATES: Final = 10_000
+MOST_REQUESTS_PER_S: Final = 15_000
 # The sink's delivery.timeout.ms, and two attempts of socket.connection.setup.timeout.ms.
 DELIVERY_TIMEOUT_S: Final = 120.0
 TWO_ATTEMPTS_S: Final = 20.0

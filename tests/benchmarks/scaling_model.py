@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from spark_kafka_sink.producer.slices import SLICE_BYTES
+from spark_kafka_sink.producer.slices import slice_bytes
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 
@@ -37,7 +37,8 @@ class Settings:
     memory_bytes: int = int(SINK_DEFAULTS["buffer.memory"])
     linger_s: float = int(SINK_DEFAULTS["linger.ms"]) / 1000
     in_flight: int = 5
-    slice_bytes: int = SLICE_BYTES
+    # Where it is None, what the sink takes for so many partitions.
+    slice_bytes: int | None = None
 
     @property
     def full_bytes(self) -> int:
@@ -92,7 +93,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What all producers together are to one broker, and their memory to an executor.
+    """What all producers together are to one broker.
 
     connections: those of producers that write to it or have begun with it; first_connections: the
     latter, by which they ask for metadata and for their ids, with a broker drawn by chance.
@@ -105,11 +106,10 @@ class Load:
     bytes_per_s: float
     requests_per_s: float
     batches_per_s: float
-    executor_bytes: float
 
 
 def load(job: Job, layout: Layout, settings: Settings) -> Load:
-    """Give what a broker and an executor have to bear."""
+    """Give what a broker has to bear."""
     one = producer(job, layout, settings)
     producers = job.executors * (1 if layout is Layout.SHARED else job.cores)
     bytes_per_s = job.bytes_per_s / job.brokers
@@ -123,7 +123,6 @@ def load(job: Job, layout: Layout, settings: Settings) -> Load:
         bytes_per_s=bytes_per_s,
         requests_per_s=bytes_per_s * one.requests / job_bytes,
         batches_per_s=bytes_per_s * one.batches / job_bytes,
-        executor_bytes=one.memory_bytes * producers / job.executors,
     )
 
 
@@ -131,24 +130,24 @@ def producer(job: Job, layout: Layout, settings: Settings) -> Producer:
     """Give what one producer does."""
     together = job.cores if layout is Layout.SHARED else 1
     size, rate = job.task_bytes * together, job.bytes_per_s / job.tasks * together
-    slice_bytes = min(size, settings.slice_bytes)
+    one_slice = min(size, settings.slice_bytes or slice_bytes(job.partitions))
     if layout is Layout.NO_KEYS:
-        flow = _one_after_another(job, size, rate, settings)
+        flow = _one_after_another(job, size, rate, one_slice, settings)
     else:
         partitions = float(job.partitions)
         if layout is Layout.BY_PARTITION:
             partitions = max(1.0, job.partitions / job.tasks)
         if job.is_held_back:
-            flow = _held_back(partitions, size, settings)
+            flow = _held_back(partitions, size, one_slice, settings)
         else:
-            flow = _side_by_side(partitions, size, rate, settings)
+            flow = _side_by_side(partitions, size, rate, one_slice, settings)
     missed = (1 - flow.partitions / job.partitions) ** (job.partitions / job.brokers)
     brokers = job.brokers * (1 - missed)
     # What is due at one time goes together: a request for every broker that has some of it, with
     # one batch of a partition at most.
     per_request = flow.due / _distinct(brokers, flow.due) if brokers > 1 else flow.due
     most = min(flow.partitions / brokers, settings.request_bytes * flow.batches / size)
-    waiting = max(slice_bytes, rate * (flow.waits_s + job.round_trip_s))
+    waiting = max(one_slice, rate * (flow.waits_s + job.round_trip_s))
     if job.is_held_back:
         waiting = settings.memory_bytes
     return Producer(
@@ -157,7 +156,7 @@ def producer(job: Job, layout: Layout, settings: Settings) -> Producer:
         batches=flow.batches,
         batch_bytes=size / flow.batches,
         requests=flow.batches / max(1.0, min(per_request, most)),
-        memory_bytes=min(waiting + slice_bytes, settings.memory_bytes),
+        memory_bytes=min(waiting + one_slice, settings.memory_bytes),
     )
 
 
@@ -170,40 +169,43 @@ class _Flow(NamedTuple):
     waits_s: float
 
 
-def _one_after_another(job: Job, size: float, rate: float, settings: Settings) -> _Flow:
+def _one_after_another(
+    job: Job, size: float, rate: float, one_slice: float, settings: Settings
+) -> _Flow:
     """Fill a batch of one partition, then one of another; the last of a slice stays open."""
-    slice_bytes = min(size, settings.slice_bytes)
-    slices, filled = size / slice_bytes, slice_bytes / settings.full_bytes
-    lingers_out = slice_bytes / rate >= settings.linger_s
+    slices, filled = size / one_slice, one_slice / settings.full_bytes
+    lingers_out = one_slice / rate >= settings.linger_s
     batches = slices * math.ceil(filled) if lingers_out else max(1.0, slices * filled)
     partitions = _distinct(job.partitions, batches)
     return _Flow(partitions, batches, min(filled, partitions), settings.linger_s)
 
 
-def _side_by_side(partitions: float, size: float, rate: float, settings: Settings) -> _Flow:
+def _side_by_side(
+    partitions: float, size: float, rate: float, one_slice: float, settings: Settings
+) -> _Flow:
     """Fill a batch of every partition at once, until they are full or have lingered."""
-    slice_bytes, full = min(size, settings.slice_bytes), settings.full_bytes
+    full = settings.full_bytes
     # Slices come whole, and the one that comes as the linger ends is not in the batch.
-    slices = max(1, math.ceil(settings.linger_s * rate / slice_bytes))
-    room = max(slice_bytes, settings.memory_bytes - slice_bytes)
-    gathered = min(slices * slice_bytes, size, room) / partitions
+    slices = max(1, math.ceil(settings.linger_s * rate / one_slice))
+    room = max(one_slice, settings.memory_bytes - one_slice)
+    gathered = min(slices * one_slice, size, room) / partitions
     waits_s = min(gathered, full) * partitions / rate
     if gathered < full:
         return _Flow(partitions, size / gathered, partitions, waits_s)
     # The last batch of a slice that lingers out, or of the task, is as it is.
-    lingers_out = slice_bytes / rate >= settings.linger_s
-    ends = size / slice_bytes if lingers_out else 1.0
+    lingers_out = one_slice / rate >= settings.linger_s
+    ends = size / one_slice if lingers_out else 1.0
     batches = partitions * ends * math.ceil(size / partitions / ends / full)
-    return _Flow(partitions, batches, min(slice_bytes / full, partitions), waits_s)
+    return _Flow(partitions, batches, min(one_slice / full, partitions), waits_s)
 
 
-def _held_back(partitions: float, size: float, settings: Settings) -> _Flow:
+def _held_back(partitions: float, size: float, one_slice: float, settings: Settings) -> _Flow:
     """Share buffer.memory among the partitions and, for each, the requests that are on their way.
 
     Memory that is short ends every batch's lingering, so that all have what came since.
     """
     queued = settings.memory_bytes / settings.in_flight
-    gathered = min(max(min(size, settings.slice_bytes), queued) / partitions, settings.full_bytes)
+    gathered = min(max(one_slice, queued) / partitions, settings.full_bytes)
     batches = max(partitions, size / gathered)
     return _Flow(partitions, batches, partitions, settings.linger_s)
 

@@ -1,0 +1,93 @@
+"""What a Python worker takes as a whole, from the cold jobs of a reported run of `make bench`.
+
+Beside what the model says of its producer, a worker has what one that discards its rows has
+(Python, Arrow, Spark), what the sink itself takes (modules, a slice while it is laid out, freed
+heap that is kept), and something for each partition. The last two are from two cells: the same rows
+to one partition and to 1,000.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchmarks.broker_cost import RESULTS, SETTINGS, TASKS
+from benchmarks.scaling_model import Job, Layout, producer
+
+_SOLVED_OF: Final = "EPYC"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The most memory of a worker in a cell, and what of it the model says of its producer."""
+
+    machine: str
+    cell: str
+    partitions: int
+    worker_bytes: float
+    discards_bytes: float
+    producer_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBytes:
+    """What a worker takes beside the memory of its producer."""
+
+    discards: float
+    sink: float
+    a_partition: float
+
+    @classmethod
+    def of(cls, few: Seen, many: Seen) -> WorkerBytes:
+        """Solve for what the sink takes and what a partition does."""
+        discards = few.discards_bytes
+        beside_few = few.worker_bytes - few.producer_bytes - discards
+        beside_many = many.worker_bytes - many.producer_bytes - discards
+        a_partition = (beside_many - beside_few) / (many.partitions - few.partitions)
+        return cls(discards, beside_few - a_partition * few.partitions, a_partition)
+
+    def of_sink(self, partitions: float, producer_bytes: float) -> float:
+        """Give what a sink for so many partitions takes, with its producer."""
+        return self.sink + self.a_partition * partitions + producer_bytes
+
+    def whole(self, partitions: float, producer_bytes: float) -> float:
+        """Give what a worker takes whose producer has so many partitions."""
+        return self.discards + self.of_sink(partitions, producer_bytes)
+
+
+def seen() -> Iterator[Seen]:
+    """Give what both reported runs say."""
+    for machine, path in RESULTS.items():
+        cells = json.loads(path.read_text())["cells"]
+        yield _seen(machine, "cold", "R1", cells["cold"])
+        for name in ("R1p", "R1"):
+            yield _seen(machine, "cold-1000p", name, cells["cold-1000p"])
+
+
+def reported() -> WorkerBytes:
+    """Give what the run on one machine says; the other's is compared with it."""
+    found = [each for each in seen() if each.machine == _SOLVED_OF and each.cell == "cold-1000p"]
+    return WorkerBytes.of(*found)
+
+
+def _seen(machine: str, cell: str, name: str, of: dict[str, Any]) -> Seen:
+    results = {each["name"]: each for each in of["results"]}
+    ours, discards = results[name], results["R1h"]
+    partitions = 1 if name == "R1p" else of["cell"]["partitions"]
+    # What a cold job takes to start is in both, and does not write.
+    seconds = min(t["seconds"] for t in ours["turns"])
+    seconds -= min(t["seconds"] for t in discards["turns"])
+    size = ours["log_bytes"] / TASKS
+    job = Job(
+        executors=1,
+        cores=TASKS,
+        brokers=1,
+        partitions=partitions,
+        task_bytes=size,
+        task_bytes_per_s=size / seconds,
+    )
+    waiting = producer(job, Layout.KEYED, SETTINGS).memory_bytes
+    peak, least = (max(t["peak_mb"] for t in each["turns"]) * 1e6 for each in (ours, discards))
+    return Seen(machine, cell, partitions, peak, least, waiting)
