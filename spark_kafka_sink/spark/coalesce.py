@@ -15,6 +15,7 @@ def coalesce(batches: Iterable[pa.RecordBatch], slice_bytes: int) -> Iterator[pa
     """Give the same rows in batches of about a slice; those of half a slice stay alone.
 
     Nearly a slice is enough: two batches of what `arrow_batches` limits them to are a large one.
+    Whoever takes a batch is the only one that has it: what has been read is as large as a slice.
     """
     waiting: list[pa.RecordBatch] = []
     size_bytes, enough_bytes = 0, slice_bytes * 15 // 16
@@ -22,19 +23,23 @@ def coalesce(batches: Iterable[pa.RecordBatch], slice_bytes: int) -> Iterator[pa
         is_large = batch.nbytes >= slice_bytes // 2  # not worth a copy to be joined with others
         if is_large:
             yield from _joined(waiting)
-            waiting, size_bytes = [], 0
+            size_bytes = 0
         if batch.num_rows:
             waiting.append(batch)
             size_bytes += batch.nbytes
+        del batch
         if is_large or size_bytes >= enough_bytes:
             yield from _joined(waiting)
-            waiting, size_bytes = [], 0
+            size_bytes = 0
     yield from _joined(waiting)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    if len(batches) <= 1:
-        return batches
-    # One batch, but for columns that would be over the 2 GiB that an Arrow array can hold.
-    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return joined
+def _joined(waiting: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give the rows of the batches that wait, and leave none; nothing of them is kept here."""
+    joined = waiting.copy()
+    if len(waiting) > 1:
+        # One batch, but for columns that would be over the 2 GiB that an Arrow array can hold.
+        joined = pa.Table.from_batches(waiting).combine_chunks().to_batches()
+    waiting.clear()
+    while joined:
+        yield joined.pop(0)

@@ -47,6 +47,7 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
         throttle_ms = producer.throttle_time_ms
         for batch in coalesce(batches, slice_bytes(options.partitions)):
             task_rows.append(batch)
+            del batch  # while the next ones are read
         rows = task_rows.flush()
         delivered = producer.take_deliveries()
         throttle_ms = producer.throttle_time_ms - throttle_ms

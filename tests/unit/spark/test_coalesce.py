@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +58,14 @@ def test_half_of_a_large_batch_is_not_copied() -> None:
     joined = list(coalesce([few, few, half, more, more], SLICE_BYTES))
     assert [batch.num_rows for batch in joined] == [20, 4096, 20]
     assert joined[1] is half
+
+
+@pytest.mark.parametrize("rows", [100, 4096], ids=["joined", "alone"])
+def test_nothing_of_what_was_given_is_kept(rows: int) -> None:
+    before = pa.total_allocated_bytes()
+    for batch in coalesce((batches_of([rows])[0] for _ in range(50)), SLICE_BYTES):
+        assert pa.total_allocated_bytes() - before < 1.1 * batch.nbytes
+        del batch
 
 
 def test_slices_are_joined_as_what_they_show() -> None:
