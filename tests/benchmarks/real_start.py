@@ -3,8 +3,9 @@
 ``PYTHONPATH=tests python -m benchmarks.real_start [CLIENTS]``; 1,010 if they are not given.
 
 A listener with a queue as short as a broker's accepts at a steady pace, and answers whom it has
-accepted. Clients begin as fast as one process can, the simulated ones all at once; their limits and
-pauses are the sink's. Prints after how many seconds half of them have an answer, and all.
+accepted. Clients begin as fast as one process can have them, the simulated ones at one instant and
+within a second; their limits and pauses are the sink's. Prints after how many seconds half of them
+have an answer, and all.
 """
 
 from __future__ import annotations
