@@ -39,6 +39,7 @@ from spark_kafka_sink.model import (
 )
 from spark_kafka_sink.partitioner_class import OPTION as PARTITIONER
 from spark_kafka_sink.producer.deliveries import PartitionDelivery
+from spark_kafka_sink.producer.slices import slice_bytes
 from spark_kafka_sink.producer_thread import ProducerThread
 from spark_kafka_sink.producer_transactions import ProducerTransactions
 from spark_kafka_sink.rows.chunk_feeder import ChunkFeeder
@@ -186,6 +187,14 @@ class KafkaProducer:
         self._columns.append(
             topic, record_batch, on_failure, built_in_partitioner=built_in_partitioner
         )
+
+    @staticmethod
+    def slice_bytes(partitions: int) -> int:
+        """Give how many bytes of rows are best appended at once, for topics of so many partitions.
+
+        partitions: 0 where that is not known.
+        """
+        return slice_bytes(partitions)
 
     def limit_messages(
         self,

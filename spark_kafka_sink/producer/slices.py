@@ -141,9 +141,9 @@ def slice_ends(sizes: Int64s, partitions: int, buffer_memory_bytes: int) -> list
     """
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
-    slices = max(1, round(total / slice_bytes(partitions)))
-    equal = -(-total // slices) + int(sizes.max(initial=0))
-    limit = max(1, min(equal, buffer_memory_bytes // 4))
+    most = max(1, buffer_memory_bytes // 4)
+    slices = max(1, round(total / slice_bytes(partitions)), -(-total // most))
+    limit = min(-(-total // slices) + int(sizes.max(initial=0)), most)
     cuts, start = [], 0
     while start < len(sizes):
         before = int(ends[start - 1]) if start else 0

@@ -14,11 +14,12 @@ import pyarrow as pa
 def coalesce(batches: Iterable[pa.RecordBatch], slice_bytes: int) -> Iterator[pa.RecordBatch]:
     """Give the same rows in batches of about a slice; those of half a slice stay alone.
 
-    Nearly a slice is enough: two batches of what `arrow_batches` limits them to are a large one.
+    Nearly a slice is enough: as records, rows are larger than in Arrow; and two batches of what
+    `arrow_batches` limits them to are a large one.
     Whoever takes a batch is the only one that has it: what has been read is as large as a slice.
     """
     waiting: list[pa.RecordBatch] = []
-    size_bytes, enough_bytes = 0, slice_bytes * 15 // 16
+    size_bytes, enough_bytes = 0, slice_bytes * 7 // 8
     for batch in batches:
         is_large = batch.nbytes >= slice_bytes // 2  # not worth a copy to be joined with others
         if is_large:

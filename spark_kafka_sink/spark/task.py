@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.producer.slices import slice_bytes
 from spark_kafka_sink.spark.bad_rows import TaskRows
 from spark_kafka_sink.spark.coalesce import coalesce
 from spark_kafka_sink.spark.commit import SinkCommitMessage
@@ -45,7 +44,7 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
         TaskRows(options, producer, task, attempt) as task_rows,
     ):
         throttle_ms = producer.throttle_time_ms
-        for batch in coalesce(batches, slice_bytes(options.partitions)):
+        for batch in coalesce(batches, producer.slice_bytes(options.partitions)):
             task_rows.append(batch)
             del batch  # while the next ones are read
         rows = task_rows.flush()

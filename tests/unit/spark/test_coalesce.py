@@ -35,7 +35,7 @@ def test_every_row_stays_in_its_place(sizes: list[int]) -> None:
 def test_all_but_the_last_are_large() -> None:
     joined = list(coalesce(iter(batches_of([100] * 200)), SLICE_BYTES))
     assert len(joined) == 3
-    assert all(batch.nbytes >= 0.9 * SLICE_BYTES for batch in joined[:-1])
+    assert all(7 / 8 * SLICE_BYTES <= batch.nbytes <= SLICE_BYTES for batch in joined[:-1])
 
 
 def test_two_batches_of_the_limit_that_register_sets_are_a_large_slice() -> None:
