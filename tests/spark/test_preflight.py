@@ -24,9 +24,9 @@ from support.readers import (
     partition_count,
     read_with_confluent,
     read_with_kafka_python,
-    set_config,
 )
 from support.sink import save
+from support.topic_settings import set_config
 
 from spark_kafka_sink.errors import RecordTooLargeException
 from spark_kafka_sink.spark.datasource import KafkaDataSource

@@ -9,9 +9,7 @@ from typing import NamedTuple
 import confluent_kafka
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
-from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
@@ -80,18 +78,6 @@ def partition_count(bootstrap: str, topic: str) -> int:
     """Give how many partitions a topic has."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     return len(admin.list_topics(topic, timeout=30).topics[topic].partitions)
-
-
-def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:
-    """Change a setting of a topic of a cluster of one node, and wait until the node knows it."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([change]).values():
-        future.result()
-    asked = ConfigResource(ResourceType.TOPIC, topic)
-    while admin.describe_configs([asked])[asked].result()[name].value != value:
-        time.sleep(0.01)
 
 
 def read_with_confluent(bootstrap: str, topic: str, *, checksums: bool = True) -> list[Record]:

@@ -1,0 +1,35 @@
+"""A topic's setting, changed so that no node of its cluster says what it was before.
+
+The controller answers before the other nodes know, and whoever asks may ask any of them: so each is
+asked by itself, which only this project's own admin client can be told.
+"""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.model import Node
+
+
+def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:
+    """Change a setting of a topic, and wait until every node knows it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([change]).values():
+        future.result()
+    for node in admin.describe_cluster().result().nodes:
+        while _setting(Node(id=node.id, host=node.host, port=node.port), topic, name) != value:
+            time.sleep(0.01)
+
+
+def _setting(node: Node, topic: str, name: str) -> str | None:
+    config = producer_config({"bootstrap.servers": f"{node.host}:{node.port}"})
+    with KafkaAdmin(config, brokers=[node]) as admin:
+        return admin.topic_configs(topic, [name]).get(name)
