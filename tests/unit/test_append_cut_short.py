@@ -22,7 +22,7 @@ from spark_kafka_sink.producer.transaction_state import TransactionState
 from spark_kafka_sink.reservation import Reservation
 
 MEMORY_BYTES = 100_000
-# Two slices: one has a quarter of the memory at most.
+# Two slices, of 16 and of 14 rows: none has more than a quarter of the memory.
 ROWS = pa.record_batch({"value": ["x" * 1_000] * 30})
 
 
@@ -95,7 +95,7 @@ def test_a_commit_that_comes_between_two_slices_fails(
     ):
         bench.producer.append(TOPIC, ROWS)
     assert bench.run() == []
-    with pytest.raises(KafkaException, match="only 24 of 30 rows of an Arrow batch") as failed:
+    with pytest.raises(KafkaException, match="only 16 of 30 rows of an Arrow batch") as failed:
         bench.producer.commit_transaction()
     assert not isinstance(failed.value, IllegalStateException)
     bench.begin(KafkaProducer.abort_transaction)
@@ -110,7 +110,7 @@ def test_a_transaction_that_has_a_part_of_what_was_interrupted_can_only_be_abort
 
     with before_slice(monkeypatch, bench, 2, interrupt), pytest.raises(KeyboardInterrupt):
         bench.producer.append(TOPIC, ROWS)
-    message = "only 24 of 30 rows of an Arrow batch were appended: KeyboardInterrupt"
+    message = "only 16 of 30 rows of an Arrow batch were appended: KeyboardInterrupt"
     with pytest.raises(KafkaException, match=message):
         bench.producer.commit_transaction()
     bench.begin(KafkaProducer.abort_transaction)
