@@ -18,7 +18,12 @@ from typing import TypeVar
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
 from spark_kafka_sink.producer.compression_ratio import CompressionRatioEstimator
-from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch, RetainedBuffer
+from spark_kafka_sink.producer.producer_batch import (
+    BatchState,
+    ProducerBatch,
+    RetainedBuffer,
+    is_worth_keeping,
+)
 from spark_kafka_sink.producer.record_spans import RecordSpan, SpanOwner
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.compression import Codec
@@ -160,8 +165,10 @@ class RecordAccumulator:
         packed outside the lock: they are not sent before `packed`. Charges what is retained; the
         caller gives its reservation back.
         """
-        whole = RetainedBuffer(len(encoded.buffer))
-        edges = encoded.offsets[[cut.start for cut in cuts] + [cuts[-1].stop]].tolist()
+        bounds = encoded.offsets[[cut.start for cut in cuts] + [cuts[-1].stop]]
+        is_kept = is_worth_keeping(bounds[1:] - bounds[:-1])
+        whole = RetainedBuffer(len(encoded.buffer)) if is_kept else None
+        edges = bounds.tolist()
         charged, full = 0, []
         for number, cut in enumerate(cuts):
             topic_partition = partitions[cut.run]
@@ -179,7 +186,7 @@ class RecordAccumulator:
             piece = encoded.buffer[edges[number] : edges[number + 1]]
             batch.append(piece, cut.stop - cut.start, cut.max_timestamp_ms, whole)
             charged += batch.copied_bytes - copied
-        if whole.holders:
+        if whole is not None:
             charged += whole.size_bytes
         self.available_bytes -= charged
         self._packing.update(full)
@@ -214,11 +221,7 @@ class RecordAccumulator:
     # -- sending: the I/O thread, under the lock --------------------------------------------------
 
     def sendable(self, now: float) -> Iterator[ProducerBatch]:
-        """Give the first batch of each partition that has one to send, by age of waiting.
-
-        An open batch is to be sent when it has lingered, or when it must not wait: while memory is
-        short, or a flush, a close or the end of a transaction is under way.
-        """
+        """Give the first batch of each partition that has one to send, by age of waiting."""
         sealed = list(self._sealed)
         for topic_partition in sealed:
             batch = self._queues[topic_partition][0]
@@ -226,12 +229,19 @@ class RecordAccumulator:
                 yield batch
         # A partition gives one batch a turn, also where the caller has just taken its sealed one.
         not_now = self._held.union(sealed)
-        hurry = bool(self.waiters or self.flushes or self.is_completing_transaction)
         for topic_partition, batch in list(self._open.items()):
-            if not hurry and now < batch.created_at + self._linger_s:
+            if not self._is_due(batch, now):
                 return
             if topic_partition not in not_now:
                 yield batch
+
+    def _is_due(self, batch: ProducerBatch, now: float) -> bool:
+        """Whether an open batch is to be sent: when it has lingered, or when it must not wait.
+
+        That is while memory is short, or a flush, a close or the end of a transaction is under way.
+        """
+        hurry = self.waiters or self.flushes or self.is_completing_transaction
+        return bool(hurry) or now >= batch.created_at + self._linger_s
 
     def next_sendable_at(self, now: float) -> float:
         """Give when `sendable` will give more than now because of time alone."""
@@ -242,8 +252,11 @@ class RecordAccumulator:
                 return min(due, batch.created_at + self._linger_s)
         return due
 
-    def take(self, batch: ProducerBatch) -> None:
-        """Remove a batch that `sendable` gave from its queue; it is sealed if it was open."""
+    def take(self, batch: ProducerBatch, now: float) -> bool:
+        """Remove a batch that `sendable` gave from its queue; it is sealed if it was open.
+
+        Tells whether `sendable` may give the partition's next one at once.
+        """
         topic_partition = batch.topic_partition
         if batch.state is BatchState.OPEN:
             self._seal(topic_partition, batch)
@@ -251,8 +264,12 @@ class RecordAccumulator:
         queue.popleft()
         # Partitions take turns: this one goes behind the others.
         del self._sealed[topic_partition]
-        if queue and queue[0].state is BatchState.SEALED:
-            self._sealed[topic_partition] = None
+        if not queue:
+            return False
+        if queue[0].state is BatchState.OPEN:
+            return self._is_due(queue[0], now)
+        self._sealed[topic_partition] = None
+        return True
 
     def reenqueue(self, batch: ProducerBatch) -> None:
         """Put a batch back at the head of its queue, behind batches with lower sequences."""
@@ -307,14 +324,16 @@ class RecordAccumulator:
             and batch not in self._packing
         ]
 
-    def next_expiry_at(self) -> float:
-        """Give when the oldest batch expires, but for those that the caller's thread works on.
+    def next_expiry_at(self, now: float) -> float:
+        """Give when to look at `expired` again: when the oldest batch expires.
 
-        When it lets go of them, the I/O thread looks again.
+        But for those that the caller's thread works on past their time. When it lets go of them,
+        the I/O thread looks again.
         """
         for batch in self._incomplete:
-            if not self._is_in_hands(batch):
-                return batch.created_at + self._delivery_timeout_s
+            expires_at = batch.created_at + self._delivery_timeout_s
+            if expires_at > now or not self._is_in_hands(batch):
+                return expires_at
         return float("inf")
 
     def _is_in_hands(self, batch: ProducerBatch) -> bool:

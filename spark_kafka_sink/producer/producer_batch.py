@@ -5,7 +5,8 @@ seal, send or retry: the accumulator and the sender do.
 
 Pieces: a memoryview keeps its whole buffer alive, so pieces under `COPY_BELOW_BYTES` are copied
 into the batch's own buffer and larger ones are referenced; what is referenced is accounted for as a
-`RetainedBuffer`, whose memory counts as used until the last batch that holds it is done.
+`RetainedBuffer`, whose memory counts as used until the last batch that holds it is done. A buffer
+of which little would be referenced is not worth keeping: `is_worth_keeping`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from spark_kafka_sink.records.batch import (
     batch_header,
 )
 from spark_kafka_sink.records.compression import Buffer, Codec
+from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.wire.primitives import Records
 
 COPY_BELOW_BYTES: Final = 64 * 1024
@@ -63,6 +65,15 @@ class RetainedBuffer:
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.holders = 0
+
+
+def is_worth_keeping(sizes_bytes: Int64s) -> bool:
+    """Whether pieces of these sizes are to be referenced: where half of their buffer would be.
+
+    Else one large piece would keep a buffer whose other pieces were copied, and both be paid for.
+    """
+    referenced = int(sizes_bytes[sizes_bytes >= COPY_BELOW_BYTES].sum())
+    return 2 * referenced >= int(sizes_bytes.sum())
 
 
 class SplitOrigin:
@@ -192,16 +203,17 @@ class ProducerBatch:
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
     def append(
-        self, piece: memoryview, records: int, max_timestamp_ms: int, whole: RetainedBuffer
+        self, piece: memoryview, records: int, max_timestamp_ms: int, whole: RetainedBuffer | None
     ) -> None:
         """Add encoded records; `whole` stands for the buffer that `piece` is a view of.
 
-        Raises IllegalStateException where the batch takes no more records.
+        Without it, the piece is copied. Raises IllegalStateException where the batch takes no more
+        records.
         """
         if self._state is not BatchState.OPEN:
             message = f"{self!r} takes no more records"
             raise IllegalStateException(message)
-        if len(piece) >= COPY_BELOW_BYTES:
+        if whole is not None and len(piece) >= COPY_BELOW_BYTES:
             self._pieces.append(piece)
             self.retained.append(whole)
             whole.holders += 1

@@ -136,7 +136,7 @@ class Sender:
         due = [
             self._metadata.next_update_at(),
             self._accumulator.next_sendable_at(now),
-            self._accumulator.next_expiry_at(),
+            self._accumulator.next_expiry_at(now),
             *throttles,
         ]
         if self._producer_id is not None and self._producer_id.next_due_at() > now:
@@ -203,8 +203,12 @@ class Sender:
         return in_flight or self._accumulator.has_incomplete
 
     def _drain(self, now: float, out: SenderPoll) -> bool:
-        """Take batches for one request per ready node; True if there is more to take at once."""
-        by_node: dict[int, DrainedBatches] = {}
+        """Take a batch of each partition into requests; True if there may be more to take at once.
+
+        A node has as many requests as it takes. A partition's next batch is for the next turn.
+        """
+        requests: dict[int, DrainedBatches] = {}
+        busy: set[int] = set()
         more = False
         for batch in self._accumulator.sendable(now):
             leader = self._metadata.leader(batch.topic_partition)
@@ -212,22 +216,21 @@ class Sender:
                 self._metadata.track(batch.topic_partition.topic, now)
                 self._metadata.request_update()
                 continue
-            drained = by_node.get(leader.id)
-            if drained is None:
-                if not self._can_send_to(leader.id, now, out):
-                    continue
-                drained = DrainedBatches(leader.id)
+            if leader.id in busy:
+                continue
+            drained, size = requests.get(leader.id), batch.size_bytes
+            if drained and drained.size_bytes + size > self._config.max_request_size_bytes:
+                drained = None
+            if drained is None and not self._can_send_to(leader.id, now, out):
+                busy.add(leader.id)
+                continue
             if not self._may_send(batch, leader.id):
                 continue
-            size = batch.size_bytes
-            if drained.batches and drained.size_bytes + size > self._config.max_request_size_bytes:
-                more = more or self._in_flight.get(leader.id, 0) + 1 < self._config.max_in_flight
-                continue
-            by_node[leader.id] = drained
-            self._take(batch, drained, size)
-        for node_id, drained in by_node.items():
-            self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
-            out.drained.append(drained)
+            if drained is None:
+                drained = requests[leader.id] = DrainedBatches(leader.id)
+                self._in_flight[leader.id] = self._in_flight.get(leader.id, 0) + 1
+                out.drained.append(drained)
+            more |= self._take(batch, drained, size, now)
         return more
 
     def _can_send_to(self, node_id: int, now: float, out: SenderPoll) -> bool:
@@ -252,8 +255,11 @@ class Sender:
             return self._sequences.may_send(batch, node_id)
         return batch.topic_partition not in self._muted
 
-    def _take(self, batch: ProducerBatch, drained: DrainedBatches, size_bytes: int) -> None:
-        self._accumulator.take(batch)
+    def _take(
+        self, batch: ProducerBatch, drained: DrainedBatches, size_bytes: int, now: float
+    ) -> bool:
+        """Put a batch into a request; tells whether its partition may have another one to send."""
+        has_more = self._accumulator.take(batch, now)
         if self._sequences is not None:
             self._sequences.assign(batch)
         elif self._config.max_in_flight == 1:
@@ -262,6 +268,7 @@ class Sender:
         batch.leader_epoch = self._metadata.leader_epoch(batch.topic_partition)
         drained.batches.append(batch)
         drained.size_bytes += size_bytes
+        return has_more
 
     def build(self, drained: DrainedBatches) -> ClientRequest:
         """Make the Produce request: compress what is not compressed yet, seal headers.

@@ -138,19 +138,25 @@ class PureProducer:
 
     def append(self, partition: int, values: list[bytes], timestamp_ms: int = 0) -> None:
         """Append records to a partition, as KafkaProducer does."""
-        count = len(values)
+        self.append_slice([(partition, value) for value in values], timestamp_ms)
+
+    def append_slice(self, records: list[tuple[int, bytes]], timestamp_ms: int = 0) -> None:
+        """Append partitions and values, as KafkaProducer does a slice."""
+        partitions, values = zip(*records, strict=True)
         columns = RecordColumns.of(
             key=None,
             value=BinaryColumn.of(pa.array(values, pa.binary())),
             headers=None,
-            timestamps_ms=np.full(count, timestamp_ms),
+            timestamps_ms=np.full(len(records), timestamp_ms),
         )
         rows = Rows(columns, [TOPIC], None, None)
         size = int(record_sizes(columns).sum())
         assert self.accumulator.reserve(size)
-        targets = [TopicPartition(TOPIC, partition)]
-        grouped = GroupedRows(rows, group_by_partition(np.full(count, partition)), targets)
-        cuts, encoded = encode_rows(grouped, self.accumulator.hold(targets))
+        runs = group_by_partition(np.array(partitions, np.int64))
+        targets = [TopicPartition(TOPIC, partition) for partition in runs.partitions]
+        cuts, encoded = encode_rows(
+            GroupedRows(rows, runs, targets), self.accumulator.hold(targets)
+        )
         full = self.accumulator.append(targets, cuts, encoded, self.now)
         self.accumulator.let_go(targets)
         self.accumulator.give_back(size)
@@ -159,7 +165,10 @@ class PureProducer:
             self.accumulator.packed(batch)
 
     def poll(self) -> list[ClientRequest]:
-        """Poll until nothing is due, answering all but the Produce requests, which it gives."""
+        """Poll as the I/O thread does, answering all but the Produce requests, which it gives.
+
+        That is until the sender does not want to be polled before time passes or something comes.
+        """
         produced = []
         while True:
             work = self.sender.poll(self.now)
@@ -172,7 +181,8 @@ class PureProducer:
                     produced.append(request)
                 else:
                     self.answer_other(request)
-            if not requests:
+            comes_nothing = all(isinstance(each.message, ProduceRequest) for each in requests)
+            if not requests or (comes_nothing and work.next_poll_at > self.now):
                 return produced
 
     def answer_other(self, request: ClientRequest) -> None:

@@ -53,6 +53,24 @@ def test_a_batch_that_is_being_packed_is_not_sent() -> None:
     assert next(iter(producer.accumulator.sendable(0.0))) is batch
 
 
+@pytest.mark.parametrize(
+    ("large", "small"),
+    [
+        pytest.param(1, 40, id="one large piece among many small ones: all are copied"),
+        pytest.param(7, 7, id="mostly large pieces: they are referenced"),
+        pytest.param(0, 40, id="small pieces alone"),
+    ],
+)
+def test_a_slice_takes_little_more_memory_than_its_records(large: int, small: int) -> None:
+    settings = Settings(batch_size=1_000_000, buffer_memory=10_000_000, linger=5.0)
+    producer = PureProducer([1] * (large + small), settings)
+    sizes = [70_000] * large + [10_000] * small
+    producer.append_slice([(number, bytes(size)) for number, size in enumerate(sizes)])
+    taken = settings.buffer_memory - producer.accumulator.available_bytes
+    assert sum(sizes) <= taken < 1.2 * sum(sizes)
+    assert sum(batch.record_count for batch in producer.accumulator.incomplete) == len(sizes)
+
+
 def test_batches_expire_by_age_in_whatever_order_they_came() -> None:
     ages = [float(n // 2) for n in range(40)]
     Random(7).shuffle(ages)
@@ -78,9 +96,10 @@ def test_a_batch_that_expires_while_it_is_worked_on_is_no_reason_to_look_again()
     target = [TopicPartition(TOPIC, 0)]
     producer.accumulator.hold(target)
     assert producer.accumulator.expired(30.0) == []
-    assert producer.accumulator.next_expiry_at() == float("inf")
+    assert producer.accumulator.next_expiry_at(29.0) == 30.0
+    assert producer.accumulator.next_expiry_at(30.0) == float("inf")
     producer.accumulator.let_go(target)
-    assert producer.accumulator.next_expiry_at() == 30.0
+    assert producer.accumulator.next_expiry_at(30.0) == 30.0
 
 
 @given(

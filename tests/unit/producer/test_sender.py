@@ -108,6 +108,30 @@ def test_a_request_is_at_most_max_request_size_but_a_large_batch_goes_alone() ->
     assert sizes[1] > 5000
 
 
+def test_one_turn_fills_as_many_requests_as_a_node_takes() -> None:
+    producer = PureProducer([1] * 20, Settings(max_request_size=2000, max_in_flight=3))
+    for partition in range(20):
+        producer.append(partition, FULL)
+    producer.ready()
+    work = producer.sender.poll(producer.now)
+    assert [len(drained.batches) for drained in work.drained] == [2, 2, 2]
+    assert all(drained.size_bytes <= 2000 for drained in work.drained)
+    assert producer.poll() == [], "a node has more requests than it takes"
+
+
+def test_the_batches_of_a_partition_go_one_after_the_other_without_a_wait() -> None:
+    producer = PureProducer([1])
+    producer.ready()
+    producer.append(0, FULL)
+    producer.answer(producer.poll()[0])
+    for _ in range(7):
+        producer.append(0, FULL)
+    sent = 0
+    while (work := producer.sender.poll(producer.now)).next_poll_at <= producer.now:
+        sent += sum(len(drained.batches) for drained in work.drained)
+    assert sent + sum(len(drained.batches) for drained in work.drained) == 5
+
+
 def test_partitions_take_turns_where_a_request_has_not_room_for_all() -> None:
     producer = PureProducer([1, 1, 1], Settings(max_request_size=1000, max_in_flight=1))
     for partition in (0, 1, 2):
