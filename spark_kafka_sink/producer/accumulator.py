@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from spark_kafka_sink.model import TopicPartition
@@ -221,19 +222,20 @@ class RecordAccumulator:
     # -- sending: the I/O thread, under the lock --------------------------------------------------
 
     def sendable(self, now: float) -> Iterator[ProducerBatch]:
-        """Give the first batch of each partition that has one to send, by age of waiting."""
-        sealed = list(self._sealed)
-        for topic_partition in sealed:
-            batch = self._queues[topic_partition][0]
-            if batch.retry_at <= now and batch not in self._packing:
-                yield batch
-        # A partition gives one batch a turn, also where the caller has just taken its sealed one.
-        not_now = self._held.union(sealed)
-        for topic_partition, batch in list(self._open.items()):
+        """Give the first batch of each partition that has one to send, the oldest first.
+
+        So none waits for ever behind partitions that always have more. Of one age, partitions take
+        turns.
+        """
+        heads = [self._queues[topic_partition][0] for topic_partition in self._sealed]
+        found = [b for b in heads if b.retry_at <= now and b not in self._packing]
+        not_now = self._held.union(self._sealed)
+        for topic_partition, batch in self._open.items():
             if not self._is_due(batch, now):
-                return
+                break
             if topic_partition not in not_now:
-                yield batch
+                found.append(batch)
+        yield from sorted(found, key=attrgetter("created_at"))
 
     def _is_due(self, batch: ProducerBatch, now: float) -> bool:
         """Whether an open batch is to be sent: when it has lingered, or when it must not wait.
