@@ -25,6 +25,7 @@ from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.records.layout import group_by_partition
+from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, RequestFailed
 from spark_kafka_sink.wire.messages import (
     InitProducerIdRequest,
@@ -138,21 +139,20 @@ class PureProducer:
 
     def append(self, partition: int, values: list[bytes], timestamp_ms: int = 0) -> None:
         """Append records to a partition, as KafkaProducer does."""
-        self.append_slice([(partition, value) for value in values], timestamp_ms)
+        self.append_slice(np.full(len(values), partition), values, timestamp_ms)
 
-    def append_slice(self, records: list[tuple[int, bytes]], timestamp_ms: int = 0) -> None:
-        """Append partitions and values, as KafkaProducer does a slice."""
-        partitions, values = zip(*records, strict=True)
+    def append_slice(self, partitions: Int64s, values: list[bytes], timestamp_ms: int = 0) -> None:
+        """Append records, each to its partition, as KafkaProducer does a slice."""
         columns = RecordColumns.of(
             key=None,
             value=BinaryColumn.of(pa.array(values, pa.binary())),
             headers=None,
-            timestamps_ms=np.full(len(records), timestamp_ms),
+            timestamps_ms=np.full(len(values), timestamp_ms),
         )
         rows = Rows(columns, [TOPIC], None, None)
         size = int(record_sizes(columns).sum())
         assert self.accumulator.reserve(size)
-        runs = group_by_partition(np.array(partitions, np.int64))
+        runs = group_by_partition(partitions)
         targets = [TopicPartition(TOPIC, partition) for partition in runs.partitions]
         cuts, encoded = encode_rows(
             GroupedRows(rows, runs, targets), self.accumulator.hold(targets)

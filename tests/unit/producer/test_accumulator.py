@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,7 +66,7 @@ def test_a_slice_takes_little_more_memory_than_its_records(large: int, small: in
     settings = Settings(batch_size=1_000_000, buffer_memory=10_000_000, linger=5.0)
     producer = PureProducer([1] * (large + small), settings)
     sizes = [70_000] * large + [10_000] * small
-    producer.append_slice([(number, bytes(size)) for number, size in enumerate(sizes)])
+    producer.append_slice(np.arange(len(sizes)), [bytes(size) for size in sizes])
     taken = settings.buffer_memory - producer.accumulator.available_bytes
     assert sum(sizes) <= taken < 1.2 * sum(sizes)
     assert sum(batch.record_count for batch in producer.accumulator.incomplete) == len(sizes)
