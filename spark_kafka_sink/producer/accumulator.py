@@ -12,7 +12,7 @@ sealed nor sent), then `append` what was encoded, which lets go again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
@@ -221,29 +221,24 @@ class RecordAccumulator:
 
     # -- sending: the I/O thread, under the lock --------------------------------------------------
 
-    def sendable(self, now: float) -> Iterator[ProducerBatch]:
+    def sendable(self, now: float) -> list[ProducerBatch]:
         """Give the first batch of each partition that has one to send, the oldest first.
 
         So none waits for ever behind partitions that always have more. Of one age, partitions take
-        turns.
+        turns. An open batch is to be sent when it has lingered, or when it must not wait: while
+        memory is short, or a flush, a close or the end of a transaction is under way.
         """
         heads = [self._queues[topic_partition][0] for topic_partition in self._sealed]
         found = [b for b in heads if b.retry_at <= now and b not in self._packing]
+        # An open batch behind a sealed one is not its partition's first.
         not_now = self._held.union(self._sealed)
+        hurry = bool(self.waiters or self.flushes or self.is_completing_transaction)
         for topic_partition, batch in self._open.items():
-            if not self._is_due(batch, now):
+            if not hurry and now < batch.created_at + self._linger_s:
                 break
             if topic_partition not in not_now:
                 found.append(batch)
-        yield from sorted(found, key=attrgetter("created_at"))
-
-    def _is_due(self, batch: ProducerBatch, now: float) -> bool:
-        """Whether an open batch is to be sent: when it has lingered, or when it must not wait.
-
-        That is while memory is short, or a flush, a close or the end of a transaction is under way.
-        """
-        hurry = self.waiters or self.flushes or self.is_completing_transaction
-        return bool(hurry) or now >= batch.created_at + self._linger_s
+        return sorted(found, key=attrgetter("created_at"))
 
     def next_sendable_at(self, now: float) -> float:
         """Give when `sendable` will give more than now because of time alone."""
@@ -254,11 +249,8 @@ class RecordAccumulator:
                 return min(due, batch.created_at + self._linger_s)
         return due
 
-    def take(self, batch: ProducerBatch, now: float) -> bool:
-        """Remove a batch that `sendable` gave from its queue; it is sealed if it was open.
-
-        Tells whether `sendable` may give the partition's next one at once.
-        """
+    def take(self, batch: ProducerBatch) -> None:
+        """Remove a batch that `sendable` gave from its queue; it is sealed if it was open."""
         topic_partition = batch.topic_partition
         if batch.state is BatchState.OPEN:
             self._seal(topic_partition, batch)
@@ -266,12 +258,8 @@ class RecordAccumulator:
         queue.popleft()
         # Partitions take turns: this one goes behind the others.
         del self._sealed[topic_partition]
-        if not queue:
-            return False
-        if queue[0].state is BatchState.OPEN:
-            return self._is_due(queue[0], now)
-        self._sealed[topic_partition] = None
-        return True
+        if queue and queue[0].state is BatchState.SEALED:
+            self._sealed[topic_partition] = None
 
     def reenqueue(self, batch: ProducerBatch) -> None:
         """Put a batch back at the head of its queue, behind batches with lower sequences."""

@@ -125,10 +125,11 @@ class Sender:
             init = self._producer_id.due(now)
             if init is not None:
                 out.requests.append(ClientRequest(node_id=None, message=init))
-        more = self._drain(now, out)
+        self._drain(now, out)
         if self._transactions is not None:
             self._poll_transactions(self._transactions, now, out)
-        out.next_poll_at = now if more else self._next_poll_at(now)
+        # A partition that gave a batch may have its next one to send.
+        out.next_poll_at = now if out.drained else self._next_poll_at(now)
         return out
 
     def _next_poll_at(self, now: float) -> float:
@@ -202,14 +203,10 @@ class Sender:
         in_flight = self._sequences is not None and self._sequences.has_in_flight
         return in_flight or self._accumulator.has_incomplete
 
-    def _drain(self, now: float, out: SenderPoll) -> bool:
-        """Take a batch of each partition into requests; True if there may be more to take at once.
-
-        A node has as many requests as it takes. A partition's next batch is for the next turn.
-        """
+    def _drain(self, now: float, out: SenderPoll) -> None:
+        """Take a batch of each partition into requests, as many for a node as it takes."""
         requests: dict[int, DrainedBatches] = {}
         busy: set[int] = set()
-        more = False
         for batch in self._accumulator.sendable(now):
             leader = self._metadata.leader(batch.topic_partition)
             if leader is None:
@@ -230,8 +227,7 @@ class Sender:
                 drained = requests[leader.id] = DrainedBatches(leader.id)
                 self._in_flight[leader.id] = self._in_flight.get(leader.id, 0) + 1
                 out.drained.append(drained)
-            more |= self._take(batch, drained, size, now)
-        return more
+            self._take(batch, drained, size)
 
     def _can_send_to(self, node_id: int, now: float, out: SenderPoll) -> bool:
         """Whether a node for which there is data takes a request; a connection is asked for."""
@@ -255,11 +251,8 @@ class Sender:
             return self._sequences.may_send(batch, node_id)
         return batch.topic_partition not in self._muted
 
-    def _take(
-        self, batch: ProducerBatch, drained: DrainedBatches, size_bytes: int, now: float
-    ) -> bool:
-        """Put a batch into a request; tells whether its partition may have another one to send."""
-        has_more = self._accumulator.take(batch, now)
+    def _take(self, batch: ProducerBatch, drained: DrainedBatches, size_bytes: int) -> None:
+        self._accumulator.take(batch)
         if self._sequences is not None:
             self._sequences.assign(batch)
         elif self._config.max_in_flight == 1:
@@ -268,7 +261,6 @@ class Sender:
         batch.leader_epoch = self._metadata.leader_epoch(batch.topic_partition)
         drained.batches.append(batch)
         drained.size_bytes += size_bytes
-        return has_more
 
     def build(self, drained: DrainedBatches) -> ClientRequest:
         """Make the Produce request: compress what is not compressed yet, seal headers.

@@ -169,20 +169,18 @@ class PureProducer:
 
         That is until the sender does not want to be polled before time passes or something comes.
         """
-        produced = []
+        produced: list[ClientRequest] = []
         while True:
             work = self.sender.poll(self.now)
             requests = [*work.requests, *(self.sender.build(d) for d in work.drained)]
             for drained in work.drained:
                 for batch in drained.batches:
                     self.accumulator.packed(batch)
-            for request in requests:
-                if isinstance(request.message, ProduceRequest):
-                    produced.append(request)
-                else:
-                    self.answer_other(request)
-            comes_nothing = all(isinstance(each.message, ProduceRequest) for each in requests)
-            if not requests or (comes_nothing and work.next_poll_at > self.now):
+            others = [r for r in requests if not isinstance(r.message, ProduceRequest)]
+            produced += [r for r in requests if isinstance(r.message, ProduceRequest)]
+            for request in others:
+                self.answer_other(request)
+            if not requests or (not others and work.next_poll_at > self.now):
                 return produced
 
     def answer_other(self, request: ClientRequest) -> None:
