@@ -9,9 +9,9 @@ from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class PartitionDelivery:
-    """One partition's acknowledged records.
+    """One partition's acknowledged records; without slots, so that `vars` gives its fields.
 
     Offsets are -1 where the broker does not say (acks=0). Between first_offset and last_offset may
     be records of others. bytes: of records before compression; compressed_bytes:

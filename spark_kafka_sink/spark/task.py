@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -52,7 +51,7 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
         throttle_ms = producer.throttle_time_ms - throttle_ms
         bad_rows = task_rows.finish()
     partitions = [
-        PartitionReport(topic=tp.topic, partition=tp.partition, **asdict(delivery))
+        PartitionReport(topic=tp.topic, partition=tp.partition, **vars(delivery))
         for tp, delivery in delivered.items()
     ]
     dead_letter_topic = options.bad_rows.topic
