@@ -12,9 +12,9 @@ sealed nor sent), then `append` what was encoded, which lets go again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
@@ -32,6 +32,8 @@ from spark_kafka_sink.records.encoder import EncodedRecords
 from spark_kafka_sink.records.layout import Cut, OpenBatch
 
 _Key = TypeVar("_Key")
+# What part of buffer.memory is to be free, or on its way to be, before open batches may linger.
+_ROOM: Final = 1 / 4
 
 
 class RecordAccumulator:
@@ -65,6 +67,9 @@ class RecordAccumulator:
         self._packing: set[ProducerBatch] = set()
         self.buffer_memory_bytes = buffer_memory_bytes
         self.available_bytes = buffer_memory_bytes
+        # Of batches that were drained; whole slices that they reference are not counted.
+        self._draining_bytes = 0
+        self._room_bytes = int(buffer_memory_bytes * _ROOM)
         self.waiters = 0
         self.flushes = 0
         self.is_completing_transaction = False
@@ -121,6 +126,7 @@ class RecordAccumulator:
 
         More than buffer.memory is granted only when everything is free.
         """
+        self._room_bytes = max(int(self.buffer_memory_bytes * _ROOM), size_bytes)
         if size_bytes > self.available_bytes < self.buffer_memory_bytes:
             return False
         self.available_bytes -= size_bytes
@@ -206,6 +212,8 @@ class RecordAccumulator:
             (batch.size_bytes - RECORD_BATCH_OVERHEAD) / max(1, batch.records_bytes),
         )
         self.available_bytes += batch.settle()
+        if batch.draining_bytes:
+            self._count_draining(batch, batch.copied_bytes)
 
     def _new_batch(self, tp: TopicPartition, base_timestamp_ms: int, now: float) -> ProducerBatch:
         batch = ProducerBatch(tp, self._codec, base_timestamp_ms, now)
@@ -225,20 +233,46 @@ class RecordAccumulator:
         """Give the first batch of each partition that has one to send, the oldest first.
 
         So none waits for ever behind partitions that always have more. Of one age, partitions take
-        turns. An open batch is to be sent when it has lingered, or when it must not wait: while
-        memory is short, or a flush, a close or the end of a transaction is under way.
+        turns. An open batch is to be sent when it has lingered, or when it must not wait: while a
+        flush, a close or the end of a transaction is under way; `sendable_for_room` has more.
         """
         heads = [self._queues[topic_partition][0] for topic_partition in self._sealed]
         found = [b for b in heads if b.retry_at <= now and b not in self._packing]
         # An open batch behind a sealed one is not its partition's first.
         not_now = self._held.union(self._sealed)
-        hurry = bool(self.waiters or self.flushes or self.is_completing_transaction)
+        hurry = bool(self.flushes or self.is_completing_transaction)
         for topic_partition, batch in self._open.items():
             if not hurry and now < batch.created_at + self._linger_s:
                 break
             if topic_partition not in not_now:
                 found.append(batch)
         return sorted(found, key=attrgetter("created_at"))
+
+    def sendable_for_room(self, others: Sequence[ProducerBatch]) -> Iterator[ProducerBatch]:
+        """Give open batches, the oldest first, for as long as memory is short.
+
+        What was taken of them counts as room to come, so that no more go than have to, and the
+        rest fills further: of a thousand partitions, all would be sent half as full. (Java's
+        RecordAccumulator sends all of them once its pool is exhausted.) None is of the partitions
+        of `others`, which were sendable before.
+        """
+        if not self._is_short:
+            return
+        not_now = self._held.union(self._sealed, (other.topic_partition for other in others))
+        for topic_partition, batch in list(self._open.items()):
+            if not self._is_short:
+                return
+            if topic_partition not in not_now:
+                yield batch
+
+    @property
+    def _is_short(self) -> bool:
+        wanted = min(self._room_bytes, self.buffer_memory_bytes)
+        return self.available_bytes + self._draining_bytes < wanted
+
+    def _count_draining(self, batch: ProducerBatch, size_bytes: int) -> None:
+        self._draining_bytes += size_bytes - batch.draining_bytes
+        batch.draining_bytes = size_bytes
 
     def next_sendable_at(self, now: float) -> float:
         """Give when `sendable` will give more than now because of time alone."""
@@ -250,8 +284,9 @@ class RecordAccumulator:
         return due
 
     def take(self, batch: ProducerBatch) -> None:
-        """Remove a batch that `sendable` gave from its queue; it is sealed if it was open."""
+        """Remove a batch that is sendable from its queue; it is sealed if it was open."""
         topic_partition = batch.topic_partition
+        self._count_draining(batch, batch.copied_bytes)
         if batch.state is BatchState.OPEN:
             self._seal(topic_partition, batch)
         queue = self._queues[topic_partition]
@@ -263,6 +298,7 @@ class RecordAccumulator:
 
     def reenqueue(self, batch: ProducerBatch) -> None:
         """Put a batch back at the head of its queue, behind batches with lower sequences."""
+        self._count_draining(batch, 0)
         queue = self._queues[batch.topic_partition]
         ahead = 0
         if batch.has_sequence:
@@ -346,6 +382,7 @@ class RecordAccumulator:
 
     def deallocate(self, batch: ProducerBatch) -> None:
         """Free the memory of a batch that is no longer on the wire."""
+        self._count_draining(batch, 0)
         self.available_bytes += batch.release()
 
 

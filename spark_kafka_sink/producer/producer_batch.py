@@ -99,6 +99,7 @@ class ProducerBatch:
         "codec",
         "copied_bytes",
         "created_at",
+        "draining_bytes",
         "error",
         "is_transactional",
         "is_unanswered",
@@ -132,6 +133,8 @@ class ProducerBatch:
         self.record_count = 0
         self.records_bytes = 0
         self.copied_bytes = 0
+        # Of these, what the accumulator counts as on its way to be free.
+        self.draining_bytes = 0
         self.retained: list[RetainedBuffer] = []
         # The records that somebody waits for one by one; a batch that is split splits them too.
         self.spans: list[RecordSpan] = []

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
 
 from spark_kafka_sink import error_codes as codes
@@ -207,7 +208,8 @@ class Sender:
         """Take a batch of each partition into requests, as many for a node as it takes."""
         requests: dict[int, DrainedBatches] = {}
         busy: set[int] = set()
-        for batch in self._accumulator.sendable(now):
+        due = self._accumulator.sendable(now)
+        for batch in chain(due, self._accumulator.sendable_for_room(due)):
             leader = self._metadata.leader(batch.topic_partition)
             if leader is None:
                 self._metadata.track(batch.topic_partition.topic, now)

@@ -38,7 +38,7 @@ DOCS: Final = Path(__file__).parents[2] / "docs"
 # some cells and contenders, which have no table in the documents.
 RUNS: Final = (
     *("reported", "settings", "large_rows", "xeon/reported", "xeon/settings"),
-    *("slices", "small_jobs", "unregistered", "cold", "warm"),
+    *("slices", "partitions", "room", "small_jobs", "unregistered", "cold", "warm"),
 )
 # The machines: what is reported, and what was measured before on another one.
 _HERE, _THERE = "AMD EPYC", "Intel Xeon"

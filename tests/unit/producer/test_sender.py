@@ -10,6 +10,8 @@ from spark_kafka_sink.wire.exchange import Answered, NodeDown, NodeReady, NodeTh
 from spark_kafka_sink.wire.messages import MetadataRequest, ProduceRequest
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
+NOT_LEADER = 6
+
 
 def test_one_batch_per_partition_in_a_request_and_one_request_per_node() -> None:
     producer = PureProducer([1, 1, 2])
@@ -47,14 +49,64 @@ def test_a_full_batch_does_not_linger() -> None:
     assert batches(request)[0].record_count == 2
 
 
-def test_a_flush_or_a_wait_for_memory_ends_lingering() -> None:
-    for reason in ("flushes", "waiters"):
-        producer = PureProducer([1], Settings(linger=5.0))
-        producer.append(0, [b"small"])
-        producer.ready()
-        assert producer.poll() == []
-        setattr(producer.accumulator, reason, 1)
-        assert len(producer.poll()) == 1
+def test_a_flush_ends_lingering() -> None:
+    producer = PureProducer([1], Settings(linger=5.0))
+    producer.append(0, [b"small"])
+    producer.ready()
+    assert producer.poll() == []
+    producer.accumulator.flushes = 1
+    assert len(producer.poll()) == 1
+
+
+def test_while_memory_is_short_the_oldest_go_and_no_more_than_make_room() -> None:
+    # Of 8,000 bytes a quarter is to be free, and six batches leave less.
+    producer = PureProducer([1] * 7, Settings(linger=5.0, batch_size=2000, buffer_memory=8000))
+    producer.ready()
+    for partition in range(5):
+        producer.append(partition, [b"x" * 1100])
+    assert producer.poll() == []
+    producer.append(5, [b"x" * 1100])
+    (request,) = producer.poll()
+    assert [b.topic_partition.partition for b in batches(request)] == [0]
+    # What is on its way counts as free, so that the others go on filling.
+    assert producer.poll() == []
+    producer.append(6, [b"x" * 1100])
+    (request,) = producer.poll()
+    assert [b.topic_partition.partition for b in batches(request)] == [1]
+
+
+def test_what_a_caller_waits_for_is_made_room_for() -> None:
+    producer = PureProducer([1] * 4, Settings(linger=5.0, batch_size=2000, buffer_memory=8000))
+    producer.ready()
+    for partition in range(4):
+        producer.append(partition, [b"x" * 900])
+    assert producer.poll() == []
+    assert not producer.accumulator.reserve(6000)
+    (request,) = producer.poll()
+    assert [b.topic_partition.partition for b in batches(request)] == [0, 1]
+
+
+def test_a_partition_whose_full_batch_goes_gives_no_second_one_for_room() -> None:
+    producer = PureProducer([1], Settings(linger=5.0, batch_size=2000, buffer_memory=8000))
+    producer.ready()
+    producer.append(0, [b"x" * 1400])
+    producer.append(0, [b"x" * 1400])
+    assert not producer.accumulator.reserve(8000)
+    (request,) = producer.poll()
+    assert [b.topic_partition.partition for b in batches(request)] == [0]
+
+
+def test_a_batch_that_comes_back_is_no_room_to_come() -> None:
+    producer = PureProducer([1] * 2, Settings(linger=5.0, batch_size=2000, buffer_memory=8000))
+    producer.ready()
+    producer.append(0, [b"x" * 1400])
+    producer.append(1, [b"x" * 1400])
+    assert not producer.accumulator.reserve(6000)
+    (request,) = producer.poll()
+    assert [b.topic_partition.partition for b in batches(request)] == [0]
+    producer.answer(request, code=NOT_LEADER)
+    (request,) = producer.poll()
+    assert [b.topic_partition.partition for b in batches(request)] == [1]
 
 
 def test_a_partition_without_leader_waits_and_the_others_go() -> None:
