@@ -79,7 +79,10 @@ class CallerWaits:
         accumulator, ticket = self._thread.accumulator, object()
 
         def take() -> bool | None:
+            room_bytes = accumulator.room_bytes
             if not accumulator.reserve(size_bytes):
+                if accumulator.room_bytes > room_bytes:
+                    self._thread.wake()
                 return None
             reservation.size_bytes = size_bytes
             return True

@@ -69,7 +69,7 @@ class RecordAccumulator:
         self.available_bytes = buffer_memory_bytes
         # Of batches that were drained; whole slices that they reference are not counted.
         self._draining_bytes = 0
-        self._room_bytes = int(buffer_memory_bytes * _ROOM)
+        self.room_bytes = int(buffer_memory_bytes * _ROOM)
         self.waiters = 0
         self.flushes = 0
         self.is_completing_transaction = False
@@ -124,9 +124,10 @@ class RecordAccumulator:
     def reserve(self, size_bytes: int) -> bool:
         """Take `size_bytes` of credit; False where they are not there.
 
-        More than buffer.memory is granted only when everything is free.
+        More than buffer.memory is granted only when everything is free. As much as was asked for
+        last is room_bytes, which is to be free: where that grows, the I/O thread is to look.
         """
-        self._room_bytes = max(int(self.buffer_memory_bytes * _ROOM), size_bytes)
+        self.room_bytes = max(int(self.buffer_memory_bytes * _ROOM), size_bytes)
         if size_bytes > self.available_bytes < self.buffer_memory_bytes:
             return False
         self.available_bytes -= size_bytes
@@ -212,7 +213,7 @@ class RecordAccumulator:
             (batch.size_bytes - RECORD_BATCH_OVERHEAD) / max(1, batch.records_bytes),
         )
         self.available_bytes += batch.settle()
-        if batch.draining_bytes:
+        if batch.state is BatchState.IN_FLIGHT:
             self._count_draining(batch, batch.copied_bytes)
 
     def _new_batch(self, tp: TopicPartition, base_timestamp_ms: int, now: float) -> ProducerBatch:
@@ -267,7 +268,7 @@ class RecordAccumulator:
 
     @property
     def _is_short(self) -> bool:
-        wanted = min(self._room_bytes, self.buffer_memory_bytes)
+        wanted = min(self.room_bytes, self.buffer_memory_bytes)
         return self.available_bytes + self._draining_bytes < wanted
 
     def _count_draining(self, batch: ProducerBatch, size_bytes: int) -> None:

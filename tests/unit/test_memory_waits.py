@@ -169,3 +169,25 @@ def test_who_has_no_time_left_gets_nothing_before_who_came_first(clock: Clock) -
         reserve(producer, 100, began_at + 1.0)
         assert clock.now - began_at == pytest.approx(0.3)
         accumulator.available_bytes = MEMORY_BYTES
+
+
+def test_for_who_is_next_and_wants_more_the_io_thread_looks_again(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with with_memory() as producer:
+        thread, waits = producer._thread, producer._waits
+        thread.accumulator.available_bytes, began, woken_at = 0, clock.now, []
+        monkeypatch.setattr(thread, "wake", lambda: woken_at.append(clock.now))
+        first = object()
+        waits._tickets.append(first)
+
+        def leave() -> None:
+            with thread.lock:
+                waits._leave_queue(first)
+
+        clock.after(FREED_AFTER_S, leave)
+        clock.after(2 * FREED_AFTER_S, lambda: thread.give_back(Reservation(MEMORY_BYTES)))
+        check = producer._checks.raise_if_closed
+        waits.reserve(Reservation(), MEMORY_BYTES * 4 // 5, clock.now + 1, check)
+        thread.accumulator.available_bytes = MEMORY_BYTES
+    assert began + FREED_AFTER_S in woken_at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from support.pure_producer import FULL, PureProducer, Settings, batches, bytes_of, sequences
 
@@ -94,6 +96,21 @@ def test_a_partition_whose_full_batch_goes_gives_no_second_one_for_room() -> Non
     assert not producer.accumulator.reserve(8000)
     (request,) = producer.poll()
     assert [b.topic_partition.partition for b in batches(request)] == [0]
+
+
+def test_what_is_compressed_on_its_way_is_room_to_come_though_a_slice_was_referenced() -> None:
+    settings = Settings(linger=5.0, batch_size=300_000, buffer_memory=300_000, compression="zstd")
+    producer = PureProducer([1] * 3, settings)
+    producer.ready()
+    noise = Random(1)
+    for partition in (0, 1):
+        producer.append(partition, [noise.randbytes(70_000)])
+    assert not producer.accumulator.reserve(250_000)
+    (request,) = producer.poll()
+    assert [b.topic_partition.partition for b in batches(request)] == [0, 1]
+    producer.append(2, [b"x"])
+    assert not producer.accumulator.reserve(250_000)
+    assert producer.poll() == []
 
 
 def test_a_batch_that_comes_back_is_no_room_to_come() -> None:
