@@ -88,14 +88,21 @@ def test_what_a_caller_waits_for_is_made_room_for() -> None:
     assert [b.topic_partition.partition for b in batches(request)] == [0, 1]
 
 
-def test_a_partition_whose_full_batch_goes_gives_no_second_one_for_room() -> None:
-    producer = PureProducer([1], Settings(linger=5.0, batch_size=2000, buffer_memory=8000))
+def test_a_partition_whose_full_batch_goes_gives_no_second_one_to_the_same_request() -> None:
+    producer = PureProducer([1], Settings(linger=0.0, batch_size=2000, buffer_memory=8000))
     producer.ready()
+    producer.append(0, [b"the first one, for a producer id"])
+    (request,) = producer.poll()
+    producer.answer(request)
     producer.append(0, [b"x" * 1400])
     producer.append(0, [b"x" * 1400])
     assert not producer.accumulator.reserve(8000)
-    (request,) = producer.poll()
-    assert [b.topic_partition.partition for b in batches(request)] == [0]
+    requests = producer.poll()
+    assert [sequences(request) for request in requests] == [[1], [2]]
+    for request in requests:
+        assert isinstance(request.message, ProduceRequest)
+        (topic,) = request.message.topic_data
+        assert len(topic.partition_data) == 1
 
 
 def test_what_is_compressed_on_its_way_is_room_to_come_though_a_slice_was_referenced() -> None:
