@@ -26,8 +26,8 @@ RESULTS: Final = {
 SIZES: Final = ("100B", "1KB", "10KB")
 SINK: Final = "R1"
 TASKS: Final = 2
-# In those runs, slices were as large for 1,000 partitions as for few.
-SETTINGS: Final = Settings(slice_bytes=SLICE_BYTES)
+# In the older run, slices were as large for 1,000 partitions as for few.
+SETTINGS: Final = {"EPYC": Settings(), "Xeon": Settings(slice_bytes=SLICE_BYTES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,9 @@ def reported() -> Iterator[Reported]:
     for machine, path in RESULTS.items():
         cells = json.loads(path.read_text())["cells"]
         for size in SIZES:
-            few, many, one = (_seen(cells[f"{size}{of}"]) for of in ("", "-1000p", "-1p"))
+            few, many, one = (
+                _seen(cells[f"{size}{of}"], SETTINGS[machine]) for of in ("", "-1000p", "-1p")
+            )
             yield Reported(machine, size, BrokerCost.of(few, many), one.ms_per_megabyte)
 
 
@@ -88,7 +90,7 @@ def dearest(batch_bytes: float) -> BrokerCost:
     return max((each.cost for each in reported()), key=lambda cost: cost.ms(batch_bytes))
 
 
-def _seen(cell: Mapping[str, Any]) -> Seen:
+def _seen(cell: Mapping[str, Any], settings: Settings) -> Seen:
     (ours,) = [each for each in cell["results"] if each["name"] == SINK]
     size = ours["log_bytes"]
     busy_s = statistics.median(turn["cpu"]["broker"] for turn in ours["turns"])
@@ -101,5 +103,5 @@ def _seen(cell: Mapping[str, Any]) -> Seen:
         task_bytes=size / TASKS,
         task_bytes_per_s=size / TASKS / seconds,
     )
-    batch_bytes = producer(job, Layout.KEYED, SETTINGS).batch_bytes
+    batch_bytes = producer(job, Layout.KEYED, settings).batch_bytes
     return Seen(busy_s * 1000 / (size / MEGABYTE), batch_bytes)

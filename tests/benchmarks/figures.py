@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,15 +38,21 @@ DOCS: Final = Path(__file__).parents[2] / "docs"
 # some cells and contenders, which have no table in the documents.
 RUNS: Final = (
     *("reported", "settings", "large_rows", "xeon/reported", "xeon/settings"),
-    *("slices", "partitions", "room", "small_jobs", "unregistered", "cold", "warm"),
+    *("slices", "partitions", "room", "unregistered", "cold", "warm"),
 )
-# The machines: what is reported, and what was measured before on another one.
-_HERE, _THERE = "AMD EPYC", "Intel Xeon"
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
 _SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
-_OURS, _USUAL, _TUNED, _HOP, _PERF_TEST = "R1", "R2", "R2t", "R1h", "R6"
+_OURS, _OTHER, _USUAL, _TUNED, _HOP, _PERF_TEST = "R1", "R1b", "R2", "R2t", "R1h", "R6"
+_ONE_PARTITION: Final = "R1p"
 # How the names of cells end.
 _BY_PARTITIONS: Final = {"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}
+
+# Runs of cells of 1,000 partitions, each with what was before a change as R1b.
+_FOR_MANY_PARTITIONS: Final = {
+    "slices": "slices of 16 MiB",
+    "partitions": "no slices kept of which little is referenced, and each batch looked at once",
+    "room": "no more batches sent than make room, while memory is short",
+}
 
 _Cells = Mapping[str, bench_ratios.Measured]
 _Run = tuple[_Cells, Mapping[str, Any]]
@@ -62,11 +68,13 @@ def tables() -> dict[str, Callable[[], str]]:
     settings = (runs["settings"][0] | runs["large_rows"][0], runs["settings"][1])
     return {
         **{name: partial(_text, lines, *reported) for name, lines in _TABLES.items()},
-        "targets": partial(_both_targets, reported, xeon),
-        "targets_with_settings": partial(_both_targets, settings, xeon_settings),
+        "targets": partial(_targets, reported, settings),
+        "targets_on_xeon": partial(_targets, xeon, xeon_settings),
         "cpu_with_settings": partial(_text, _TABLES["cpu"], *settings),
-        "from_the_tasks_thread": partial(_text, _before, *settings),
-        "from_the_tasks_thread_on_xeon": partial(_text, _before, *xeon_settings),
+        "from_the_tasks_thread": partial(_from_the_tasks_thread, settings[0], xeon_settings[0]),
+        "for_many_partitions": partial(
+            _for_many_partitions, {name: runs[name][0] for name in _FOR_MANY_PARTITIONS}
+        ),
     }
 
 
@@ -74,19 +82,32 @@ def _text(lines: _Table, cells: _Cells, about: Mapping[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines(cells, about))
 
 
-def _both_targets(here: _Run, there: _Run) -> str:
-    """Give what both machines have to say of each target."""
-    found = [
-        {line[:3]: line[3:] for line in bench_report.target_lines(*run)} for run in (here, there)
-    ]
-    lines = (
-        [*target, *(text for run in found for text in run.get(target, ("-", "-", "-")))]
-        for target in dict.fromkeys(chain(*found))
+def _targets(reported: _Run, settings: _Run) -> str:
+    """Give what a machine has to say of each target: of the sink as it is, and of its variants."""
+    runs = (reported, settings, (_from_r1b(settings[0]), settings[1]))
+    as_it_is, otherwise, in_between = (
+        {line[:3]: line[3:] for line in bench_report.target_lines(*run)} for run in runs
     )
-    headings = [*bench_report.TARGET_HEADINGS[:3]]
-    for machine in (_HERE, _THERE):
-        headings += [machine, "a free sink", ""]
-    return "".join(f"{line}\n" for line in bench_report.markdown_table(headings, lines))
+
+    def lines() -> Iterator[Sequence[str]]:
+        for target, (figure, free, met) in as_it_is.items():
+            figure_otherwise, free_otherwise, _ = otherwise.get(target, ("", "", ""))
+            figure_in_between, *_ = in_between.get(target, ("", "", ""))
+            figures = (figure, figure_otherwise, figure_in_between)
+            yield *target, *figures, free, free_otherwise, met
+
+    headings = [*bench_report.TARGET_HEADINGS[:3], "as it is", "Spark set otherwise"]
+    headings += ["and the task's own thread", "a free sink", "a free sink, Spark set otherwise", ""]
+    return "".join(f"{line}\n" for line in bench_report.markdown_table(headings, lines()))
+
+
+def _from_r1b(cells: _Cells) -> _Cells:
+    """Give the cells as if the other checkout, R1b, were this sink."""
+    return {
+        name: replace(one, results={**one.results, _OURS: one.results[_OTHER]})
+        for name, one in cells.items()
+        if _OTHER in one.results
+    }
 
 
 def _sizes(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
@@ -130,19 +151,41 @@ def _to(other: str, cells: _Cells, cell: str) -> str:
     return bench_ratios.rate_ratio(ours, theirs).text(2, "x")
 
 
-def _before(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
-    """Give what the other checkout, R1b, comes to in each cell, to other contenders."""
+def _from_the_tasks_thread(here: _Cells, there: _Cells) -> str:
+    """Give what the other checkout, R1b, comes to in each cell to the sink as it is."""
 
     def texts(results: Mapping[str, bench_turns.Result]) -> Iterator[str]:
-        for name in ("R2t", "R2", "R0", "R3", "R4", _OURS):
-            yield bench_ratios.rate_ratio(results["R1b"], results[name]).text(2, "x")
-        for name in ("R2t", "R3", _OURS):
-            ratio = bench_ratios.cpu_ratio(results["R1b"], results[name])
-            yield "-" if ratio is None else ratio.text(2, "x")
+        other, ours = results[_OTHER], results[_OURS]
+        yield bench_ratios.rate_ratio(other, ours).text(2, "x")
+        cpu = bench_ratios.cpu_ratio(other, ours)
+        yield "-" if cpu is None else cpu.text(2, "x")
 
-    headings = ["rows/s to", "R2t", "R2", "R0", "R3", "R4", "R1", "CPU a row to R2t", "R3", "R1"]
-    lines = ([name, *texts(one.results)] for name, one in cells.items())
-    yield from bench_report.markdown_table(headings, lines)
+    headings = ["", "rows/s to R1", "CPU a row to R1", "rows/s, Xeon", "CPU a row, Xeon"]
+    lines = ([name, *texts(one.results), *texts(there[name].results)] for name, one in here.items())
+    return "".join(f"{line}\n" for line in bench_report.markdown_table(headings, lines))
+
+
+def _for_many_partitions(runs: Mapping[str, _Cells]) -> str:
+    """Give what each change came to, over 1,000 partitions: to what was before it, and to one."""
+
+    def lines() -> Iterator[Sequence[str]]:
+        for size, what in _SIZES.items():
+            for name, cells in runs.items():
+                results = cells[f"{size}-1000p"].results
+                ours, before, one = (results[each] for each in (_OURS, _OTHER, _ONE_PARTITION))
+                cpu = bench_ratios.cpu_ratio(ours, before)
+                yield [
+                    what,
+                    f"[{_FOR_MANY_PARTITIONS[name]}](benchmarks/{name}/results.md)",
+                    bench_ratios.rate_ratio(ours, before).text(2, "x"),
+                    "-" if cpu is None else cpu.text(2, "x"),
+                    bench_ratios.rate_ratio(ours, one).text(2, "x"),
+                    bench_ratios.rate_ratio(before, one).text(2, "x"),
+                ]
+
+    headings = ["rows of", "change", "rows/s to those before", "CPU a row"]
+    headings += ["rows/s to one partition", "before"]
+    return "".join(f"{line}\n" for line in bench_report.markdown_table(headings, lines()))
 
 
 def _perf_test(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
@@ -194,28 +237,44 @@ def _jobs(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
 def _cpu_in(kinds: Mapping[str, str]) -> _Table:
     """Give a table of a row's CPU time, of all processes together, in cells of these kinds."""
 
-    def texts(cells: _Cells, cell: str) -> Iterator[str]:
+    def texts(cells: _Cells, cell: str, cores: int) -> Iterator[str]:
         for name in (_TUNED, _HOP, "R0", "R1c"):
             result = cells[cell].results[name]
-            used_s = sum(bench_ratios.cpu_s(result)) / result.rows if result.turns else None
-            yield "-" if used_s is None else f"{used_s * 1e6:,.2f}"
+            yield f"{_used_s(result) * 1e6:,.2f}" if result.turns else "-"
         yield f"{bench_targets.free_sink_s(cells, cell) * 1e6:,.2f}"
+        tuned = bench_ratios.rate(cells[cell].results[_TUNED]).median
+        least = _LEAST_TO_TUNED.get(cell)
+        yield "-" if least is None else f"{cores / least / tuned * 1e6:,.2f}"
         ours = cells[cell].results[_OURS]
-        yield f"{sum(bench_ratios.cpu_s(ours)) / ours.rows * 1e6:,.2f}"
+        yield f"{_used_s(ours) * 1e6:,.2f}"
+        yield f"{_used_s(ours) * bench_ratios.rate(ours).median:.1f}"
 
-    def table(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
+    def table(cells: _Cells, about: Mapping[str, Any]) -> Iterator[str]:
+        cores = int(about[bench_report.CORES])
         lines = (
-            [what + kind, *texts(cells, size + end)]
+            [what + kind, *texts(cells, size + end, cores)]
             for kind, end in kinds.items()
             for size, what in _SIZES.items()
             if size + end in cells
         )
         headings = ["CPU µs a row, of all processes", _TUNED, _HOP, "R0", "R1c", "a free sink"]
-        yield from bench_report.markdown_table([*headings, _OURS], lines)
+        headings += ["for the target", _OURS, "cores busy with R1"]
+        yield from bench_report.markdown_table(headings, lines)
 
     return table
 
 
+def _used_s(result: bench_turns.Result) -> float:
+    """Give the CPU seconds of all processes for a row."""
+    return sum(bench_ratios.cpu_s(result)) / result.rows
+
+
+# What a cell's rows a second are to be to R2t's.
+_LEAST_TO_TUNED: Final = {
+    target.cell: target.least
+    for target in bench_targets.TARGETS
+    if target.what == bench_targets.TO_TUNED
+}
 _CODECS: Final = {codec: f"-{codec}" if codec != "none" else "" for codec in bench_cells.CODECS}
 _TABLES: Final[Mapping[str, _Table]] = {
     "sizes": _sizes,

@@ -28,6 +28,8 @@ from benchmarks.scaling_model import MEGABYTE, Job, Layout, Load, load, producer
 from benchmarks.scaling_start import leaders, start
 from support.made_tables import with_tables
 
+from spark_kafka_sink.producer.slices import slice_bytes
+
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "scaling.md"
 
 
@@ -127,14 +129,14 @@ def _batches() -> str:
 
 def _memory() -> str:
     """Give what the workers of an executor take, and in brackets what one of them does."""
-    takes = worker_bytes.reported()
+    takes, slices = worker_bytes.reported(), slice_bytes(PARTITIONS)
 
     def text(this: Job, layout: Layout) -> str:
         one = producer(this, layout, SETTINGS)
         if layout is Layout.SHARED:
-            of_sink = takes.of_sink(one.partitions, one.memory_bytes)
+            of_sink = takes.of_sink(slices, one.memory_bytes)
             return f"{(CORES * takes.discards + of_sink) / MEGABYTE:,.0f}"
-        whole = takes.whole(one.partitions, one.memory_bytes) / MEGABYTE
+        whole = takes.whole(slices, one.memory_bytes) / MEGABYTE
         return f"{CORES * whole:,.0f} ({whole:,.0f})"
 
     def rows() -> Iterator[Sequence[str]]:
@@ -151,11 +153,11 @@ def _workers() -> str:
 
     def rows() -> Iterator[Sequence[str]]:
         for each in worker_bytes.seen():
-            told = takes.whole(each.partitions, each.producer_bytes)
+            told = takes.whole(each.slice_bytes, each.producer_bytes)
             names = [f"{each.cell}, {each.machine}", f"{each.partitions:,}"]
             yield [*names, *(f"{size / MEGABYTE:,.0f}" for size in (each.worker_bytes, told))]
         for partitions in (12, PARTITIONS):
-            told = takes.whole(partitions, full)
+            told = takes.whole(slice_bytes(partitions), full)
             yield "buffer.memory is full", f"{partitions:,}", "", f"{told / MEGABYTE:,.0f}"
 
     return table(["worker", "partitions", "MB, measured", "in the model"], rows())

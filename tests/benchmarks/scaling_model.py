@@ -202,7 +202,7 @@ def _side_by_side(
 def _held_back(partitions: float, size: float, one_slice: float, settings: Settings) -> _Flow:
     """Share buffer.memory among the partitions and, for each, the requests that are on their way.
 
-    Memory that is short ends every batch's lingering, so that all have what came since.
+    The oldest batches go, until there is room again, with what came since the last one of theirs.
     """
     queued = settings.memory_bytes / settings.in_flight
     gathered = min(max(one_slice, queued) / partitions, settings.full_bytes)

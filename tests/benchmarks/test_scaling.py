@@ -182,8 +182,9 @@ def test_what_bytes_and_batches_cost_a_broker_explains_both_cells() -> None:
 def test_what_workers_take_is_near_what_was_measured() -> None:
     takes = worker_bytes.reported()
     assert takes.sink > 0
-    assert takes.a_partition > 0
+    assert takes.slices > 0
     for seen in worker_bytes.seen():
-        told = takes.whole(seen.partitions, seen.producer_bytes)
-        # A cold job of a few megabytes has not grown its worker's heap yet.
-        assert told == pytest.approx(seen.worker_bytes, rel=0.3 if seen.cell == "cold" else 0.05)
+        told = takes.whole(seen.slice_bytes, seen.producer_bytes)
+        # A cold job of a few megabytes has not grown its worker's heap yet. The costs are solved of
+        # one machine's other cells, so that what they are held against are those of the other one.
+        assert told == pytest.approx(seen.worker_bytes, rel=0.3 if seen.cell == "cold" else 0.1)

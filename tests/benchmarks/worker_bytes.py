@@ -1,9 +1,9 @@
 """What a Python worker takes as a whole, from the cold jobs of a reported run of `make bench`.
 
 Beside what the model says of its producer, a worker has what one that discards its rows has
-(Python, Arrow, Spark), what the sink itself takes (modules, a slice while it is laid out, freed
-heap that is kept), and something for each partition. The last two are from two cells: the same rows
-to one partition and to 1,000.
+(Python, Arrow, Spark), what the sink itself takes (modules, freed heap that is kept), and some
+times a slice: rows as they come, and while they are laid out. The last two are from two cells: the
+same rows to one partition and to 1,000, for which slices are larger.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any, Final
 from benchmarks.broker_cost import RESULTS, SETTINGS, TASKS
 from benchmarks.scaling_model import Job, Layout, producer
 
+from spark_kafka_sink.producer.slices import slice_bytes
+
 _SOLVED_OF: Final = "EPYC"
 
 
@@ -26,6 +28,7 @@ class Seen:
     machine: str
     cell: str
     partitions: int
+    slice_bytes: int
     worker_bytes: float
     discards_bytes: float
     producer_bytes: float
@@ -37,24 +40,24 @@ class WorkerBytes:
 
     discards: float
     sink: float
-    a_partition: float
+    slices: float
 
     @classmethod
     def of(cls, few: Seen, many: Seen) -> WorkerBytes:
-        """Solve for what the sink takes and what a partition does."""
+        """Solve for what the sink takes by itself and how many slices beside it."""
         discards = few.discards_bytes
         beside_few = few.worker_bytes - few.producer_bytes - discards
         beside_many = many.worker_bytes - many.producer_bytes - discards
-        a_partition = (beside_many - beside_few) / (many.partitions - few.partitions)
-        return cls(discards, beside_few - a_partition * few.partitions, a_partition)
+        slices = (beside_many - beside_few) / (many.slice_bytes - few.slice_bytes)
+        return cls(discards, beside_few - slices * few.slice_bytes, slices)
 
-    def of_sink(self, partitions: float, producer_bytes: float) -> float:
-        """Give what a sink for so many partitions takes, with its producer."""
-        return self.sink + self.a_partition * partitions + producer_bytes
+    def of_sink(self, slice_bytes: float, producer_bytes: float) -> float:
+        """Give what a sink with such slices takes, with its producer."""
+        return self.sink + self.slices * slice_bytes + producer_bytes
 
-    def whole(self, partitions: float, producer_bytes: float) -> float:
-        """Give what a worker takes whose producer has so many partitions."""
-        return self.discards + self.of_sink(partitions, producer_bytes)
+    def whole(self, slice_bytes: float, producer_bytes: float) -> float:
+        """Give what a worker takes whose sink has such slices."""
+        return self.discards + self.of_sink(slice_bytes, producer_bytes)
 
 
 def seen() -> Iterator[Seen]:
@@ -67,7 +70,7 @@ def seen() -> Iterator[Seen]:
 
 
 def reported() -> WorkerBytes:
-    """Give what the run on one machine says; the other's is compared with it."""
+    """Give what the run on one machine says; the other's, of an older sink, is compared with it."""
     found = [each for each in seen() if each.machine == _SOLVED_OF and each.cell == "cold-1000p"]
     return WorkerBytes.of(*found)
 
@@ -88,6 +91,8 @@ def _seen(machine: str, cell: str, name: str, of: dict[str, Any]) -> Seen:
         task_bytes=size,
         task_bytes_per_s=size / seconds,
     )
-    waiting = producer(job, Layout.KEYED, SETTINGS).memory_bytes
+    settings = SETTINGS[machine]
+    waiting = producer(job, Layout.KEYED, settings).memory_bytes
+    one_slice = settings.slice_bytes or slice_bytes(partitions)
     peak, least = (max(t["peak_mb"] for t in each["turns"]) * 1e6 for each in (ours, discards))
-    return Seen(machine, cell, partitions, peak, least, waiting)
+    return Seen(machine, cell, partitions, one_slice, peak, least, waiting)
