@@ -8,6 +8,7 @@ results.
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +44,7 @@ RUNS: Final = (
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
 _SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
 _OURS, _OTHER, _USUAL, _TUNED, _HOP, _PERF_TEST = "R1", "R1b", "R2", "R2t", "R1h", "R6"
-_ONE_PARTITION: Final = "R1p"
+_ONE_PARTITION, _RAW = "R1p", "R0"
 # How the names of cells end.
 _BY_PARTITIONS: Final = {"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}
 
@@ -70,6 +71,7 @@ def tables() -> dict[str, Callable[[], str]]:
         **{name: partial(_text, lines, *reported) for name, lines in _TABLES.items()},
         "targets": partial(_targets, reported, settings),
         "targets_on_xeon": partial(_targets, xeon, xeon_settings),
+        "what_targets_leave": partial(_what_targets_leave, reported, settings),
         "cpu_with_settings": partial(_text, _TABLES["cpu"], *settings),
         "from_the_tasks_thread": partial(_from_the_tasks_thread, settings[0], xeon_settings[0]),
         "for_many_partitions": partial(
@@ -238,7 +240,7 @@ def _cpu_in(kinds: Mapping[str, str]) -> _Table:
     """Give a table of a row's CPU time, of all processes together, in cells of these kinds."""
 
     def texts(cells: _Cells, cell: str, cores: int) -> Iterator[str]:
-        for name in (_TUNED, _HOP, "R0", "R1c"):
+        for name in (_TUNED, _HOP, _RAW, "R1c"):
             result = cells[cell].results[name]
             yield f"{_used_s(result) * 1e6:,.2f}" if result.turns else "-"
         yield f"{bench_targets.free_sink_s(cells, cell) * 1e6:,.2f}"
@@ -247,7 +249,7 @@ def _cpu_in(kinds: Mapping[str, str]) -> _Table:
         yield "-" if least is None else f"{cores / least / tuned * 1e6:,.2f}"
         ours = cells[cell].results[_OURS]
         yield f"{_used_s(ours) * 1e6:,.2f}"
-        yield f"{_used_s(ours) * bench_ratios.rate(ours).median:.1f}"
+        yield f"{statistics.median(_cpu_s(turn) / turn.seconds for turn in ours.turns):.1f}"
 
     def table(cells: _Cells, about: Mapping[str, Any]) -> Iterator[str]:
         cores = int(about[bench_report.CORES])
@@ -264,9 +266,39 @@ def _cpu_in(kinds: Mapping[str, str]) -> _Table:
     return table
 
 
+def _what_targets_leave(reported: _Run, settings: _Run) -> str:
+    """Give the CPU time that targets leave for a row, and what it takes, with either settings."""
+
+    def texts(run: _Run, cell: str) -> Iterator[str]:
+        cells, about = run
+        results = cells[cell].results
+        for target in bench_targets.TARGETS:
+            other = target.what.removeprefix("rows/s to ")
+            if target.cell == cell and other in (_TUNED, _USUAL, _RAW):
+                rate = bench_ratios.rate(results[other]).median
+                yield f"{int(about[bench_report.CORES]) / target.least / rate * 1e6:,.2f}"
+        yield f"{bench_targets.free_sink_s(cells, cell) * 1e6:,.2f}"
+        for name in (_OURS, _OTHER):
+            turns = results[name].turns if name in results else []
+            yield f"{_used_s(results[name]) * 1e6:,.2f}" if turns else ""
+
+    lines = (
+        [what + kind, *texts(run, size)]
+        for size, what in _SIZES.items()
+        for kind, run in (("", reported), (", Spark set otherwise", settings))
+    )
+    headings = ["CPU µs a row", *(f"left by {name}" for name in (_TUNED, _USUAL, _RAW))]
+    headings += ["a free sink", _OURS, "from the task's own thread"]
+    return "".join(f"{line}\n" for line in bench_report.markdown_table(headings, lines))
+
+
 def _used_s(result: bench_turns.Result) -> float:
-    """Give the CPU seconds of all processes for a row."""
-    return sum(bench_ratios.cpu_s(result)) / result.rows
+    """Give the CPU seconds of all processes for a row, of the median turn."""
+    return statistics.median(_cpu_s(turn) for turn in result.turns) / result.rows
+
+
+def _cpu_s(turn: bench_turns.Turn) -> float:
+    return turn.cpu.jvm + turn.cpu.python + turn.cpu.broker
 
 
 # What a cell's rows a second are to be to R2t's.
