@@ -39,7 +39,7 @@ DOCS: Final = Path(__file__).parents[2] / "docs"
 # some cells and contenders, which have no table in the documents.
 RUNS: Final = (
     *("reported", "settings", "large_rows", "xeon/reported", "xeon/settings"),
-    *("slices", "partitions", "room", "unregistered", "cold", "warm"),
+    *("slices", "partitions", "room", "hundred", "unregistered", "cold", "warm"),
 )
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
 _SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
