@@ -249,7 +249,7 @@ def _cpu_in(kinds: Mapping[str, str]) -> _Table:
         yield "-" if least is None else f"{cores / least / tuned * 1e6:,.2f}"
         ours = cells[cell].results[_OURS]
         yield f"{_used_s(ours) * 1e6:,.2f}"
-        yield f"{statistics.median(_cpu_s(turn) / turn.seconds for turn in ours.turns):.1f}"
+        yield f"{_cores_busy(ours):.1f}"
 
     def table(cells: _Cells, about: Mapping[str, Any]) -> Iterator[str]:
         cores = int(about[bench_report.CORES])
@@ -281,6 +281,7 @@ def _what_targets_leave(reported: _Run, settings: _Run) -> str:
         for name in (_OURS, _OTHER):
             turns = results[name].turns if name in results else []
             yield f"{_used_s(results[name]) * 1e6:,.2f}" if turns else ""
+            yield f"{_cores_busy(results[name]):.1f}" if turns else ""
 
     lines = (
         [what + kind, *texts(run, size)]
@@ -288,13 +289,19 @@ def _what_targets_leave(reported: _Run, settings: _Run) -> str:
         for kind, run in (("", reported), (", Spark set otherwise", settings))
     )
     headings = ["CPU µs a row", *(f"left by {name}" for name in (_TUNED, _USUAL, _RAW))]
-    headings += ["a free sink", _OURS, "from the task's own thread"]
+    headings += ["a free sink", _OURS, "cores busy"]
+    headings += ["from the task's own thread", "cores busy"]
     return "".join(f"{line}\n" for line in bench_report.markdown_table(headings, lines))
 
 
 def _used_s(result: bench_turns.Result) -> float:
     """Give the CPU seconds of all processes for a row, of the median turn."""
     return statistics.median(_cpu_s(turn) for turn in result.turns) / result.rows
+
+
+def _cores_busy(result: bench_turns.Result) -> float:
+    """Give how many cores the processes kept busy in the median turn."""
+    return statistics.median(_cpu_s(turn) / turn.seconds for turn in result.turns)
 
 
 def _cpu_s(turn: bench_turns.Turn) -> float:
