@@ -8,14 +8,14 @@ results.
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks import figures_of_runs
+from benchmarks.figures_of_runs import SIZES
 from support.made_tables import with_tables
 
 if TYPE_CHECKING:
@@ -42,21 +42,11 @@ RUNS: Final = (
     *("slices", "partitions", "room", "hundred", "unregistered", "cold", "warm"),
 )
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
-_SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
-_OURS, _OTHER, _USUAL, _TUNED, _HOP, _PERF_TEST = "R1", "R1b", "R2", "R2t", "R1h", "R6"
-_ONE_PARTITION, _RAW = "R1p", "R0"
+_OURS, _USUAL, _TUNED, _HOP, _RAW, _PERF_TEST = "R1", "R2", "R2t", "R1h", "R0", "R6"
 # How the names of cells end.
 _BY_PARTITIONS: Final = {"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}
 
-# Runs of cells of 1,000 partitions, each with what was before a change as R1b.
-_FOR_MANY_PARTITIONS: Final = {
-    "slices": "slices of 16 MiB",
-    "partitions": "no slices kept of which little is referenced, and each batch looked at once",
-    "room": "no more batches sent than make room, while memory is short",
-}
-
 _Cells = Mapping[str, bench_ratios.Measured]
-_Run = tuple[_Cells, Mapping[str, Any]]
 _Table = Callable[[_Cells, Mapping[str, Any]], Iterable[str]]
 
 
@@ -69,13 +59,16 @@ def tables() -> dict[str, Callable[[], str]]:
     settings = (runs["settings"][0] | runs["large_rows"][0], runs["settings"][1])
     return {
         **{name: partial(_text, lines, *reported) for name, lines in _TABLES.items()},
-        "targets": partial(_targets, reported, settings),
-        "targets_on_xeon": partial(_targets, xeon, xeon_settings),
-        "what_targets_leave": partial(_what_targets_leave, reported, settings),
+        "targets": partial(figures_of_runs.targets, reported, settings),
+        "targets_on_xeon": partial(figures_of_runs.targets, xeon, xeon_settings),
+        "what_targets_leave": partial(figures_of_runs.what_targets_leave, reported, settings),
         "cpu_with_settings": partial(_text, _TABLES["cpu"], *settings),
-        "from_the_tasks_thread": partial(_from_the_tasks_thread, settings[0], xeon_settings[0]),
+        "from_the_tasks_thread": partial(
+            figures_of_runs.from_the_tasks_thread, settings[0], xeon_settings[0]
+        ),
         "for_many_partitions": partial(
-            _for_many_partitions, {name: runs[name][0] for name in _FOR_MANY_PARTITIONS}
+            figures_of_runs.for_many_partitions,
+            {name: runs[name][0] for name in figures_of_runs.FOR_MANY_PARTITIONS},
         ),
     }
 
@@ -84,39 +77,11 @@ def _text(lines: _Table, cells: _Cells, about: Mapping[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines(cells, about))
 
 
-def _targets(reported: _Run, settings: _Run) -> str:
-    """Give what a machine has to say of each target: of the sink as it is, and of its variants."""
-    runs = (reported, settings, (_from_r1b(settings[0]), settings[1]))
-    as_it_is, otherwise, in_between = (
-        {line[:3]: line[3:] for line in bench_report.target_lines(*run)} for run in runs
-    )
-
-    def lines() -> Iterator[Sequence[str]]:
-        for target, (figure, free, met) in as_it_is.items():
-            figure_otherwise, free_otherwise, _ = otherwise.get(target, ("", "", ""))
-            figure_in_between, *_ = in_between.get(target, ("", "", ""))
-            figures = (figure, figure_otherwise, figure_in_between)
-            yield *target, *figures, free, free_otherwise, met
-
-    headings = [*bench_report.TARGET_HEADINGS[:3], "as it is", "Spark set otherwise"]
-    headings += ["and the task's own thread", "a free sink", "a free sink, Spark set otherwise", ""]
-    return "".join(f"{line}\n" for line in bench_report.markdown_table(headings, lines()))
-
-
-def _from_r1b(cells: _Cells) -> _Cells:
-    """Give the cells as if the other checkout, R1b, were this sink."""
-    return {
-        name: replace(one, results={**one.results, _OURS: one.results[_OTHER]})
-        for name, one in cells.items()
-        if _OTHER in one.results
-    }
-
-
 def _sizes(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
     """Give every contender at every size."""
 
     def lines() -> Iterator[Sequence[str]]:
-        for size, what in _SIZES.items():
+        for size, what in SIZES.items():
             for row in bench_report.rows_of(cells[size].results):
                 cpu = [
                     f"{s / row.rows * 1e6:,.2f}" for s in (row.jvm_s, row.python_s, row.broker_s)
@@ -138,7 +103,7 @@ def _matrix(kinds: Mapping[str, str], other: str = _TUNED) -> _Table:
     def table(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
         lines = (
             [what, *(_to(other, cells, size + ending) for ending in kinds.values())]
-            for size, what in _SIZES.items()
+            for size, what in SIZES.items()
         )
         yield from bench_report.markdown_table([f"R1, rows/s to {other}", *kinds], lines)
 
@@ -153,43 +118,6 @@ def _to(other: str, cells: _Cells, cell: str) -> str:
     return bench_ratios.rate_ratio(ours, theirs).text(2, "x")
 
 
-def _from_the_tasks_thread(here: _Cells, there: _Cells) -> str:
-    """Give what the other checkout, R1b, comes to in each cell to the sink as it is."""
-
-    def texts(results: Mapping[str, bench_turns.Result]) -> Iterator[str]:
-        other, ours = results[_OTHER], results[_OURS]
-        yield bench_ratios.rate_ratio(other, ours).text(2, "x")
-        cpu = bench_ratios.cpu_ratio(other, ours)
-        yield "-" if cpu is None else cpu.text(2, "x")
-
-    headings = ["", "rows/s to R1", "CPU a row to R1", "rows/s, Xeon", "CPU a row, Xeon"]
-    lines = ([name, *texts(one.results), *texts(there[name].results)] for name, one in here.items())
-    return "".join(f"{line}\n" for line in bench_report.markdown_table(headings, lines))
-
-
-def _for_many_partitions(runs: Mapping[str, _Cells]) -> str:
-    """Give what each change came to, over 1,000 partitions: to what was before it, and to one."""
-
-    def lines() -> Iterator[Sequence[str]]:
-        for size, what in _SIZES.items():
-            for name, cells in runs.items():
-                results = cells[f"{size}-1000p"].results
-                ours, before, one = (results[each] for each in (_OURS, _OTHER, _ONE_PARTITION))
-                cpu = bench_ratios.cpu_ratio(ours, before)
-                yield [
-                    what,
-                    f"[{_FOR_MANY_PARTITIONS[name]}](benchmarks/{name}/results.md)",
-                    bench_ratios.rate_ratio(ours, before).text(2, "x"),
-                    "-" if cpu is None else cpu.text(2, "x"),
-                    bench_ratios.rate_ratio(ours, one).text(2, "x"),
-                    bench_ratios.rate_ratio(before, one).text(2, "x"),
-                ]
-
-    headings = ["rows of", "change", "rows/s to those before", "CPU a row"]
-    headings += ["rows/s to one partition", "before"]
-    return "".join(f"{line}\n" for line in bench_report.markdown_table(headings, lines()))
-
-
 def _perf_test(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
     """Give the rows a second of both sinks to those of kafka-producer-perf-test."""
 
@@ -199,7 +127,7 @@ def _perf_test(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
 
     lines = (
         [what, *texts(cells[f"{size}-nokey"].results)]
-        for size, what in _SIZES.items()
+        for size, what in SIZES.items()
         if f"{size}-nokey" in cells
     )
     yield from bench_report.markdown_table(["no keys, rows/s to R6", _OURS, _TUNED], lines)
@@ -214,7 +142,7 @@ def _partitions(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
             thousands = [ours.rows / turn.seconds / 1e3 for turn in ours.turns]
             yield bench_ratios.Spread.of(thousands).text(0 if size != "10KB" else 1)
 
-    lines = ([what, *texts(size)] for size, what in _SIZES.items() if f"{size}-1p" in cells)
+    lines = ([what, *texts(size)] for size, what in SIZES.items() if f"{size}-1p" in cells)
     yield from bench_report.markdown_table(["R1, k rows/s", *_BY_PARTITIONS], lines)
 
 
@@ -242,21 +170,21 @@ def _cpu_in(kinds: Mapping[str, str]) -> _Table:
     def texts(cells: _Cells, cell: str, cores: int) -> Iterator[str]:
         for name in (_TUNED, _HOP, _RAW, "R1c"):
             result = cells[cell].results[name]
-            yield f"{_used_s(result) * 1e6:,.2f}" if result.turns else "-"
+            yield f"{figures_of_runs.used_s(result) * 1e6:,.2f}" if result.turns else "-"
         yield f"{bench_targets.free_sink_s(cells, cell) * 1e6:,.2f}"
         tuned = bench_ratios.rate(cells[cell].results[_TUNED]).median
         least = _LEAST_TO_TUNED.get(cell)
         yield "-" if least is None else f"{cores / least / tuned * 1e6:,.2f}"
         ours = cells[cell].results[_OURS]
-        yield f"{_used_s(ours) * 1e6:,.2f}"
-        yield f"{_cores_busy(ours):.1f}"
+        yield f"{figures_of_runs.used_s(ours) * 1e6:,.2f}"
+        yield f"{figures_of_runs.cores_busy(ours):.1f}"
 
     def table(cells: _Cells, about: Mapping[str, Any]) -> Iterator[str]:
         cores = int(about[bench_report.CORES])
         lines = (
             [what + kind, *texts(cells, size + end, cores)]
             for kind, end in kinds.items()
-            for size, what in _SIZES.items()
+            for size, what in SIZES.items()
             if size + end in cells
         )
         headings = ["CPU µs a row, of all processes", _TUNED, _HOP, "R0", "R1c", "a free sink"]
@@ -264,48 +192,6 @@ def _cpu_in(kinds: Mapping[str, str]) -> _Table:
         yield from bench_report.markdown_table(headings, lines)
 
     return table
-
-
-def _what_targets_leave(reported: _Run, settings: _Run) -> str:
-    """Give the CPU time that targets leave for a row, and what it takes, with either settings."""
-
-    def texts(run: _Run, cell: str) -> Iterator[str]:
-        cells, about = run
-        results = cells[cell].results
-        for target in bench_targets.TARGETS:
-            other = target.what.removeprefix("rows/s to ")
-            if target.cell == cell and other in (_TUNED, _USUAL, _RAW):
-                rate = bench_ratios.rate(results[other]).median
-                yield f"{int(about[bench_report.CORES]) / target.least / rate * 1e6:,.2f}"
-        yield f"{bench_targets.free_sink_s(cells, cell) * 1e6:,.2f}"
-        for name in (_OURS, _OTHER):
-            turns = results[name].turns if name in results else []
-            yield f"{_used_s(results[name]) * 1e6:,.2f}" if turns else ""
-            yield f"{_cores_busy(results[name]):.1f}" if turns else ""
-
-    lines = (
-        [what + kind, *texts(run, size)]
-        for size, what in _SIZES.items()
-        for kind, run in (("", reported), (", Spark set otherwise", settings))
-    )
-    headings = ["CPU µs a row", *(f"left by {name}" for name in (_TUNED, _USUAL, _RAW))]
-    headings += ["a free sink", _OURS, "cores busy"]
-    headings += ["from the task's own thread", "cores busy"]
-    return "".join(f"{line}\n" for line in bench_report.markdown_table(headings, lines))
-
-
-def _used_s(result: bench_turns.Result) -> float:
-    """Give the CPU seconds of all processes for a row, of the median turn."""
-    return statistics.median(_cpu_s(turn) for turn in result.turns) / result.rows
-
-
-def _cores_busy(result: bench_turns.Result) -> float:
-    """Give how many cores the processes kept busy in the median turn."""
-    return statistics.median(_cpu_s(turn) / turn.seconds for turn in result.turns)
-
-
-def _cpu_s(turn: bench_turns.Turn) -> float:
-    return turn.cpu.jvm + turn.cpu.python + turn.cpu.broker
 
 
 # What a cell's rows a second are to be to R2t's.
