@@ -39,7 +39,7 @@ DOCS: Final = Path(__file__).parents[2] / "docs"
 # some cells and contenders, which have no table in the documents.
 RUNS: Final = (
     *("reported", "settings", "large_rows", "xeon/reported", "xeon/settings"),
-    *("slices", "partitions", "room", "hundred", "unregistered", "cold", "warm"),
+    *("slices", "partitions", "room", "hundred", "hundred_bytes", "unregistered", "cold", "warm"),
 )
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
 _OURS, _USUAL, _TUNED, _HOP, _RAW, _PERF_TEST = "R1", "R2", "R2t", "R1h", "R0", "R6"
