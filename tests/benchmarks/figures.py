@@ -167,39 +167,31 @@ def _jobs(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
 def _cpu_in(kinds: Mapping[str, str]) -> _Table:
     """Give a table of a row's CPU time, of all processes together, in cells of these kinds."""
 
-    def texts(cells: _Cells, cell: str, cores: int) -> Iterator[str]:
+    def texts(run: figures_of_runs.Run, cell: str) -> Iterator[str]:
+        cells, _ = run
         for name in (_TUNED, _HOP, _RAW, "R1c"):
             result = cells[cell].results[name]
             yield f"{figures_of_runs.used_s(result) * 1e6:,.2f}" if result.turns else "-"
         yield f"{bench_targets.free_sink_s(cells, cell) * 1e6:,.2f}"
-        tuned = bench_ratios.rate(cells[cell].results[_TUNED]).median
-        least = _LEAST_TO_TUNED.get(cell)
-        yield "-" if least is None else f"{cores / least / tuned * 1e6:,.2f}"
+        yield figures_of_runs.left_text(run, cell, _TUNED)
         ours = cells[cell].results[_OURS]
         yield f"{figures_of_runs.used_s(ours) * 1e6:,.2f}"
         yield f"{figures_of_runs.cores_busy(ours):.1f}"
 
     def table(cells: _Cells, about: Mapping[str, Any]) -> Iterator[str]:
-        cores = int(about[bench_report.CORES])
         lines = (
-            [what + kind, *texts(cells, size + end, cores)]
+            [what + kind, *texts((cells, about), size + end)]
             for kind, end in kinds.items()
             for size, what in SIZES.items()
             if size + end in cells
         )
-        headings = ["CPU µs a row, of all processes", _TUNED, _HOP, "R0", "R1c", "a free sink"]
+        headings = ["CPU µs a row, of all processes", _TUNED, _HOP, _RAW, "R1c", "a free sink"]
         headings += ["for the target", _OURS, "cores busy with R1"]
         yield from bench_report.markdown_table(headings, lines)
 
     return table
 
 
-# What a cell's rows a second are to be to R2t's.
-_LEAST_TO_TUNED: Final = {
-    target.cell: target.least
-    for target in bench_targets.TARGETS
-    if target.what == bench_targets.TO_TUNED
-}
 _CODECS: Final = {codec: f"-{codec}" if codec != "none" else "" for codec in bench_cells.CODECS}
 _TABLES: Final[Mapping[str, _Table]] = {
     "sizes": _sizes,

@@ -61,15 +61,12 @@ def _from_r1b(cells: Cells) -> Cells:
 
 def what_targets_leave(reported: Run, settings: Run) -> str:
     """Give the CPU time that targets leave for a row, and what it takes, with either settings."""
+    others = (_TUNED, _USUAL, _RAW)
 
     def texts(run: Run, cell: str) -> Iterator[str]:
-        cells, about = run
+        cells, _ = run
         results = cells[cell].results
-        for target in bench_targets.TARGETS:
-            other = target.what.removeprefix("rows/s to ")
-            if target.cell == cell and other in (_TUNED, _USUAL, _RAW):
-                rate = bench_ratios.rate(results[other]).median
-                yield f"{int(about[bench_report.CORES]) / target.least / rate * 1e6:,.2f}"
+        yield from (left_text(run, cell, name) for name in others)
         yield f"{bench_targets.free_sink_s(cells, cell) * 1e6:,.2f}"
         for name in (_OURS, _OTHER):
             turns = results[name].turns if name in results else []
@@ -81,7 +78,7 @@ def what_targets_leave(reported: Run, settings: Run) -> str:
         for size, what in SIZES.items()
         for kind, run in (("", reported), (", Spark set otherwise", settings))
     )
-    headings = ["CPU µs a row", *(f"left by {name}" for name in (_TUNED, _USUAL, _RAW))]
+    headings = ["CPU µs a row", *(f"left by {name}" for name in others)]
     headings += ["a free sink", _OURS, "cores busy"]
     headings += ["from the task's own thread", "cores busy"]
     return "".join(f"{line}\n" for line in bench_report.markdown_table(headings, lines))
@@ -122,6 +119,19 @@ def for_many_partitions(runs: Mapping[str, Cells]) -> str:
     headings = ["rows of", "change", "rows/s to those before", "CPU a row"]
     headings += ["rows/s to one partition", "before"]
     return "".join(f"{line}\n" for line in bench_report.markdown_table(headings, lines()))
+
+
+def left_text(run: Run, cell: str, other: str) -> str:
+    """Give the CPU µs that the target of the rows a second to another contender leaves for a row.
+
+    All cores are busy then; without such a target, a dash.
+    """
+    cells, about = run
+    for target in bench_targets.TARGETS:
+        if (target.cell, target.what) == (cell, f"rows/s to {other}"):
+            rate = bench_ratios.rate(cells[cell].results[other]).median
+            return f"{int(about[bench_report.CORES]) / target.least / rate * 1e6:,.2f}"
+    return "-"
 
 
 def used_s(result: bench_turns.Result) -> float:

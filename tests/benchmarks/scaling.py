@@ -153,7 +153,8 @@ def _workers() -> str:
 
     def rows() -> Iterator[Sequence[str]]:
         for each in worker_bytes.seen():
-            told = takes.whole(each.slice_bytes, each.producer_bytes)
+            its = worker_bytes.reported(each.machine)
+            told = its.whole(each.slice_bytes, each.producer_bytes)
             names = [f"{each.cell}, {each.machine}", f"{each.partitions:,}"]
             yield [*names, *(f"{size / MEGABYTE:,.0f}" for size in (each.worker_bytes, told))]
         for partitions in (12, PARTITIONS):

@@ -33,6 +33,11 @@ class Seen:
     discards_bytes: float
     producer_bytes: float
 
+    @property
+    def beside_bytes(self) -> float:
+        """What the sink took beside its producer."""
+        return self.worker_bytes - self.producer_bytes - self.discards_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerBytes:
@@ -41,15 +46,6 @@ class WorkerBytes:
     discards: float
     sink: float
     slices: float
-
-    @classmethod
-    def of(cls, few: Seen, many: Seen) -> WorkerBytes:
-        """Solve for what the sink takes by itself and how many slices beside it."""
-        discards = few.discards_bytes
-        beside_few = few.worker_bytes - few.producer_bytes - discards
-        beside_many = many.worker_bytes - many.producer_bytes - discards
-        slices = (beside_many - beside_few) / (many.slice_bytes - few.slice_bytes)
-        return cls(discards, beside_few - slices * few.slice_bytes, slices)
 
     def of_sink(self, slice_bytes: float, producer_bytes: float) -> float:
         """Give what a sink with such slices takes, with its producer."""
@@ -69,10 +65,21 @@ def seen() -> Iterator[Seen]:
             yield _seen(machine, "cold-1000p", name, cells["cold-1000p"])
 
 
-def reported() -> WorkerBytes:
-    """Give what the run on one machine says; the other's, of an older sink, is compared with it."""
-    found = [each for each in seen() if each.machine == _SOLVED_OF and each.cell == "cold-1000p"]
-    return WorkerBytes.of(*found)
+def reported(machine: str = _SOLVED_OF) -> WorkerBytes:
+    """Give what a machine's run says.
+
+    How many slices a worker has is solved of the one run whose cells differ in them; what the sink
+    takes by itself is of each run's own, since the other machine's is of an older sink.
+    """
+    few, many = _cold_of_many(_SOLVED_OF)
+    slices = (many.beside_bytes - few.beside_bytes) / (many.slice_bytes - few.slice_bytes)
+    one, _ = _cold_of_many(machine)
+    return WorkerBytes(one.discards_bytes, one.beside_bytes - slices * one.slice_bytes, slices)
+
+
+def _cold_of_many(machine: str) -> list[Seen]:
+    """Give the cells to one partition and to 1,000, in this order."""
+    return [each for each in seen() if (each.machine, each.cell) == (machine, "cold-1000p")]
 
 
 def _seen(machine: str, cell: str, name: str, of: dict[str, Any]) -> Seen:
