@@ -11,6 +11,9 @@ export SPARK_LOCAL_IP := 127.0.0.1
 # Spark runs the Java of JAVA_HOME; so do the tests, which look for java on the PATH.
 JAVA_PATH := $(if $(JAVA_HOME),PATH="$(JAVA_HOME)/bin:$$PATH")
 
+# Tests find their helpers in tests/, and the jobs' modules in jobs/.
+TESTS_PATH := PYTHONPATH=tests:jobs
+
 ifneq ($(filter-out 0 1,$(STREAM)),)
 $(error STREAM is '$(STREAM)': expected 1, for streams too, or 0)
 endif
@@ -28,13 +31,16 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-faults test-matrix check kafka soak bench clean java python
+.PHONY: help broker demo test test-faults test-matrix check kafka soak bench clean java python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
 
 demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too
 	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream)
+
+broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; PORT=n for another port
+	@exec $(BIN)/python jobs/broker.py $(if $(PORT),--port $(PORT))
 
 test: java $(VENV)/.test  ## lint and the suite but for what is marked long, on real brokers, and Spark's own sink by the same tests
 	@$(MAKE) --no-print-directory --jobs 3 check kafka .venv-parity/.parity
@@ -45,17 +51,17 @@ test: java $(VENV)/.test  ## lint and the suite but for what is marked long, on 
 
 # What make test begins with waits for different things: disk, network, JVMs.
 kafka: $(VENV)/.test
-	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
 	@PYTHONPATH=tests $(BIN)/python -m support.compiled_spark
-	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.class_archives
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.class_archives
 
 test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
-	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
 	@$(JAVA_PATH) FAULT_ROUNDS=$(or $(ROUNDS),150) exec $(BIN)/pytest -s --timeout 7200 tests/integration/test_faults.py tests/integration/test_cluster_faults.py $(ARGS)
 
 test-matrix: java $(VENV)/.test  ## the tests of Spark on each pyspark and Python that is supported and here; ARGS="--spark 4.2 --python 3.13"
-	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
-	@$(JAVA_PATH) PYTHONPATH=tests exec $(BIN)/python -m support.matrix $(ARGS)
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
+	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m support.matrix $(ARGS)
 
 check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/ruff format --check .
@@ -81,7 +87,7 @@ python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { echo "Python 3.11 or newer is missing: install it, or name one with 'make PYTHON=/path/to/python3'." >&2; exit 1; }
 
 # The wheel is installed, not the checkout: Spark finds data sources among installed modules only.
-$(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
+$(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,$(VENV))
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
 	@$(BIN)/pip install --quiet --disable-pip-version-check ".[$*]"

@@ -14,12 +14,11 @@ import time
 from random import Random
 from typing import Final
 
+from bench_meter import Meter
 from pyspark.sql import DataFrame, SparkSession
 from support.own_broker import own_broker
 from support.own_session import own_session
 from support.readers import create_topic, delete_topics
-
-from jobs.bench_meter import Meter
 
 LIMITS: Final = tuple(
     f"spark.sql.execution.arrow.{name}" for name in ("maxBytesPerBatch", "maxRecordsPerBatch")

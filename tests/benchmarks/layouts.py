@@ -13,12 +13,12 @@ import statistics
 import time
 from typing import Final
 
+from bench_meter import Meter
 from pyspark.sql import DataFrame, SparkSession
 from support.own_broker import own_broker
 from support.own_session import own_session
 from support.readers import create_topic, delete_topics
 
-from jobs.bench_meter import Meter
 from spark_kafka_sink import atomic_layout, register
 
 ROWS: Final = 3_000_000

@@ -19,12 +19,12 @@ from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Final
 
+from bench_meter import Meter
 from pyspark.sql import DataFrame, SparkSession
 from support.own_broker import own_broker
 from support.own_session import own_session
 from support.readers import create_topic, delete_topics
 
-from jobs.bench_meter import Meter
 from spark_kafka_sink import register
 
 UNIX: Final = "spark.python.unix.domain.socket.enabled=true"

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from bench_meter import Meter
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
@@ -25,7 +26,6 @@ from support.own_broker import own_broker
 from support.own_session import own_session
 from support.readers import create_topic, delete_topics
 
-from jobs.bench_meter import Meter
 from spark_kafka_sink import KafkaProducer, atomic_layout, register
 from spark_kafka_sink.producer.slices import SLICE_BYTES
 from spark_kafka_sink.spark.coalesce import coalesce

@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+import kafka_jars
+
 from support import fetch_kafka, processes
 from support.jvm import SHORT_LIVED
 from support.kafka_cluster import KafkaCluster
@@ -110,7 +112,7 @@ def _archiving(archive: Path) -> list[str]:
 
 
 def _kafka_archive(version: str) -> Path:
-    return fetch_kafka.cache() / f"kafka-{version}-{_java()}.jsa"
+    return kafka_jars.cache_folder() / f"kafka-{version}-{_java()}.jsa"
 
 
 def _spark_archive() -> Path:

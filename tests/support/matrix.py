@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from support import fetch_kafka
+import kafka_jars
 
 ROOT: Final = Path(__file__).parents[2]
 SPARKS: Final = ("4.1", "4.2", "4.3")
@@ -64,7 +64,7 @@ def find_python(version: str) -> Path | None:
 def environment(spark: str, version: str, python: Path) -> Path:
     """Make a cell's environment unless it is there; give its folder."""
     wanted = (ROOT / "pyproject.toml").read_bytes() + spark.encode()
-    folder = fetch_kafka.cache() / "matrix" / f"pyspark-{spark}-python-{version}"
+    folder = kafka_jars.cache_folder() / "matrix" / f"pyspark-{spark}-python-{version}"
     made_of, digest = folder / "made-of", hashlib.sha256(wanted).hexdigest()
     if not made_of.exists() or made_of.read_text() != digest:
         _run(python, "-m", "venv", "--clear", folder)
