@@ -72,7 +72,9 @@ def picture(title: str, printed: str, width: int, name: str) -> str:
     console.print(Text(f"$ {title}", style="bold"))
     for line in AnsiDecoder().decode(_as_it_stays(printed)):
         console.print(line, soft_wrap=False)
-    return _FONT.sub("", console.export_svg(title=title, unique_id=name))
+    svg = _FONT.sub("", console.export_svg(title=title, unique_id=name))
+    # Without this, some programs leave out the spaces at the beginning of a line.
+    return svg.replace("<svg ", '<svg xml:space="preserve" ', 1)
 
 
 def _as_it_stays(printed: str) -> str:
