@@ -18,6 +18,8 @@ QUICK_START = BLOCKS[0]
 BROKER = "127.0.0.1:9092"
 ROWS = ['1 {"id":1,"name":"Ada"}', '2 {"id":2,"name":"Grace"}', '3 {"id":3,"name":"Edsger"}']
 TIMEOUT_S = 200
+# What activating this environment puts on the PATH.
+ACTIVATED = Path(sys.executable).parent
 
 
 def run_as_a_newcomer(block: str, kafka: KafkaCluster, folder: Path) -> str:
@@ -29,6 +31,8 @@ def run_as_a_newcomer(block: str, kafka: KafkaCluster, folder: Path) -> str:
     (folder / "quickstart.py").write_text(block.replace(BROKER, kafka.bootstrap))
     unset = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
+    path = environment["PATH"].split(os.pathsep)
+    environment["PATH"] = os.pathsep.join(each for each in path if Path(each) != ACTIVATED)
     ended = subprocess.run(
         [sys.executable, "quickstart.py"],
         cwd=folder,
