@@ -67,7 +67,7 @@ def wait_for_records(bootstrap: str, topic: str, partitions: int, more_than: int
 
 
 def test_a_broker_is_killed_and_restarted_in_the_middle_of_a_job(
-    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+    spark: SparkSession, frail_kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     count, tasks, partitions, victim = 1_200_000, 2, 12, 2
     topic = new_topic(partitions)
@@ -77,13 +77,13 @@ def test_a_broker_is_killed_and_restarted_in_the_middle_of_a_job(
 
     def kill_and_restart() -> None:
         try:
-            before = wait_for_records(kafka.bootstrap, topic, partitions, more_than=0)
-            kafka.kill(victim)
+            before = wait_for_records(frail_kafka.bootstrap, topic, partitions, more_than=0)
+            frail_kafka.kill(victim)
             try:
                 (tmp_path / "0").touch()
-                wait_for_records(kafka.bootstrap, topic, partitions, more_than=before)
+                wait_for_records(frail_kafka.bootstrap, topic, partitions, more_than=before)
             finally:
-                kafka.start_node(victim)
+                frail_kafka.start_node(victim)
         finally:
             (tmp_path / "0").touch()
             (tmp_path / "1").touch()
@@ -94,11 +94,13 @@ def test_a_broker_is_killed_and_restarted_in_the_middle_of_a_job(
         (
             gated.write.format("pykafka")
             .mode("append")
-            .option("kafka.bootstrap.servers", kafka.bootstrap)
+            .option("kafka.bootstrap.servers", frail_kafka.bootstrap)
             .option("kafka.compression.type", "lz4")
             .option("kafka.batch.size", "65536")
             .option("topic", topic)
             .save()
         )
         chaos.result()
-    check_every_row_once(read_with_confluent(kafka.bootstrap, topic), count, tasks, partitions)
+    check_every_row_once(
+        read_with_confluent(frail_kafka.bootstrap, topic), count, tasks, partitions
+    )

@@ -84,37 +84,37 @@ DISASTERS: list[Callable[[KafkaCluster, str, int, SteadyLoad], None]] = [
 
 @pytest.mark.parametrize("disaster", [kill, freeze], ids=["kill", "freeze"])
 def test_the_leader_of_a_partition_goes_and_comes_back(
-    kafka: KafkaCluster,
+    frail_kafka: KafkaCluster,
     new_topic: NewTopic,
     disaster: Callable[[KafkaCluster, str, int, SteadyLoad], None],
 ) -> None:
     topic = new_topic(_PARTITIONS)
-    with steady_load(kafka.bootstrap, topic, _PARTITIONS) as load:
-        disaster(kafka, topic, leader_of(kafka.bootstrap, topic), load)
-    load.rows.check(read_with_confluent(kafka.bootstrap, topic))
+    with steady_load(frail_kafka.bootstrap, topic, _PARTITIONS) as load:
+        disaster(frail_kafka, topic, leader_of(frail_kafka.bootstrap, topic), load)
+    load.rows.check(read_with_confluent(frail_kafka.bootstrap, topic))
 
 
 @pytest.mark.long
 def test_every_node_is_restarted_one_after_another(
-    kafka: KafkaCluster, new_topic: NewTopic
+    frail_kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
     topic = new_topic(_PARTITIONS)
-    with steady_load(kafka.bootstrap, topic, _PARTITIONS) as load:
-        for node in kafka.ports:
-            restart(kafka, topic, node, load)
-    load.rows.check(read_with_kafka_python(kafka.bootstrap, topic))
+    with steady_load(frail_kafka.bootstrap, topic, _PARTITIONS) as load:
+        for node in frail_kafka.ports:
+            restart(frail_kafka, topic, node, load)
+    load.rows.check(read_with_kafka_python(frail_kafka.bootstrap, topic))
 
 
-def test_leaders_move_again_and_again(kafka: KafkaCluster, new_topic: NewTopic) -> None:
+def test_leaders_move_again_and_again(frail_kafka: KafkaCluster, new_topic: NewTopic) -> None:
     topic = new_topic(_PARTITIONS)
-    with steady_load(kafka.bootstrap, topic, _PARTITIONS) as load:
+    with steady_load(frail_kafka.bootstrap, topic, _PARTITIONS) as load:
         for _ in range(5):
-            elect(kafka, topic, 0, load)
-    load.rows.check(read_with_confluent(kafka.bootstrap, topic))
+            elect(frail_kafka, topic, 0, load)
+    load.rows.check(read_with_confluent(frail_kafka.bootstrap, topic))
 
 
 def test_random_disasters_behind_a_network_with_random_faults(
-    kafka: KafkaCluster, proxies: dict[int, FaultProxy], new_topic: NewTopic
+    frail_kafka: KafkaCluster, proxies: dict[int, FaultProxy], new_topic: NewTopic
 ) -> None:
     print(f"FAULT_SEED={_SEED}")
     random = Random(_SEED)
@@ -134,8 +134,8 @@ def test_random_disasters_behind_a_network_with_random_faults(
                 )
             disaster, victim = random.choice(DISASTERS), random.choice(list(proxies))
             print(disaster.__name__, victim)
-            disaster(kafka, topic, victim, load)
+            disaster(frail_kafka, topic, victim, load)
         for proxy in proxies.values():
             proxy.clear()
     assert all(proxy.requests[PRODUCE] for proxy in proxies.values())
-    load.rows.check(read_with_confluent(kafka.bootstrap, topic))
+    load.rows.check(read_with_confluent(frail_kafka.bootstrap, topic))

@@ -171,23 +171,23 @@ def test_samples_may_take_no_time(old_kafka: KafkaCluster, new_old_topic: NewTop
 
 
 def test_records_sent_again_are_counted_as_retries(
-    kafka: KafkaCluster, new_topic: NewTopic
+    frail_kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
     topic = new_topic(1)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": frail_kafka.bootstrap, "log_level": 0})
     leader = admin.list_topics(topic).topics[topic].partitions[0].leader
-    config = {"bootstrap.servers": kafka.bootstrap, "request.timeout.ms": 2000}
+    config = {"bootstrap.servers": frail_kafka.bootstrap, "request.timeout.ms": 2000}
     with KafkaProducer(config) as producer:
         producer.append(topic, rows(30))
         producer.flush()
         assert measured(producer)["record-retry-total"] == 0
         closed_before = measured(producer)["connection-close-total"]
-        with frozen(kafka, leader):
+        with frozen(frail_kafka, leader):
             producer.append(topic, rows(50))
             producer.flush()
         all_of = measured(producer)
         of_topic = measured(producer, "producer-topic-metrics", topic=topic)
-    assert len(read_at_least(kafka.bootstrap, topic, 80)) == 80
+    assert len(read_at_least(frail_kafka.bootstrap, topic, 80)) == 80
     retried = all_of["record-retry-total"]
     assert retried >= 50
     assert retried == of_topic["record-retry-total"]

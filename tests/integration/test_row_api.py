@@ -627,18 +627,18 @@ def test_a_forked_child_can_neither_send_nor_wait_for_ever(
     assert values_in_order(read_with_confluent(kafka.bootstrap, topic)) == [b"parent"]
 
 
-def test_rows_go_on_over_the_death_of_a_leader(scratch: object, kafka: KafkaCluster) -> None:
+def test_rows_go_on_over_the_death_of_a_leader(scratch: object, frail_kafka: KafkaCluster) -> None:
     topic = f"rows-{time.time_ns()}"
-    create_topic(kafka.bootstrap, topic, 6)
-    with KafkaProducer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 1}) as producer:
+    create_topic(frail_kafka.bootstrap, topic, 6)
+    with KafkaProducer({"bootstrap.servers": frail_kafka.bootstrap, "linger.ms": 1}) as producer:
         futures = [producer.send(topic, b"%d" % number) for number in range(3000)]
-        kafka.kill(2)
+        frail_kafka.kill(2)
         try:
             futures += [producer.send(topic, b"%d" % number) for number in range(3000, 6000)]
             producer.flush()
         finally:
-            kafka.start_node(2)
-    found = by_place(read_with_confluent(kafka.bootstrap, topic))
+            frail_kafka.start_node(2)
+    found = by_place(read_with_confluent(frail_kafka.bootstrap, topic))
     assert len(found) == 6000
     for number, future in enumerate(futures):
         metadata = future.result(0)

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent
-from support.spark_processes import connect_server
+from support.spark_processes import ConnectServer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -264,7 +264,6 @@ def test_register_lets_the_bare_save_append_in_a_classic_session(
 
 
 def test_register_lets_the_bare_save_append_by_spark_connect(
-    kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+    kafka: KafkaCluster, new_topic: NewTopic, connect: ConnectServer, tmp_path: Path
 ) -> None:
-    with connect_server(tmp_path) as remote:
-        _try_everything(remote, kafka, new_topic(1), tmp_path, "format before register")
+    _try_everything(connect.remote, kafka, new_topic(1), tmp_path, "format before register")

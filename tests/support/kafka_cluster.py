@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import broker
 from confluent_kafka import KafkaException
@@ -78,6 +79,10 @@ class KafkaCluster:
         self.behind_proxies = dict(zip(self._proxies, ports[2 * nodes :], strict=True))
         self._settings = settings or {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the processes to the one that has started them: a copy can use the nodes alone."""
+        return self.__dict__ | {"_processes": {}}
 
     @property
     def bootstrap(self) -> str:
