@@ -77,7 +77,7 @@ def _is_frail(item: pytest.Item) -> bool:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Group tests for the workers of pytest-xdist, which reads the groups before tests are sorted."""
+    """Group tests for the workers of pytest-xdist, which reads groups before tests are sorted."""
     name = "frail_kafka" if _is_frail(item) else item.path.relative_to(_TESTS).as_posix()
     item.add_marker(pytest.mark.xdist_group(name))
 
