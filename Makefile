@@ -20,9 +20,9 @@ ifneq ($(filter-out 0 1,$(STREAM)),)
 $(error STREAM is '$(STREAM)': expected 1, for streams too, or 0)
 endif
 
-# By the groups of tests/conftest.py, and in its order. Tests wait for brokers half of the time, so
+# By files, in the order of tests/conftest.py. Tests wait for brokers half of the time, so
 # that four workers keep two cores busy.
-PARALLEL := --dist loadgroup --no-loadscope-reorder -n 4
+PARALLEL := --dist loadfile --no-loadscope-reorder -n 4
 
 # An environment without a pip that works was broken off in the making: it is made again.
 define make_environment

@@ -52,12 +52,12 @@ _TESTS = Path(__file__).parent
 
 
 # Workers share the tests file by file. What takes longest comes first, so that no worker begins it
-# when the others have nothing left. What kills brokers is one group: a worker has its own cluster
-# for it.
+# when the others have nothing left.
 _FIRST = (
-    "integration/test_main_path.py",
+    "integration/test_cluster_faults.py",
     "spark/test_save_modes.py",
     "integration/test_transactions.py",
+    "integration/test_main_path.py",
     "spark/test_places_standalone.py",
     "integration/test_topic_reader.py",
     "spark/test_secrets.py",
@@ -72,24 +72,12 @@ _FIRST = (
 )
 
 
-def _is_frail(item: pytest.Item) -> bool:
-    return "frail_kafka" in item.fixturenames  # type: ignore[attr-defined] # of every function
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Group tests for the workers of pytest-xdist, which reads groups before tests are sorted."""
-    name = "frail_kafka" if _is_frail(item) else item.path.relative_to(_TESTS).as_posix()
-    item.add_marker(pytest.mark.xdist_group(name))
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order tests by place."""
     first = [_TESTS / name for name in _FIRST]
 
     def place(item: pytest.Item) -> int:
-        if _is_frail(item):
-            return -1
         around = {item.path, *item.path.parents}
         return next((number for number, each in enumerate(first) if each in around), len(first))
 

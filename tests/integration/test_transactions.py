@@ -242,35 +242,6 @@ def test_a_commit_that_times_out_while_the_broker_is_down_is_called_again_and_co
     assert committed(cluster, topic) == ["after", "before", "failure", "the"]
 
 
-def test_a_transaction_survives_the_death_of_its_coordinator(
-    frail_kafka: KafkaCluster, new_topic: NewTopic
-) -> None:
-    topic = new_topic(6)
-    config = {
-        "bootstrap.servers": frail_kafka.bootstrap,
-        "transactional.id": topic,
-        "max.block.ms": 120_000,
-    }
-    with KafkaProducer(config) as producer:
-        producer.init_transactions()
-        assert producer._thread.transactions is not None
-        (coordinator,) = producer._thread.transactions.coordinator_nodes
-        producer.begin_transaction()
-        producer.append(topic, values(*(f"before {number}" for number in range(50))))
-        producer.flush()
-        frail_kafka.kill(coordinator)
-        try:
-            producer.append(topic, values(*(f"after {number}" for number in range(50))))
-            producer.commit_transaction()
-        finally:
-            frail_kafka.start_node(coordinator)
-        producer.begin_transaction()
-        producer.append(topic, values("the next"))
-        producer.commit_transaction()
-    expected = [f"{when} {number}" for when in ("before", "after") for number in range(50)]
-    assert committed(frail_kafka, topic) == sorted([*expected, "the next"])
-
-
 def test_after_a_record_was_refused_the_transaction_is_aborted_and_the_next_one_works(
     cluster: KafkaCluster, topic: str, make_topic: NewTopic, new_producer: NewProducer
 ) -> None:
