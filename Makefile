@@ -21,8 +21,8 @@ $(error STREAM is '$(STREAM)': expected 1, for streams too, or 0)
 endif
 
 # By files, in the order of tests/conftest.py. Tests wait for brokers half of the time, so
-# that four workers keep two cores busy.
-PARALLEL := --dist loadfile --no-loadscope-reorder -n 4
+# that three workers keep two cores busy.
+PARALLEL := --dist loadfile --no-loadscope-reorder -n 3
 
 # An environment without a pip that works was broken off in the making: it is made again.
 define make_environment

@@ -331,11 +331,11 @@ def wait_for_records(bootstrap: str, topic: str, partitions: int, more_than: int
 def test_a_broker_is_killed_and_restarted_in_the_middle_of_a_job(
     spark: SparkSession, frail_kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    count, tasks, partitions, victim = 1_200_000, 2, 12, 2
+    count, tasks, partitions, victim = 800_000, 2, 12, 2
     topic = new_topic(partitions)
     frame = rows(spark, count, tasks)
-    # A task has 60 batches of 10,000 rows; the sink works on 8 MiB of them at a time.
-    gated = frame.mapInArrow(gate(str(tmp_path), [20, 40]), frame.schema)
+    # A task has 40 batches of 10,000 rows; the sink works on 8 MiB of them at a time.
+    gated = frame.mapInArrow(gate(str(tmp_path), [20, 30]), frame.schema)
 
     def kill_and_restart() -> None:
         try:

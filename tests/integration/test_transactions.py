@@ -76,6 +76,14 @@ def downgrade(cluster: KafkaCluster) -> None:
     subprocess.run([*tool, *command, *change], check=True, capture_output=True)
 
 
+# A test that restarts the node takes long; what the client does then is the same for all versions.
+LONG_BUT_FOR_THE_NEWEST = pytest.mark.parametrize(
+    "cluster",
+    ["4-version-2", *(pytest.param(each, marks=pytest.mark.long) for each in ("4-version-1", "3"))],
+    indirect=True,
+)
+
+
 @pytest.fixture
 def topic(cluster: KafkaCluster) -> str:
     """A topic with three partitions."""
@@ -216,6 +224,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(
     assert committed(cluster, topic) == ["a", "b"]
 
 
+@LONG_BUT_FOR_THE_NEWEST
 def test_a_commit_that_times_out_while_the_broker_is_down_is_called_again_and_commits(
     cluster: KafkaCluster, topic: str, new_producer: NewProducer
 ) -> None:

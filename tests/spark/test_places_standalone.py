@@ -181,7 +181,8 @@ def test_pip_on_the_workers(
     assert str(python) in done.stdout
 
 
-@pytest.mark.parametrize("how", ["registered", "source"])
+# Long with Spark's own registration: the files are shipped in the same way.
+@pytest.mark.parametrize("how", ["registered", pytest.param("source", marks=pytest.mark.long)])
 def test_the_sink_shipped_by_py_files(
     master: str,
     bare_python: Path,

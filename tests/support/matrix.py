@@ -29,7 +29,7 @@ TESTS: Final = (
     "tests/jobs/test_demo.py",
 )
 # As make test runs them.
-PARALLEL: Final = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+PARALLEL: Final = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 # Python 3.13 warns of sockets that py4j leaves to the collector. Ours are looked at by `make test`.
 WARNINGS: Final = ("-W", "ignore:unclosed <socket.socket:ResourceWarning")
 # What a Spark does otherwise by itself: 4.1 cannot read ORC's timestamps with a time zone, and it
