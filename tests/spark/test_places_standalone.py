@@ -293,9 +293,9 @@ def test_a_worker_that_cannot_run_the_sink_is_told_in_a_sentence(
         pythons.append(str(python))
     common, _ = job_arguments(master, kafka, "", tmp_path)
     common += ["--conf", "spark.task.maxFailures=1"]
-    script = tmp_path / "failing.py"
-    script.write_text(_FAILING_JOB)
-    job = [str(script), kafka.bootstrap, new_topic(1), str(tmp_path), *pythons]
+    failing = tmp_path / "failing.py"
+    failing.write_text(_FAILING_JOB)
+    job = [str(failing), kafka.bootstrap, new_topic(1), str(tmp_path), *pythons]
     env = {**plain_environment(), "PYSPARK_DRIVER_PYTHON": sys.executable}
     done = submit([*common, *job], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-5000:]
@@ -319,6 +319,8 @@ def test_a_worker_that_cannot_run_the_sink_is_told_in_a_sentence(
     assert all(re.match(r"because of (pyspark|py4j)\.", cause) for cause in causes), causes
 
 
+# Long, as the one below, which packs the environment itself.
+@pytest.mark.long
 def test_a_packed_environment(
     master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
