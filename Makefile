@@ -56,7 +56,7 @@ test-long: java $(VENV)/.test kafka  ## the tests that are marked long, each wit
 # What make test begins with waits for different things: disk, network, JVMs.
 kafka: $(VENV)/.test
 	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
-	@PYTHONPATH=tests $(BIN)/python -m support.compiled_spark
+	@$(TESTS_PATH) $(BIN)/python -m support.compiled_spark
 	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.class_archives
 
 test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
@@ -74,12 +74,12 @@ check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/lint-imports
 
 soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain and transactional, then damaged and random answers, on every core; SEEDS=n FIRST=0 INPUTS=100000 damaged for each decoder, and a tenth as many random
-	@PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
-	@PYTHONPATH=tests $(BIN)/python -m simulation --transactions --seeds $(or $(SEEDS),50000) --first $(or $(FIRST),0)
+	@$(TESTS_PATH) $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
+	@$(TESTS_PATH) $(BIN)/python -m simulation --transactions --seeds $(or $(SEEDS),50000) --first $(or $(FIRST),0)
 	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py
 
 bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, side by side; ARGS="--list" names cells
-	@$(JAVA_PATH) PYTHONPATH=tests:jobs PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
+	@$(JAVA_PATH) $(TESTS_PATH) PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
 
 clean:  ## remove the virtual environment and caches of tools
 	rm -rf $(VENV) .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,6 +1,6 @@
 """What sizes of Spark's Arrow batches cost a write.
 
-``PYTHONPATH=tests python -m benchmarks.arrow_batches``, in an environment of ``make bench``.
+``PYTHONPATH=tests:jobs python -m benchmarks.arrow_batches``, in an environment of ``make bench``.
 
 One session writes the same cached rows with one limit after the other, in turns. Prints medians:
 rows a second to those with Spark's own limits in the same round (with the range), thousands of rows

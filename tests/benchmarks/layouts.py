@@ -1,6 +1,6 @@
 """Rows written as they come, beside rows that are laid out by their Kafka partition first.
 
-``PYTHONPATH=tests python -m benchmarks.layouts``, in an environment of ``make bench``.
+``PYTHONPATH=tests:jobs python -m benchmarks.layouts``, in an environment of ``make bench``.
 
 One session writes the same cached rows of 100 bytes with keys both ways, in turns; the second has
 Spark shuffle them (`atomic_layout`), so that a task writes to one partition. Prints medians:

@@ -1,6 +1,6 @@
 """What settings give that a Spark application has to be started with.
 
-``PYTHONPATH=tests python -m benchmarks.spark_settings``, in an environment of ``make bench``.
+``PYTHONPATH=tests:jobs python -m benchmarks.spark_settings``, in an environment of ``make bench``.
 
 An application for each choice, all at once on this machine, write the same cached rows in turns;
 who has no turn is idle. Prints medians: rows a second to those without settings in the same round

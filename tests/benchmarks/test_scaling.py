@@ -169,7 +169,7 @@ def test_a_listener_that_has_room_spreads_nothing() -> None:
 def test_the_document_has_the_models_figures() -> None:
     text = scaling.DOCUMENT.read_text()
     assert text == scaling.refreshed(text), (
-        "docs/scaling.md is stale: PYTHONPATH=tests python -m benchmarks.scaling"
+        "docs/scaling.md is stale: PYTHONPATH=tests:jobs python -m benchmarks.scaling"
     )
 
 

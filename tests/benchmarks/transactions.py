@@ -1,6 +1,6 @@
 """What a transaction costs a job: rows laid out by partition, written with one and without.
 
-``PYTHONPATH=tests python -m benchmarks.transactions``, in an environment of ``make bench``.
+``PYTHONPATH=tests:jobs python -m benchmarks.transactions``, in an environment of ``make bench``.
 
 The same cached gigabyte, of which a task has the rows of one Kafka partition, is written in turns
 by the sink as it is and by tasks that each write in a transaction of their own. That is more than

@@ -7,6 +7,7 @@ environment's Spark, in the environment. A JVM that an archive does not fit goes
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -57,7 +58,14 @@ def kafka_options(version: str) -> list[str]:
 
 
 def make() -> None:
-    """Make the archives that are not there."""
+    """Make the archives that are not there; another run of the tests may do so at the same time."""
+    kafka_jars.cache_folder().mkdir(parents=True, exist_ok=True)
+    with (kafka_jars.cache_folder() / "archives.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _make()
+
+
+def _make() -> None:
     for version in fetch_kafka.VERSIONS:
         archive = _kafka_archive(version)
         if fetch_kafka.libs(version).is_dir() and not archive.exists():

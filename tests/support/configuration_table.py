@@ -25,7 +25,7 @@ Every option of the Java producer, by its name. `KafkaProducer({…})` takes the
 here; `df.write.format("pykafka")` takes them with `kafka.` in front. Names, meanings and defaults
 are those of the Java client (Kafka 4.x). Times are in milliseconds, sizes in bytes.
 
-`PYTHONPATH=tests python -m support.configuration_table` makes this page from the tables in
+`PYTHONPATH=tests:jobs python -m support.configuration_table` makes this page from the tables in
 `spark_kafka_sink/config.py`. A test fails when the page is old.
 
 ## Defaults that differ from Java's

@@ -2,7 +2,7 @@
 
 ::
 
-    PYTHONPATH=tests python -m support.metrics_table
+    PYTHONPATH=tests:jobs python -m support.metrics_table
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_kafka_sink.network import network_metrics
 from spark_kafka_sink.producer_metrics import GAUGES, SENSORS, TIMES, TOPIC_GROUP, TOPIC_SENSORS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "metrics.md"
-COMMAND: Final = "PYTHONPATH=tests python -m support.metrics_table"
+COMMAND: Final = "PYTHONPATH=tests:jobs python -m support.metrics_table"
 
 _NOT_NUMBERS: Final = "its value is no number"
 _NO_AUTHENTICATION: Final = "connections do not authenticate themselves yet"

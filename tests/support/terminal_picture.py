@@ -2,7 +2,7 @@
 
 ::
 
-    PYTHONPATH=tests python -m support.terminal_picture docs/pictures/run.svg -- make demo
+    PYTHONPATH=tests:jobs python -m support.terminal_picture docs/pictures/run.svg -- make demo
 
 The command runs for real, in a terminal of its own: progress bars and colours are in the picture.
 What it prints is shown as it comes. There is no picture of a command that fails.

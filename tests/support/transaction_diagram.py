@@ -1,6 +1,6 @@
 """Draws the states of a transactional producer from their table, for docs/transactions.md.
 
-Run as a program (`PYTHONPATH=tests python -m support.transaction_diagram`), it puts the diagram
+Run as a program (`PYTHONPATH=tests:jobs python -m support.transaction_diagram`), it puts the diagram
 into the document.
 """
 

@@ -130,7 +130,7 @@ def test_every_difference_names_the_test_that_shows_it() -> None:
 def test_the_guide_to_migrating_has_the_options_of_today() -> None:
     text = DOCUMENT.read_text()
     assert with_table(text) == text, (
-        f"docs/{DOCUMENT.name} is stale: PYTHONPATH=tests python -m support.migration_table"
+        f"docs/{DOCUMENT.name} is stale: PYTHONPATH=tests:jobs python -m support.migration_table"
     )
 
 
