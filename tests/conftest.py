@@ -183,8 +183,8 @@ Folder = Callable[[], Path]
 
 
 def _run_kafka(folder: Folder) -> contextlib.AbstractContextManager[KafkaCluster]:
-    # What is written three times takes three times the processor; frail_kafka has replicas.
-    settings = {"default.replication.factor": "1", "min.insync.replicas": "1"}
+    # Topics of tests have one replica here: three take three times the processor.
+    settings = {"min.insync.replicas": "1"}
     return running_cluster(fetch_kafka.NEWEST, folder() / "kafka", 3, settings=settings)
 
 
@@ -295,10 +295,10 @@ def idle_producers_are_closed() -> Iterator[None]:
 NewTopic = Callable[..., str]
 
 
-def topic_maker(cluster: KafkaCluster) -> NewTopic:
+def topic_maker(cluster: KafkaCluster, replicas: int = 1) -> NewTopic:
     def make(partitions: int = 3, config: dict[str, str] | None = None) -> str:
         name = f"topic-{uuid.uuid4().hex[:12]}"
-        create_topic(cluster.bootstrap, name, partitions, config)
+        create_topic(cluster.bootstrap, name, partitions, config, replicas)
         return name
 
     return make
@@ -306,9 +306,10 @@ def topic_maker(cluster: KafkaCluster) -> NewTopic:
 
 @pytest.fixture
 def new_topic(request: pytest.FixtureRequest) -> NewTopic:
-    """Makes a topic of its own for a test, on `frail_kafka` where the test asks for that."""
-    name = "frail_kafka" if "frail_kafka" in request.fixturenames else "kafka"
-    return topic_maker(request.getfixturevalue(name))
+    """Makes a topic of its own for a test: on `frail_kafka` with replicas, if the test has that."""
+    if "frail_kafka" in request.fixturenames:
+        return topic_maker(request.getfixturevalue("frail_kafka"), replicas=3)
+    return topic_maker(request.getfixturevalue("kafka"))
 
 
 @pytest.fixture

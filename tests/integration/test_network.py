@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import ElectionType
 from confluent_kafka import TopicPartition as ConfluentTopicPartition
 from confluent_kafka.admin import AdminClient
-from conftest import NewTopic
+from conftest import NewTopic, topic_maker
 from kafka import TopicPartition as PythonTopicPartition
 from kafka.admin import KafkaAdminClient
 from support.kafka_cluster import KafkaCluster
@@ -291,9 +291,9 @@ def move_leader(kafka: KafkaCluster, topic: str) -> int:
 
 @pytest.mark.kafka
 def test_a_leader_that_the_old_one_names_is_written_to_without_a_pause(
-    kafka: KafkaCluster, new_topic: NewTopic
+    kafka: KafkaCluster,
 ) -> None:
-    topic = new_topic(1)
+    topic = topic_maker(kafka, replicas=3)(1)
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as first:
         first.append(topic, pa.record_batch({"value": ["first"]}))
     # A retry, or metadata, after the pause would come after the record has expired. Not idempotent:

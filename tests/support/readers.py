@@ -29,21 +29,29 @@ class Record(NamedTuple):
 
 
 def create_topic(
-    bootstrap: str, topic: str, partitions: int, config: dict[str, str] | None = None
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    config: dict[str, str] | None = None,
+    replicas: int = -1,
 ) -> None:
-    """Create a topic and wait until its leaders lead it."""
-    create_topics(bootstrap, [topic], partitions, config)
+    """Create a topic and wait until its leaders lead it; -1: as many replicas as brokers say."""
+    create_topics(bootstrap, [topic], partitions, config, replicas)
 
 
 def create_topics(
-    bootstrap: str, topics: Sequence[str], partitions: int, config: dict[str, str] | None = None
+    bootstrap: str,
+    topics: Sequence[str],
+    partitions: int,
+    config: dict[str, str] | None = None,
+    replicas: int = -1,
 ) -> None:
     """Create topics and wait until their leaders lead them.
 
     The controller answers before that: what was sent at once might have to be sent again.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    new = [NewTopic(topic, num_partitions=partitions, config=config or {}) for topic in topics]
+    new = [NewTopic(topic, partitions, replicas, config=config or {}) for topic in topics]
     for future in admin.create_topics(new).values():
         future.result()
     waiting = [
