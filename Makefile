@@ -34,7 +34,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help broker demo test test-long test-faults test-matrix check kafka soak bench clean java python
+.PHONY: help broker demo test test-long test-faults test-matrix test-lowest check kafka soak bench clean java python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -67,6 +67,12 @@ test-matrix: java $(VENV)/.test  ## the tests of Spark on each pyspark and Pytho
 	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m support.matrix $(ARGS)
 
+test-lowest: java .venv-lowest/.lowest  ## the unit suite and jobs of Spark on Python 3.11 with the lowest versions that pyproject.toml allows
+	@$(TESTS_PATH) .venv-lowest/bin/python -m support.lowest versions
+	@$(JAVA_PATH) $(TESTS_PATH) .venv-lowest/bin/python -m support.fetch_kafka
+	@$(JAVA_PATH) .venv-lowest/bin/python -P -m pytest $(PARALLEL) -m "not kafka and not spark and not long" tests/unit $(ARGS)
+	@$(JAVA_PATH) REQUIRE_KAFKA=1 .venv-lowest/bin/python -P -m pytest tests/spark/test_columns.py $(ARGS)
+
 check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -82,7 +88,7 @@ bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the
 	@$(JAVA_PATH) $(TESTS_PATH) PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 java: python
 	@$(PYTHON) jobs/java_version.py
@@ -95,6 +101,11 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,$(VENV))
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
 	@$(BIN)/pip install --quiet --disable-pip-version-check ".[$*]" pyspark==$(SPARK)
+	@touch $@
+
+.venv-lowest/.lowest: $(SOURCES) | python
+	@echo "installing the lowest versions of everything into .venv-lowest …"
+	@$(TESTS_PATH) $(PYTHON) -m support.lowest make .venv-lowest
 	@touch $@
 
 # The benchmark's peers are not in the environment of the tests.
