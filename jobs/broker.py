@@ -35,6 +35,13 @@ _PREFIX: Final = "spark-kafka-sink-"
 _LOCK: Final = "lock"
 _CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
 _STARTED: Final = "Kafka Server started"
+# At level info, a broker that is written at full speed logs 100 MB in an hour.
+_LOGGING: Final = "-Dorg.slf4j.simpleLogger"
+_JAVA: Final = (
+    "-Xmx1g",
+    f"{_LOGGING}.defaultLogLevel=warn",
+    f"{_LOGGING}.log.kafka.server.KafkaRaftServer=info",  # says that it has started
+)
 # Retention deletes closed segments only, partition by partition, and a file is deleted some time
 # after its segment. So all four count: how much is kept, in segments of which size, how often the
 # broker looks, and how long a deleted file stays.
@@ -62,18 +69,27 @@ class BrokerError(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a broker until Ctrl-C; return the exit code."""
+    # From here on, Ctrl-C is one line and not a traceback.
+    with Children() as processes:
+        return _run(processes, argv)
+
+
+def _run(processes: Children, argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog=_NAME, description=__doc__.partition("\n")[0])
     parser.add_argument("--port", type=int, default=PORT, help="listen there (%(default)s)")
     given = parser.parse_args(argv)
     try:
-        with running(given.port) as broker:
+        with running(processes, given.port) as broker:
             print(
                 f"{kafka_jars.KAFKA.name} listens on {broker.address}. Paste this into a write:\n\n"
                 f'    .option("kafka.bootstrap.servers", "{broker.address}")\n\n'
                 "It keeps the last 48 MiB of every partition. Ctrl-C ends it and deletes its data.",
                 flush=True,
             )
-            broker.process.wait()
+            try:
+                broker.process.wait()
+            except SystemExit:
+                return 0  # Ctrl-C is how it ends; make would call another exit code an error
             problem = broker.failure("ended by itself")
     except (BrokerError, kafka_jars.JarsError) as error:
         problem = str(error)
@@ -98,6 +114,11 @@ class Broker:
             time.sleep(0.05)
         raise BrokerError(self.failure("did not start"))
 
+    def end(self) -> None:
+        """End the broker, so that it writes nothing more into its folder."""
+        self.process.kill()
+        self.process.wait()
+
     def failure(self, what: str) -> str:
         """Return a sentence with the reason that the log has."""
         lines = self._log.read_text(errors="replace").splitlines()
@@ -107,15 +128,10 @@ class Broker:
 
 
 @contextlib.contextmanager
-def running(
-    port: int = 0, settings: Mapping[str, object] | None = None, processes: Children | None = None
-) -> Iterator[Broker]:
-    """Run a broker for a `with` block.
+def running(processes: Children, port: int = 0) -> Iterator[Broker]:
+    """Run a broker for a `with` block. Raise BrokerError or JarsError if it cannot run.
 
-    port: 0 takes a free one; settings: of the broker, beside those of this module or in their
-    place; processes: the children of the program, where it has any.
-
-    Raise BrokerError and JarsError.
+    processes: the children of this program; port: 0 takes a free one.
     """
     if (problem := java_version.problem()) is not None:
         raise BrokerError(problem)
@@ -123,31 +139,39 @@ def running(
         _check_port(port)
     libs = kafka_jars.fetch(kafka_jars.KAFKA)
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(scratch_folder("broker"))
-        if processes is None:
-            processes = stack.enter_context(Children())
-        taken, controller = (port or free_port()), free_port()
-        config = folder / "server.properties"
-        config.write_text(
-            properties(
-                node_settings(1, folder, {1: controller})
-                | {"listeners": f"PLAINTEXT://{HOST}:{taken},CONTROLLER://{HOST}:{controller}"}
-                | {"advertised.listeners": f"PLAINTEXT://{HOST}:{taken}"}
-                | _SETTINGS
-                | dict(settings or {})
+        try:
+            folder = stack.enter_context(scratch_folder("broker"))
+            broker = _start(processes, folder, libs, port or free_port())
+        except OSError as error:
+            message = (
+                f"the broker cannot write its files: {error}; make room or give access, or name "
+                "another folder by the environment variable TMPDIR"
             )
-        )
-        java = [java_version.command(), "-Xmx1g", "-cp", f"{libs}/*"]
-        log = folder / "broker.log"
-        with log.open("wb") as output:
-            formatting = processes.start([*java, *format_arguments(config)], output=output)
-            if formatting.wait() != 0:
-                address = f"{HOST}:{taken}"
-                raise BrokerError(Broker(address, formatting, log).failure("cannot be set up"))
-            process = processes.start([*java, *start_arguments(config)], output=output)
-        broker = Broker(f"{HOST}:{taken}", process, log)
+            raise BrokerError(message) from None
+        stack.callback(broker.end)
         broker.wait()
         yield broker
+
+
+def _start(processes: Children, folder: Path, libs: Path, port: int) -> Broker:
+    address, controller = f"{HOST}:{port}", free_port()
+    config, log = folder / "server.properties", folder / "broker.log"
+    config.write_text(
+        properties(
+            node_settings(1, folder, {1: controller})
+            | {"listeners": f"PLAINTEXT://{address},CONTROLLER://{HOST}:{controller}"}
+            | {"advertised.listeners": f"PLAINTEXT://{address}"}
+            | _SETTINGS
+        )
+    )
+    java = [java_version.command(), *_JAVA, "-cp", f"{libs}/*"]
+    with log.open("wb") as output:
+        formatting = processes.start([*java, *format_arguments(config)], output=output)
+        if formatting.wait() != 0:
+            raise BrokerError(Broker(address, formatting, log).failure("cannot be set up"))
+        return Broker(
+            address, processes.start([*java, *start_arguments(config)], output=output), log
+        )
 
 
 def node_settings(node: int, folder: Path, controllers: Mapping[int, int]) -> dict[str, object]:

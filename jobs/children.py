@@ -44,9 +44,7 @@ class Children:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        # A second Ctrl-C must not stop the stopping.
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+        _ignore_signals()
         for process in reversed(self._started):
             _kill(process)
         _kill_orphans()
@@ -68,7 +66,7 @@ class Children:
             env=env,
             cwd=cwd,
             start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call, no locks
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call, no locks
         )
         self._started.append(process)
         return process
@@ -103,7 +101,8 @@ def _children_of(parent: int) -> list[int]:
     return found
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends (on Linux)."""
     _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -112,7 +111,14 @@ def _control(what: int, value: int) -> None:
         _libc.prctl(what, value, 0, 0, 0)
 
 
+def _ignore_signals() -> None:
+    # A second Ctrl-C must not stop the stopping.
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _leave(number: int, _frame: FrameType | None) -> None:
+    _ignore_signals()
     # Not print(): the signal may have come in the middle of one.
     os.write(2, f"\nstopped by {signal.Signals(number).name}\n".encode())
     sys.exit(128 + number)

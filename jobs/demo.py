@@ -108,7 +108,7 @@ def _broker(processes: Children) -> Iterator[broker.Broker]:
     """Run the demo's own broker. Raise JobError where it cannot run."""
     with contextlib.ExitStack() as stack:
         try:
-            yield stack.enter_context(broker.running(processes=processes))
+            yield stack.enter_context(broker.running(processes))
         except (broker.BrokerError, kafka_jars.JarsError) as error:
             raise running.JobError(str(error)) from None
 

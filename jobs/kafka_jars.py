@@ -25,21 +25,28 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Final
-from urllib.parse import urlsplit
+from typing import Final
 from xml.sax.saxutils import quoteattr
 
+import children
 import java_version
 
 MIRROR: Final = "KAFKA_JARS_MIRROR"
 _LIST: Final = Path(__file__).with_suffix(".toml")
-_LINE_EVERY_S: Final = 2.0
+# How often the progress is shown: in a terminal, where one line changes, and in a log.
+_TERMINAL_S: Final = 0.1
+_LOG_S: Final = 2.0
+_CONNECT_MS: Final = 10_000
+_READ_MS: Final = 30_000
 _PARTIAL: Final = "partial-"
-# What Ivy and Java say of a network or a repository that does not give a jar.
+# What Ivy and Java say when the network or the repository does not give a jar.
 _NETWORK: Final = re.compile(
-    r"UnknownHostException: (?P<host>\S+)|Connection refused|timed out|Network is unreachable"
-    r"|No route to host|SSLHandshakeException|HTTP response code: \d+"
+    r"Host (?P<host>\S+) not found|(?:CLIENT|SERVER) ERROR: (?P<answer>.+?) url=\S*/(?P<jar>\S+)\s"
+    r"|(?:Connection refused|Connection reset|Connect timed out|Read timed out"
+    r"|Network is unreachable|No route to host|Premature EOF)|SSL\w*Exception: [^)\n]+"
 )
+_LONGEST: Final = 500
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class JarsError(Exception):
@@ -81,6 +88,7 @@ def fetch(jars: Jars) -> Path:
     """Return the folder of the jars; fetch them if they are not there. Raise JarsError."""
     if jars.are_there:
         return jars.path
+    _mirror()
     if (problem := java_version.problem()) is not None:
         raise JarsError(problem)
     try:
@@ -148,7 +156,7 @@ def _run_ivy(jars: Jars, folder: Path) -> str:
     command = [
         *(java_version.command(), f"-Duser.home={folder}"),
         *("-cp", os.pathsep.join(map(str, _ivy())), "org.apache.ivy.Main"),
-        *("-settings", str(folder / "settings.xml"), "-cache", str(folder / "ivy")),
+        *("-verbose", "-settings", str(folder / "settings.xml"), "-cache", str(folder / "ivy")),
         *("-ivy", str(folder / "ivy.xml"), "-confs", "default"),
         *("-retrieve", f"{folder}/jars/[artifact]-[revision].[ext]"),
     ]
@@ -157,49 +165,64 @@ def _run_ivy(jars: Jars, folder: Path) -> str:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # Ctrl-C in a terminal reaches this process alone
+        # What Java says is in English then, and it finds folders whose names are not ASCII.
+        env=os.environ | {"LC_ALL": "C.UTF-8"},
+        preexec_fn=children.die_with_parent,  # noqa: PLW1509 - one system call, no locks
     ) as ivy:
         try:
             assert ivy.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
-            return _show(jars, folder, ivy.stdout)
+            return _show(jars, folder, ivy.stdout.fileno())
         finally:
             ivy.kill()
 
 
-def _show(jars: Jars, folder: Path, lines: IO[str]) -> str:
-    """Show the progress: one line of a terminal that changes, or a line now and then in a log."""
-    started, next_s, said, count = time.monotonic(), _LINE_EVERY_S, [], 0
-    begin, end = ("\r", "") if sys.stdout.isatty() else ("", "\n")
-    total = len(_checksums(jars))
-    print(f"fetching {jars.name} ({total} jars) from {_source()} …", flush=True)
-    for line in lines:
-        said.append(line)
-        count += "[SUCCESSFUL ]" in line
-        elapsed_s = time.monotonic() - started
-        if begin or elapsed_s >= next_s:
-            size = sum(each.stat().st_size for each in folder.glob("ivy/**/*.jar")) / 1e6
-            print(f"{begin}  {count} of {total} jars, {size:.0f} MB", end=end, flush=True)
-            next_s = elapsed_s + _LINE_EVERY_S
-    print(f"{begin}  {count} of {total} jars in {time.monotonic() - started:.0f} s", flush=True)
-    return "".join(said)
+def _show(jars: Jars, folder: Path, pipe: int) -> str:
+    """Show the progress until Ivy has ended or a jar does not come; return what Ivy said."""
+    started = shown = time.monotonic()
+    begin, end, every_s = (
+        ("\r\x1b[K", "", _TERMINAL_S) if sys.stdout.isatty() else ("", "\n", _LOG_S)
+    )
+    said, total = "", len(_checksums(jars))
+    print(f"fetching {jars.name} ({total} jars) from {_mirror() or 'Maven Central'} …", flush=True)
+    # Ivy prints a dot for every few KB.
+    for chunk in iter(lambda: os.read(pipe, 1 << 16).decode(errors="replace"), ""):
+        said += chunk
+        if _NETWORK.search(said, max(0, len(said) - len(chunk) - _LONGEST)):
+            break  # Ivy would try all the others
+        if time.monotonic() - shown >= every_s:
+            shown = time.monotonic()
+            size = sum(each.stat().st_size for each in folder.glob("ivy/**/*.jar*")) / 1e6
+            print(
+                f"{begin}  {jars.name}: {_done(said)} of {total} jars, {size:.0f} MB",
+                end=end,
+                flush=True,
+            )
+    took_s = time.monotonic() - started
+    print(f"{begin}  {jars.name}: {_done(said)} of {total} jars in {took_s:.0f} s", flush=True)
+    return said
+
+
+def _done(said: str) -> int:
+    return said.count("[SUCCESSFUL ]")
 
 
 def _failure(jars: Jars, said: str, wrong: list[str]) -> str:
     """Return the sentence that says why the jars did not come."""
-    if os.strerror(errno.ENOSPC) in said:
-        return _unusable_cache(os.strerror(errno.ENOSPC))
+    for number in _FULL:
+        if os.strerror(number) in said:
+            return _unusable_cache(os.strerror(number))
     found = _NETWORK.search(said)
     if found is None:
         reason = wrong[0] + (f", and {len(wrong) - 1} more" if len(wrong) > 1 else "")
     elif found["host"]:
         reason = f"the name {found['host']} does not resolve"
+    elif found["answer"]:
+        reason = f"{found['jar']}: {found['answer']}"
     else:
         reason = found[0]
     return (
-        f"{jars.name} could not be fetched from {_source()}: {reason}; "
-        f"check the network, or name a Maven repository by the environment variable {MIRROR}"
+        f"{jars.name} could not be fetched from {_mirror() or 'Maven Central'}: {reason}; check "
+        f"the network, or name another Maven repository by the environment variable {MIRROR}"
     )
 
 
@@ -210,23 +233,36 @@ def _unusable_cache(reason: str) -> str:
     )
 
 
-def _source() -> str:
-    """Return where the jars come from, without a password that the address may have."""
+def _mirror() -> str | None:
+    """Return the address of the repository that the user names. Raise JarsError."""
     mirror = os.environ.get(MIRROR)
     if not mirror:
-        return "Maven Central"
-    parts = urlsplit(mirror)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        return None
+    if "@" in mirror:
+        message = (
+            f"{MIRROR} has a user name or a password, which Ivy would not send: name a Maven "
+            "repository that asks for neither"
+        )
+        raise JarsError(message)
+    if not mirror.startswith(("http://", "https://", "file:/")):
+        message = (
+            f"{MIRROR} is {mirror!r}: expected the address of a Maven repository, such as "
+            "https://repo.example.com/maven2"
+        )
+        raise JarsError(message)
+    return f"{mirror.rstrip('/')}/"
 
 
 def _settings() -> str:
-    mirror = os.environ.get(MIRROR)
-    root = f" root={quoteattr(mirror.rstrip('/') + '/')}" if mirror else ""
+    mirror = _mirror()
+    root = f" root={quoteattr(mirror)}" if mirror else ""
     # The list has every jar and its checksum: Ivy need not look at what a jar depends on.
     return (
-        '<ivysettings><settings defaultResolver="central"/><resolvers><ibiblio name="central" '
-        f'm2compatible="true" usepoms="false" useMavenMetadata="false" checksums=""{root}/>'
-        "</resolvers></ivysettings>"
+        '<ivysettings><settings defaultResolver="central"/><timeout-constraints>'
+        f'<timeout-constraint name="soon" connectionTimeout="{_CONNECT_MS}" '
+        f'readTimeout="{_READ_MS}"/></timeout-constraints><resolvers>'
+        '<ibiblio name="central" m2compatible="true" usepoms="false" useMavenMetadata="false" '
+        f'checksums="" timeoutConstraint="soon"{root}/></resolvers></ivysettings>'
     )
 
 
