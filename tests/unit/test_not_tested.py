@@ -25,27 +25,28 @@ def test_on_an_old_broker(old_kafka):
 def test_without():
     pass
 """
-NO_MAVEN = (
-    "Apache Kafka 4.3.1 and 3.9.2 cannot be fetched: install Maven, so that `mvn` is on the PATH.\n"
-)
-NO_PEER = (
-    "Spark's own Kafka sink 4.2.0 cannot be fetched: install Maven, so that `mvn` is on the PATH.\n"
-)
+NO_JARS = "Apache Kafka 4.3.1 and 3.9.2 is not there: run 'make kafka' to fetch it.\n"
+NO_PEER = "Spark's Kafka sink 4.2.0 is not there: run 'make kafka' to fetch it.\n"
 NO_JAVA = (
-    "Apache Kafka 4.3.1 and 3.9.2 cannot run: "
-    "install Java 17 or newer, so that `java` is on the PATH.\n"
+    "Apache Kafka 4.3.1 and 3.9.2 cannot run: Java is missing: there is none on the PATH; "
+    "install a JDK or JRE of version 17 or newer.\n"
 )
+NO_NETWORK = "http://127.0.0.1:1/maven2"
 
 
 def run(folder: Path, *command: str, has_java: bool = True, **environment: str) -> tuple[int, str]:
-    """Run a module with nothing in the cache and no Maven; give exit code and output."""
+    """Run a module with nothing in the cache; return exit code and output."""
     path = folder / "path"
     path.mkdir()
     if has_java:
-        (path / "java").write_text("#!/bin/sh\n")
+        (path / "java").write_text("#!/bin/sh\necho 'openjdk version \"21.0.1\"' >&2\n")
         (path / "java").chmod(0o755)
     given = {name: value for name, value in os.environ.items() if name != "REQUIRE_KAFKA"}
-    given |= {"PATH": str(path), "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(TESTS)}
+    given |= {
+        "PATH": str(path),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent / 'jobs'}",
+    }
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=TESTS.parent,
@@ -66,7 +67,7 @@ def run_tests(folder: Path, *, has_java: bool = True, **environment: str) -> tup
     return run(folder, "pytest", *options(folder), str(test), has_java=has_java, **environment)
 
 
-@pytest.mark.parametrize(("has_java", "reason"), [(True, NO_MAVEN), (False, NO_JAVA)])
+@pytest.mark.parametrize(("has_java", "reason"), [(True, NO_JARS), (False, NO_JAVA)])
 def test_a_green_run_without_brokers_says_what_it_did_not_test(
     tmp_path: Path, *, has_java: bool, reason: str
 ) -> None:
@@ -80,15 +81,21 @@ def test_a_green_run_without_brokers_says_what_it_did_not_test(
 def test_brokers_that_are_required_and_missing_fail_the_run(tmp_path: Path) -> None:
     code, said = run_tests(tmp_path, REQUIRE_KAFKA="1")
     assert code == 1, said
-    assert f"\nNo test ran on real brokers. {NO_MAVEN}" in said
+    assert f"\nNo test ran on real brokers. {NO_JARS}" in said
     assert "= 1 passed, 2 errors in " in said
     assert "skipped" not in said
 
 
 @pytest.mark.parametrize(("required", "code"), [("0", 0), ("1", 1)])
-def test_fetching_without_maven_is_a_sentence(tmp_path: Path, required: str, code: int) -> None:
-    ended = run(tmp_path, "support.fetch_kafka", REQUIRE_KAFKA=required)
-    assert ended == (code, NO_MAVEN)
+def test_jars_that_cannot_be_fetched_are_a_sentence_each(
+    tmp_path: Path, required: str, code: int
+) -> None:
+    ended, said = run(
+        tmp_path, "support.fetch_kafka", REQUIRE_KAFKA=required, KAFKA_JARS_MIRROR=NO_NETWORK
+    )
+    assert ended == code
+    for name in ("Apache Kafka 4.3.1", "Apache Kafka 3.9.2", "Spark's Kafka sink 4.2.0"):
+        assert f"{name} could not be fetched from {NO_NETWORK}" in said
 
 
 @pytest.mark.parametrize(("required", "code"), [("0", 0), ("1", 1)])
@@ -113,7 +120,7 @@ def test_a_comparison_without_the_other_sink_is_told(
         f"{tmp_path / 'test_both.py'}::test_both[kafka]",
         f"{tmp_path / 'test_both.py'}::test_other",
         REQUIRE_KAFKA=required,
-        PYTHONPATH=f"{TESTS}{os.pathsep}{tmp_path / 'site'}",
+        PYTHONPATH=os.pathsep.join(map(str, (TESTS, TESTS.parent / "jobs", tmp_path / "site"))),
     )
     assert code_found == code, said
     # What else was left out is named as well, and nothing twice.
