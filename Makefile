@@ -28,7 +28,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-faults test-matrix check kafka soak bench clean java python
+.PHONY: help demo test test-faults test-matrix test-lowest check kafka soak bench clean java python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -57,6 +57,12 @@ test-matrix: java $(VENV)/.test  ## the tests of Spark on each pyspark and Pytho
 	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
 	@$(JAVA_PATH) PYTHONPATH=tests exec $(BIN)/python -m support.matrix $(ARGS)
 
+test-lowest: java .venv-lowest/.lowest  ## the unit suite and jobs of Spark on Python 3.11 with the lowest versions that pyproject.toml allows
+	@PYTHONPATH=tests .venv-lowest/bin/python -m support.lowest versions
+	@$(JAVA_PATH) PYTHONPATH=tests .venv-lowest/bin/python -m support.fetch_kafka
+	@$(JAVA_PATH) .venv-lowest/bin/python -P -m pytest $(PARALLEL) -n 2 -m "not kafka and not spark and not long" tests/unit $(ARGS)
+	@$(JAVA_PATH) REQUIRE_KAFKA=1 .venv-lowest/bin/python -P -m pytest tests/spark/test_columns.py $(ARGS)
+
 check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -72,7 +78,7 @@ bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the
 	@$(JAVA_PATH) PYTHONPATH=tests:jobs PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) .venv-bench .venv-parity .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .venv-parity .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 java: python
 	@$(PYTHON) jobs/java_version.py
@@ -94,6 +100,11 @@ $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	@echo "installing the Spark of Spark's own sink into .venv-parity …"
 	@PYTHONPATH=tests .venv-parity/bin/python -m support.parity_environment $(VENV)
 	@PYTHONPATH=tests .venv-parity/bin/python -m support.compiled_spark
+	@touch $@
+
+.venv-lowest/.lowest: $(SOURCES) | python
+	@echo "installing the lowest versions of everything into .venv-lowest …"
+	@PYTHONPATH=tests $(PYTHON) -m support.lowest make .venv-lowest
 	@touch $@
 
 # The benchmark has an environment of its own: Spark's own sink is not published for every Spark.

@@ -283,10 +283,10 @@ def test_a_worker_that_cannot_run_the_sink_is_told_in_a_sentence(
         "other": f'PYTHONPATH={modules}:$PYTHONPATH exec {bare_python} "$@"',
     }
     pythons = [str(bare_python), str(tmp_path / "not-there")]
-    for name, script in executors.items():
+    for name, runs in executors.items():
         python = tmp_path / name
         python.write_text(
-            f'#!/bin/sh\n[ -z "$SPARK_EXECUTOR_DIRS" ] && exec {sys.executable} "$@"\n{script}\n'
+            f'#!/bin/sh\n[ -z "$SPARK_EXECUTOR_DIRS" ] && exec {sys.executable} "$@"\n{runs}\n'
         )
         python.chmod(0o755)
         pythons.append(str(python))

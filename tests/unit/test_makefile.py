@@ -101,7 +101,7 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-@pytest.mark.parametrize("target", NEEDS_JAVA)
+@pytest.mark.parametrize("target", [*NEEDS_JAVA, "test-lowest"])
 def test_missing_java_is_one_sentence(project: Project, target: str) -> None:
     (project.path / "java").unlink()
     assert project.refusal(target) == [
@@ -109,7 +109,7 @@ def test_missing_java_is_one_sentence(project: Project, target: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("target", NEEDS_JAVA)
+@pytest.mark.parametrize("target", [*NEEDS_JAVA, "test-lowest"])
 def test_old_java_is_one_sentence(project: Project, target: str) -> None:
     project.has_java(JAVA_8)
     assert project.refusal(target) == [
