@@ -27,10 +27,12 @@ _SWITCHES: Final = (
     *("-p", "no:cacheprovider"),
     *("--hypothesis-seed", "0"),
     *("--timeout", str(_TEST_TIMEOUT_S)),
-    *("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
+    *("--dist", "loadfile", "--no-loadscope-reorder"),
     "--continue-on-collection-errors",
     "-q",
 )
+# They have brokers of their own, in the place of those that all others share.
+_APART: Final = "tests/parity"
 # What pytest ends with if tests ran, whether they passed or not, or files could not be imported.
 _RAN: Final = (0, 1, 2)
 
@@ -43,17 +45,24 @@ class Outcome:
     seconds: float = 0.0
 
 
-def outcomes(tests: Iterable[str], *, log: Path | None = None) -> dict[str, Outcome]:
-    """Run tests and return how each ended. Raises MutantError if pytest could not run them.
+def outcomes(tests: Iterable[str], *, processes: int = 2) -> dict[str, Outcome]:
+    """Run tests and return how each ended. Raises MutantError if pytest could not run them."""
+    here: list[str] = []
+    apart: list[str] = []
+    for test in tests:
+        (apart if test.startswith(_APART) else here).append(test)
+    found: dict[str, Outcome] = {}
+    for group in filter(None, (here, apart)):
+        found |= _outcomes(group, processes)
+    return found
 
-    log: what pytest says, for who wants to know why a test failed.
-    """
+
+def _outcomes(tests: list[str], processes: int) -> dict[str, Outcome]:
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
         lines, said = Path(folder, "outcomes"), Path(folder, "said")
-        code = _run([str(lines), *tests, *_SWITCHES], Path(folder), said)
+        arguments = [str(lines), *tests, *_SWITCHES, "-n", str(processes)]
+        code = _run(arguments, Path(folder), said)
         found = _read(lines)
-        if log is not None:
-            log.write_bytes(said.read_bytes())
         if not found or code not in (None, *_RAN):
             message = f"pytest ended with code {code}: {said.read_text()[-2000:]}"
             raise MutantError(message)
@@ -100,14 +109,14 @@ def _read(lines: Path) -> dict[str, Outcome]:
     return found
 
 
-def killers(mutant: Mutant, unreliable: set[str], *, log: Path | None = None) -> list[str]:
+def killers(mutant: Mutant, unreliable: set[str]) -> list[str]:
     """Return the tests that fail with a mutant, in the order of their names.
 
     A few that fail run once more and have to fail again: chance kills no mutant. unreliable: tests
     that fail without it.
     """
     with applied(mutant, place(mutant)):
-        failed = _failed(outcomes(mutant.tests, log=log)) - unreliable
+        failed = _failed(outcomes(mutant.tests)) - unreliable
         if 0 < len(failed) <= _MANY:
             failed &= _failed(outcomes(sorted(failed)))
     return sorted(failed)

@@ -86,7 +86,7 @@ def test_a_test_that_fails_in_any_way_is_found(tmp_path: Path) -> None:
         "@pytest.mark.long\ndef test_takes_long(): assert False\n"
     )
     (tmp_path / "test_import.py").write_text("import nothing_of_that_name\n")
-    found = outcomes([str(tmp_path)])
+    found = outcomes([str(tmp_path)], processes=1)
     failed = {re.split("::|/", test)[-1]: outcome.failed for test, outcome in found.items()}
     assert failed.pop("test_import.py")
     assert failed == {
