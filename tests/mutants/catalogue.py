@@ -90,27 +90,34 @@ def _texts(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def place(mutant: Mutant) -> Path:
-    """Return the file that tests see: the package's is installed, a job's is in the checkout."""
-    return (installed() if mutant.file.startswith(f"{_PACKAGE}/") else ROOT) / mutant.file
+def places(mutant: Mutant) -> list[Path]:
+    """Return the files that tests see.
+
+    Tests import the package that is installed. Workers of Spark look into the folder in which Spark
+    was started first, which is the checkout. Jobs are only there.
+    """
+    folders = [ROOT, installed()] if mutant.file.startswith(f"{_PACKAGE}/") else [ROOT]
+    return [folder / mutant.file for folder in folders]
 
 
 @contextmanager
-def applied(mutant: Mutant, path: Path) -> Iterator[None]:
-    """Put the fault into a file for the time of the `with` block.
+def applied(mutant: Mutant, paths: list[Path]) -> Iterator[None]:
+    """Put the fault into a file, and its copies, for the time of the `with` block.
 
-    The file's old time comes back with its text, so that no bytecode of the fault is used later.
+    The files' old times come back with their text, so that no bytecode of the fault is used later.
     """
-    text, before = path.read_bytes(), path.stat()
+    before = [(path, path.read_bytes(), path.stat()) for path in paths]
     try:
-        path.write_text(mutant.mutated(text.decode()))
-        _forget_bytecode(path)
+        for path, text, _ in before:
+            path.write_text(mutant.mutated(text.decode()))
+            _forget_bytecode(path)
         yield
     finally:
         with _undisturbed():
-            path.write_bytes(text)
-            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-            _forget_bytecode(path)
+            for path, text, status in before:
+                path.write_bytes(text)
+                os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+                _forget_bytecode(path)
 
 
 def _forget_bytecode(path: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mutants.catalogue import ROOT, Mutant, MutantError, applied, place
+from mutants.catalogue import ROOT, Mutant, MutantError, applied, places
 
 # A test that a mutant makes hang fails after so long; so does a whole run.
 _TEST_TIMEOUT_S: Final = 120
@@ -115,7 +115,7 @@ def killers(mutant: Mutant, unreliable: set[str]) -> list[str]:
     A few that fail run once more and have to fail again: chance kills no mutant. unreliable: tests
     that fail without it.
     """
-    with applied(mutant, place(mutant)):
+    with applied(mutant, places(mutant)):
         failed = _failed(outcomes(mutant.tests)) - unreliable
         if 0 < len(failed) <= _MANY:
             failed &= _failed(outcomes(sorted(failed)))

@@ -42,7 +42,7 @@ def test_a_text_that_is_not_there_once_is_an_error_and_the_file_stays_as_it_is(
     path = tmp_path / "module.py"
     path.write_text(text)
     words = r"the old text is [02] times in module\.py, expected once"
-    with pytest.raises(MutantError, match=words), applied(FAULT, path):
+    with pytest.raises(MutantError, match=words), applied(FAULT, [path]):
         pytest.fail("it was applied")
     assert path.read_text() == text
 
@@ -53,7 +53,7 @@ def test_the_file_is_as_it_was_after_ctrl_c(tmp_path: Path) -> None:
     os.utime(path, (1_000_000_000, 1_000_000_000))
 
     def interrupted() -> None:
-        with applied(FAULT, path):
+        with applied(FAULT, [path]):
             assert path.read_text() == "one = 2\n"
             assert path.stat().st_mtime > 1_000_000_000, "bytecode of the original would be used"
             raise KeyboardInterrupt
