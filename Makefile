@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The newest Spark that Spark's own Kafka sink can be fetched for; make test-matrix has the others.
+SPARK := 4.2.0
 SOURCES := pyproject.toml pyspark_pykafka.py $(shell find spark_kafka_sink -name '*.py')
 
 # Workers of Spark run the Python that PYSPARK_PYTHON names; nothing listens beyond loopback.
@@ -11,12 +13,16 @@ export SPARK_LOCAL_IP := 127.0.0.1
 # Spark runs the Java of JAVA_HOME; so do the tests, which look for java on the PATH.
 JAVA_PATH := $(if $(JAVA_HOME),PATH="$(JAVA_HOME)/bin:$$PATH")
 
+# Tests find their helpers in tests/, and the jobs' modules in jobs/.
+TESTS_PATH := PYTHONPATH=tests:jobs
+
 ifneq ($(filter-out 0 1,$(STREAM)),)
 $(error STREAM is '$(STREAM)': expected 1, for streams too, or 0)
 endif
 
-# By files, in the order of tests/conftest.py.
-PARALLEL := --dist loadfile --no-loadscope-reorder
+# By files, in the order of tests/conftest.py. Tests wait for brokers half of the time, so
+# that three workers keep two cores busy.
+PARALLEL := --dist loadfile --no-loadscope-reorder -n 3
 
 # An environment without a pip that works was broken off in the making: it is made again.
 define make_environment
@@ -28,7 +34,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-faults test-matrix check kafka mutants soak bench clean java python
+.PHONY: help broker demo test test-long test-faults test-matrix check kafka mutants soak bench clean java python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -36,26 +42,30 @@ help:  ## list the targets
 demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too
 	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream)
 
-test: java $(VENV)/.test  ## lint and the suite but for what is marked long, on real brokers, and Spark's own sink by the same tests
-	@$(MAKE) --no-print-directory --jobs 3 check kafka .venv-parity/.parity
-	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -n 2 -m "(kafka or spark) and not long" --durations 15 tests/jobs tests/spark tests/integration $(ARGS)
-	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -n 2 -m "not kafka and not spark and not long" --ignore tests/parity --durations 5 $(ARGS)
-	@$(JAVA_PATH) .venv-parity/bin/python -P -m pytest $(PARALLEL) -n 2 --durations 5 tests/parity
-	@echo "Not tested here: what is marked long, which make test-matrix and make test-faults run, and what make soak does."
+broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; PORT=n for another port
+	@exec $(BIN)/python jobs/broker.py $(if $(PORT),--port $(PORT))
+
+test: java $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
+	@$(MAKE) --no-print-directory --jobs 2 check kafka
+	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -m "not long" --durations 15 $(ARGS)
+	@echo "Not tested here: what is marked long (make test-long), and what make test-matrix, make test-faults and make soak run."
+
+test-long: java $(VENV)/.test kafka  ## the tests that are marked long, each with the reason beside it
+	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --durations 15 $(ARGS)
 
 # What make test begins with waits for different things: disk, network, JVMs.
 kafka: $(VENV)/.test
-	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
-	@PYTHONPATH=tests $(BIN)/python -m support.compiled_spark
-	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.class_archives
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
+	@$(TESTS_PATH) $(BIN)/python -m support.compiled_spark
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.class_archives
 
 test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
-	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
 	@$(JAVA_PATH) FAULT_ROUNDS=$(or $(ROUNDS),150) exec $(BIN)/pytest -s --timeout 7200 tests/integration/test_faults.py tests/integration/test_cluster_faults.py $(ARGS)
 
 test-matrix: java $(VENV)/.test  ## the tests of Spark on each pyspark and Python that is supported and here; ARGS="--spark 4.2 --python 3.13"
-	@$(JAVA_PATH) PYTHONPATH=tests $(BIN)/python -m support.fetch_kafka
-	@$(JAVA_PATH) PYTHONPATH=tests exec $(BIN)/python -m support.matrix $(ARGS)
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
+	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m support.matrix $(ARGS)
 
 check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/ruff format --check .
@@ -64,18 +74,18 @@ check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/lint-imports
 
 mutants: java kafka  ## faults put into the code one by one, and the tests that find each; ARGS="--list", "--only NAME", "--output FILE"
-	@$(JAVA_PATH) PYTHONPATH=tests exec $(BIN)/python -m mutants $(ARGS)
+	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m mutants $(ARGS)
 
 soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain and transactional, then damaged and random answers, on every core; SEEDS=n FIRST=0 INPUTS=100000 damaged for each decoder, and a tenth as many random
-	@PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
-	@PYTHONPATH=tests $(BIN)/python -m simulation --transactions --seeds $(or $(SEEDS),50000) --first $(or $(FIRST),0)
+	@$(TESTS_PATH) $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
+	@$(TESTS_PATH) $(BIN)/python -m simulation --transactions --seeds $(or $(SEEDS),50000) --first $(or $(FIRST),0)
 	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py
 
 bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, side by side; ARGS="--list" names cells
-	@$(JAVA_PATH) PYTHONPATH=tests:jobs PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
+	@$(JAVA_PATH) $(TESTS_PATH) PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) .venv-bench .venv-parity .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 java: python
 	@$(PYTHON) jobs/java_version.py
@@ -84,25 +94,15 @@ python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { echo "Python 3.11 or newer is missing: install it, or name one with 'make PYTHON=/path/to/python3'." >&2; exit 1; }
 
 # The wheel is installed, not the checkout: Spark finds data sources among installed modules only.
-$(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
+$(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,$(VENV))
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
-	@$(BIN)/pip install --quiet --disable-pip-version-check ".[$*]"
+	@$(BIN)/pip install --quiet --disable-pip-version-check ".[$*]" pyspark==$(SPARK)
 	@touch $@
 
-# Spark's own sink is not published for every Spark: the one that it is published for stands before
-# the rest of the tests' environment.
-.venv-parity/.parity: $(VENV)/.test
-	$(call make_environment,.venv-parity)
-	@echo "installing the Spark of Spark's own sink into .venv-parity …"
-	@PYTHONPATH=tests .venv-parity/bin/python -m support.parity_environment $(VENV)
-	@PYTHONPATH=tests .venv-parity/bin/python -m support.compiled_spark
-	@touch $@
-
-# The benchmark has an environment of its own: Spark's own sink is not published for every Spark.
-.venv-bench/.bench: $(SOURCES) tests/support/fetch_kafka.py | python
+# The benchmark's peers are not in the environment of the tests.
+.venv-bench/.bench: $(SOURCES) | python
 	$(call make_environment,.venv-bench)
-	@echo "installing spark-kafka-sink[bench] and the Spark of Spark's own sink into .venv-bench …"
-	@.venv-bench/bin/pip install --quiet --disable-pip-version-check ".[bench]" \
-		"pyspark==$$(PYTHONPATH=tests .venv-bench/bin/python -c 'from support.fetch_kafka import JVM_SINK_SPARK; print(JVM_SINK_SPARK)')"
+	@echo "installing spark-kafka-sink[bench] into .venv-bench …"
+	@.venv-bench/bin/pip install --quiet --disable-pip-version-check ".[bench]" pyspark==$(SPARK)
 	@touch $@

@@ -12,18 +12,14 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
+import running
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink.spark.options import is_sink_option
-
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import running
-else:
-    import running
 
 FORMATS: Final = ("parquet", "csv", "json", "orc", "text", "table")
 _SUFFIXES: Final = {f".{name}": name for name in FORMATS[:-1]} | {

@@ -16,14 +16,11 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import arguments, bench_cells, running
-else:
-    import arguments
-    import bench_cells
-    import running
+import arguments
+import bench_cells
+import running
 
 _NAME: Final = "bench.py"
 _EXTRAS: Final = ("psutil", "rich", "matplotlib", "confluent_kafka", "kafka")
@@ -120,10 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     cells = chosen(given)
     _check(given)
-    if TYPE_CHECKING:
-        from jobs import bench_run  # noqa: PLC0415 - after the check of what is installed
-    else:
-        import bench_run  # noqa: PLC0415 - likewise
+    import bench_run  # noqa: PLC0415 - after the check of what is installed
+
     return bench_run.measure(given, cells)
 
 

@@ -11,18 +11,14 @@ import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import bench_report
 import confluent_kafka
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink import __version__
-
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import bench_report
-else:
-    import bench_report
 
 _PACKAGES: Final = ("confluent-kafka", "kafka-python", "arrow-kafka-pyo3", "pyarrow", "numpy")
 _KAFKA_CLIENTS: Final = "org.apache.kafka.common.utils.AppInfoParser"

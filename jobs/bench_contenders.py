@@ -17,24 +17,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import bench_before
+import bench_cells
+import bench_topics
+import bench_writers
 import pyarrow as pa
+import raw_socket
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink import register
 from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.spark import arrow_batches
-
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import bench_before, bench_cells, bench_topics, bench_writers, raw_socket
-else:
-    import bench_before
-    import bench_cells
-    import bench_topics
-    import bench_writers
-    import raw_socket
 
 # Writes the rows of a frame, which are so many, to a topic; gives the seconds where only the
 # contender knows them.

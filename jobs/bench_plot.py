@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import bench_cells, bench_report, bench_targets
-    from jobs.bench_ratios import Spread
-else:
-    import bench_cells
-    import bench_targets
+import bench_cells
+import bench_targets
+from bench_ratios import Spread
+
+if TYPE_CHECKING:
+    import bench_report
 
 _SINKS: Final = (bench_cells.OURS, "R2")
 _MOST: Final = 3.5  # of the linear scale; bars that are longer end there

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import bench_cells, bench_turns
+if TYPE_CHECKING:
+    import bench_cells
+    import bench_turns
 
 
 @dataclass(frozen=True, slots=True)

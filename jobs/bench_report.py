@@ -11,26 +11,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import bench_cells
+import bench_plot
+import bench_ratios
+import bench_results
+import bench_targets
+from bench_ratios import Measured, Spread
 from rich.console import Console
 from rich.table import Table
 
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import (
-        bench_cells,
-        bench_plot,
-        bench_ratios,
-        bench_results,
-        bench_targets,
-        bench_turns,
-    )
-    from jobs.bench_ratios import Measured, Spread
-else:
-    import bench_cells
-    import bench_plot
-    import bench_ratios
-    import bench_results
-    import bench_targets
-    from bench_ratios import Measured, Spread
+if TYPE_CHECKING:
+    import bench_turns
 
 _WIDTH: Final = 150
 # Jobs of fewer rows are told by the time and CPU of a job, not of a row.

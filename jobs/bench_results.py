@@ -6,17 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import bench_cells
+import bench_ratios
+import bench_turns
 import msgspec
-
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import bench_cells, bench_ratios, bench_turns, running
-else:
-    import bench_cells
-    import bench_ratios
-    import bench_turns
-    import running
+import running
 
 _NAME: Final = "results.json"
 

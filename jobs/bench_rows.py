@@ -7,14 +7,10 @@ makes a quarter of them, lz4 a half.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import bench_cells
 from pyspark.sql import DataFrame, SparkSession
-
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import bench_cells
-else:
-    import bench_cells
 
 # A piece of a value: 16 characters that repeat, 8 hexadecimal digits that do not.
 _PIECE: Final = (

@@ -6,32 +6,17 @@ import argparse
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+import bench_about
+import bench_cells
+import bench_contenders
+import bench_meter
+import bench_ratios
+import bench_registry
+import bench_report
+import bench_topics
+import bench_turns
 from pyspark.sql import SparkSession
-
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import (
-        bench_about,
-        bench_cells,
-        bench_contenders,
-        bench_meter,
-        bench_ratios,
-        bench_registry,
-        bench_report,
-        bench_topics,
-        bench_turns,
-    )
-else:
-    import bench_about
-    import bench_cells
-    import bench_contenders
-    import bench_meter
-    import bench_ratios
-    import bench_registry
-    import bench_report
-    import bench_topics
-    import bench_turns
 
 
 def measure(given: argparse.Namespace, cells: Mapping[str, bench_cells.Cell]) -> int:

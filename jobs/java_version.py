@@ -18,10 +18,16 @@ _WANTED: Final = f"install a JDK or JRE of version {_OLDEST} or newer"
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
-def problem() -> str | None:
-    """Say in one sentence what stands against Java here; None where nothing does."""
+def command() -> str:
+    """Return the java that JAVA_HOME names, or else the one on the PATH, as Spark does."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    return str(Path(home, "bin", "java")) if home else "java"
+
+
+def problem() -> str | None:
+    """Return one sentence that says what is wrong with Java here, None where nothing is."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(command())
     if found is None:
         where = f"JAVA_HOME is {home}, which has none" if home else "there is none on the PATH"
         return f"Java is missing: {where}; {_WANTED}"
@@ -31,7 +37,7 @@ def problem() -> str | None:
         first_line = said.stderr.partition("\n")[0]
         return f"Java does not tell its version: {found} -version says {first_line!r}; {_WANTED}"
     if int(version[1]) < _OLDEST:
-        return f"Java is too old for Spark: {found} is of version {version[1]}; {_WANTED}"
+        return f"Java is too old for Spark and Kafka: {found} is of version {version[1]}; {_WANTED}"
     return None
 
 

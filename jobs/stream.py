@@ -16,21 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import arguments
+import rows
+import running
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_kafka_sink import register, write_batch
-
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
-    from jobs import arguments, rows, running
-else:
-    import arguments
-    import rows
-    import running
 
 _NAME = "stream.py"
 _POLL_S = 1

@@ -17,24 +17,25 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-if TYPE_CHECKING:  # from the repository's root; a running script has its own folder on the path
+if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
-    from jobs import arguments, digest, rows, running
-else:
-    import arguments
-    import digest
-    import rows
-    import running
+import arguments
+import digest
+import rows
+import running
 
 _NAME = "verify.py"
 _DIFFER = 1
 _BATCH = 10_000
 _POLL_S = 0.05
 _LINE_EVERY_S = 2.0
+_SAMPLE = 2
+_SHOWN_CHARACTERS = 160
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class Topic:
 
     digest: digest.Digest = field(default_factory=digest.Digest)
     per_partition: Counter[int] = field(default_factory=Counter)
+    sample: list[Message] = field(default_factory=list)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"topic:  {topic.digest}")
     counts = ", ".join(f"{number}: {n:,}" for number, n in sorted(topic.per_partition.items()))
     print(f"records by partition: {counts or 'none'}")
+    for message in topic.sample:
+        print_record(message)
     difference = compare(expected, topic, reported)
     if difference is not None:
         print(f"{_NAME}: topic {target.topic} {difference}", file=sys.stderr, flush=True)
@@ -107,6 +111,26 @@ def compare(expected: digest.Digest, topic: Topic, reported: Counter[int] | None
             f"where the sink's report says {reported[number]:,}"
         )
     return None
+
+
+def print_record(message: Message) -> None:
+    """Print a record as a consumer sees it."""
+    _, timestamp_ms = message.timestamp()
+    timestamp = datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    print(f"a record of partition {message.partition()} at offset {message.offset()}:")
+    print(f"  key        {_shown(message.key())}")
+    print(f"  value      {_shown(message.value())}")
+    for name, content in cast("list[tuple[str, bytes | None]]", message.headers() or []):
+        print(f"  header     {name} = {_shown(content)}")
+    print(f"  timestamp  {timestamp}")
+
+
+def _shown(content: bytes | None) -> str:
+    """Return text for a line of a terminal."""
+    if content is None:
+        return "null"
+    text = content.decode(errors="backslashreplace")
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} …"
 
 
 def read_report(path: Path) -> Counter[int]:
@@ -167,6 +191,15 @@ def _read_to_end(consumer: Consumer, target: arguments.Target, timeout_s: float)
         message = f"topic {target.topic} at {target.bootstrap} cannot be read: {found.error.str()}"
         raise running.JobError(message)
     unread = set(found.partitions)
+    for number in unread:
+        first, _ = consumer.get_watermark_offsets(TopicPartition(target.topic, number), timeout_s)
+        if first > 0:
+            message = (
+                f"topic {target.topic} begins at offset {first} of partition {number}: its broker "
+                "has deleted records, so that they cannot be compared; raise retention.bytes or "
+                "retention.ms of the topic and write it again"
+            )
+            raise running.JobError(message)
     consumer.assign([TopicPartition(target.topic, number, OFFSET_BEGINNING) for number in unread])
     topic = Topic()
     next_line = time.monotonic() + _LINE_EVERY_S
@@ -198,6 +231,8 @@ def _take(messages: Sequence[Message], topic: Topic, unread: set[int]) -> None:
             key, value = message.key(), message.value()
             headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
             topic.digest.add(key, value, headers)
+            if len(topic.sample) < _SAMPLE:
+                topic.sample.append(message)
             topic.per_partition[cast("int", message.partition())] += 1
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
             unread.discard(message.partition())

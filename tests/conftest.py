@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import shutil
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import broker
 import hypothesis
 import pytest
-from support import class_archives, fetch_kafka
+from support import class_archives, fetch_kafka, shared
 from support.fault_proxy import FaultProxy
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topic
+from support.spark_processes import ConnectServer, connect_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +35,7 @@ hypothesis.settings.register_profile(
     "default",
     deadline=None,
     print_blob=True,
-    max_examples=60,
+    max_examples=30,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.register_profile(
@@ -46,32 +48,24 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 NO_KAFKA = fetch_kafka.missing()
+_TESTS = Path(__file__).parent
 
 
-# Where two processes share the tests, what takes long comes first: in turn what keeps a processor
-# busy and what waits for brokers to come and go.
+# Workers share the tests file by file. What takes longest comes first, so that no worker begins it
+# when the others have nothing left.
 _FIRST = (
-    "integration/test_main_path.py",
     "integration/test_cluster_faults.py",
     "spark/test_save_modes.py",
     "integration/test_transactions.py",
+    "integration/test_main_path.py",
     "spark/test_places_standalone.py",
     "integration/test_topic_reader.py",
-    "jobs/test_batch.py",
+    "spark/test_secrets.py",
+    "spark/test_look_ahead.py",
     "integration/test_row_api.py",
-    "jobs/test_submit.py",
-    "integration/test_broker_failure.py",
-    "spark/test_to_kafka.py",
-    "integration/test_faults.py",
-    "spark/test_streaming.py",
-    "integration/test_split.py",
-    "spark/test_refusals.py",
-    "integration/test_old_produce_versions.py",
     "spark",
-    "jobs",
-    "parity/test_bench.py",
-    "parity/test_cases.py",
     "parity",
+    "jobs",
     "integration",
     "simulation",
     "benchmarks",
@@ -80,14 +74,53 @@ _FIRST = (
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order tests by place, so that none begins a minute's work when the others are through."""
-    first = [Path(__file__).parent / name for name in _FIRST]
+    """Order tests by place."""
+    first = [_TESTS / name for name in _FIRST]
 
     def place(item: pytest.Item) -> int:
         around = {item.path, *item.path.parents}
         return next((number for number, each in enumerate(first) if each in around), len(first))
 
     items.sort(key=place)
+
+
+_SHARED = pytest.StashKey[shared.Shared]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Be ready to start what workers share; nothing is started before a test asks for it."""
+    if hasattr(config, "workerinput"):
+        return
+    stack = config.stash.setdefault(_STACK, contextlib.ExitStack())
+
+    @functools.cache
+    def folder() -> Path:
+        return stack.enter_context(broker.scratch_folder("tests"))
+
+    config.stash[_SHARED] = shared.Shared(
+        {name: partial(maker, folder) for name, maker in _MAKERS.items()}
+    )
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop what workers share."""
+    if _SHARED in config.stash:
+        config.stash[_SHARED].close()
+        config.stash[_STACK].close()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: object) -> None:
+    """Tell a worker where to ask for what is shared."""
+    node.workerinput["shared"] = node.config.stash[_SHARED].address  # type: ignore[attr-defined] # pytest-xdist's
+
+
+def shared_value(request: pytest.FixtureRequest, name: str) -> object:
+    """Return what workers share under a name."""
+    config = request.config
+    if _SHARED in config.stash:
+        return config.stash[_SHARED].get(name)
+    return shared.ask(config.workerinput["shared"], name)  # type: ignore[attr-defined] # pytest-xdist's
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -113,11 +146,11 @@ def _not_tested(terminalreporter: pytest.TerminalReporter) -> list[str]:
 @pytest.fixture(scope="session")
 def scratch() -> Iterator[Path]:
     """A folder for the data of brokers and Spark."""
-    folder = Path(tempfile.mkdtemp(prefix="spark-kafka-sink-tests-"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    with broker.scratch_folder("tests") as folder:
+        yield folder
 
 
+@contextlib.contextmanager
 def running_cluster(
     version: str,
     folder: Path,
@@ -125,11 +158,7 @@ def running_cluster(
     proxies: Mapping[int, FaultProxy] | None = None,
     settings: dict[str, str] | None = None,
 ) -> Iterator[KafkaCluster]:
-    """Run a cluster for a fixture; skip, or fail where it is required, if there is no Kafka."""
-    if NO_KAFKA is not None:
-        if os.environ.get("REQUIRE_KAFKA") == "1":
-            pytest.fail(NO_KAFKA)
-        pytest.skip(NO_KAFKA)
+    """Run a cluster for a `with` block."""
     ports = {node: proxy.port for node, proxy in (proxies or {}).items()}
     options = class_archives.kafka_options(version)
     cluster = KafkaCluster(fetch_kafka.libs(version), folder, nodes, settings, ports, options)
@@ -142,46 +171,125 @@ def running_cluster(
         cluster.stop()
 
 
-@pytest.fixture(scope="session")
-def proxies() -> Iterator[dict[int, FaultProxy]]:
-    """By node of `kafka`, a proxy that clients may use: they then stay behind the proxies."""
-    with contextlib.ExitStack() as stack:
-        yield {node: stack.enter_context(FaultProxy()) for node in (1, 2, 3)}
+def need_kafka() -> None:
+    """Skip the test where there is no Kafka, or fail it where Kafka is required."""
+    if NO_KAFKA is not None:
+        if os.environ.get("REQUIRE_KAFKA") == "1":
+            pytest.fail(NO_KAFKA)
+        pytest.skip(NO_KAFKA)
 
 
-@pytest.fixture(scope="session")
-def kafka(scratch: Path, proxies: dict[int, FaultProxy]) -> Iterator[KafkaCluster]:
-    """Three nodes of the newest Kafka."""
-    yield from running_cluster(fetch_kafka.NEWEST, scratch / "kafka", nodes=3, proxies=proxies)
+Folder = Callable[[], Path]
 
 
-@pytest.fixture(scope="session")
-def old_kafka(scratch: Path) -> Iterator[KafkaCluster]:
-    """One node of the last Kafka 3."""
-    yield from running_cluster(fetch_kafka.OLD, scratch / "old-kafka", nodes=1)
+def _run_kafka(folder: Folder) -> contextlib.AbstractContextManager[KafkaCluster]:
+    # What is written three times takes three times the processor; frail_kafka has replicas.
+    settings = {"default.replication.factor": "1", "min.insync.replicas": "1"}
+    return running_cluster(fetch_kafka.NEWEST, folder() / "kafka", 3, settings=settings)
 
 
-@pytest.fixture(scope="session")
-def proxied_kafka(scratch: Path) -> Iterator[tuple[KafkaCluster, FaultProxy]]:
-    """One node of the newest Kafka and its proxy."""
-    with FaultProxy() as proxy:
-        for cluster in running_cluster(fetch_kafka.NEWEST, scratch / "proxied", 1, {1: proxy}):
-            yield cluster, proxy
+def _run_old_kafka(folder: Folder) -> contextlib.AbstractContextManager[KafkaCluster]:
+    return running_cluster(fetch_kafka.OLD, folder() / "old-kafka", nodes=1)
 
 
-@pytest.fixture(scope="session")
-def guarded_kafka(scratch: Path) -> Iterator[KafkaCluster]:
-    """One node of the newest Kafka where everybody may do with a resource what its ACLs allow.
-
-    Everything, while it has none: a test gives ACLs to topics of its own. It creates topics that a
-    client asks for.
-    """
+def _run_guarded_kafka(folder: Folder) -> contextlib.AbstractContextManager[KafkaCluster]:
     settings = {
         "auto.create.topics.enable": "true",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
     }
-    yield from running_cluster(fetch_kafka.NEWEST, scratch / "guarded", 1, settings=settings)
+    return running_cluster(fetch_kafka.NEWEST, folder() / "guarded", 1, settings=settings)
+
+
+@contextlib.contextmanager
+def _run_connect(folder: Folder) -> Iterator[ConnectServer]:
+    place = folder() / "connect"
+    place.mkdir()
+    with connect_server(place) as remote:
+        yield ConnectServer(remote, place / "connect.log")
+
+
+_STACK = pytest.StashKey[contextlib.ExitStack]()
+_MAKERS: Mapping[str, Callable[[Folder], contextlib.AbstractContextManager[object]]] = {
+    "kafka": _run_kafka,
+    "old_kafka": _run_old_kafka,
+    "guarded_kafka": _run_guarded_kafka,
+    "connect": _run_connect,
+}
+
+
+def _shared_cluster(request: pytest.FixtureRequest, name: str) -> KafkaCluster:
+    need_kafka()
+    cluster = shared_value(request, name)
+    assert isinstance(cluster, KafkaCluster)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def kafka(request: pytest.FixtureRequest) -> KafkaCluster:
+    """Three nodes of the newest Kafka, which all workers share: nobody may stop one."""
+    return _shared_cluster(request, "kafka")
+
+
+@pytest.fixture(scope="session")
+def old_kafka(request: pytest.FixtureRequest) -> KafkaCluster:
+    """One node of the last Kafka 3, which all workers share."""
+    return _shared_cluster(request, "old_kafka")
+
+
+@pytest.fixture(scope="session")
+def guarded_kafka(request: pytest.FixtureRequest) -> KafkaCluster:
+    """One node of the newest Kafka where everybody may do with a resource what its ACLs allow.
+
+    A resource without ACLs allows everything: a test gives ACLs to topics of its own. The broker
+    creates topics that a client asks for.
+    """
+    return _shared_cluster(request, "guarded_kafka")
+
+
+@pytest.fixture(scope="session")
+def connect(request: pytest.FixtureRequest) -> ConnectServer:
+    """A server of Spark Connect, which all workers share."""
+    server = shared_value(request, "connect")
+    assert isinstance(server, ConnectServer)
+    return server
+
+
+@pytest.fixture(scope="session")
+def proxies() -> Iterator[dict[int, FaultProxy]]:
+    """By node of `frail_kafka`, a proxy: clients that come by it stay behind the proxies."""
+    with contextlib.ExitStack() as stack:
+        yield {node: stack.enter_context(FaultProxy()) for node in (1, 2, 3)}
+
+
+@pytest.fixture(scope="session")
+def frail_kafka(scratch: Path, proxies: dict[int, FaultProxy]) -> Iterator[KafkaCluster]:
+    """Three nodes of the newest Kafka for tests that stop them; their worker alone has it."""
+    need_kafka()
+    with running_cluster(fetch_kafka.NEWEST, scratch / "frail", 3, proxies) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def proxied_kafka(scratch: Path) -> Iterator[tuple[KafkaCluster, FaultProxy]]:
+    """One node of the newest Kafka and its proxy."""
+    need_kafka()
+    with (
+        FaultProxy() as proxy,
+        running_cluster(fetch_kafka.NEWEST, scratch / "proxied", 1, {1: proxy}) as cluster,
+    ):
+        yield cluster, proxy
+
+
+@pytest.fixture(scope="module", autouse=True)
+def idle_producers_are_closed() -> Iterator[None]:
+    """Close the producers that tasks in this process left, for they end by timers of a minute."""
+    yield
+    module = sys.modules.get("spark_kafka_sink.spark.producer_pool")
+    if module is not None:
+        for config, kept in list(module.POOL._kept.items()):
+            kept.timer.cancel()
+            module.POOL._close_idle(config)
 
 
 NewTopic = Callable[..., str]
@@ -197,9 +305,10 @@ def topic_maker(cluster: KafkaCluster) -> NewTopic:
 
 
 @pytest.fixture
-def new_topic(kafka: KafkaCluster) -> NewTopic:
-    """Makes a topic of its own for a test, on the newest Kafka."""
-    return topic_maker(kafka)
+def new_topic(request: pytest.FixtureRequest) -> NewTopic:
+    """Makes a topic of its own for a test, on `frail_kafka` where the test asks for that."""
+    name = "frail_kafka" if "frail_kafka" in request.fixturenames else "kafka"
+    return topic_maker(request.getfixturevalue(name))
 
 
 @pytest.fixture

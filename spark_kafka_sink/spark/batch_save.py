@@ -24,6 +24,7 @@ from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options
 from spark_kafka_sink.spark.micro_batch import BATCH_ID
 from spark_kafka_sink.spark.save_mode import mode_refusal
+from spark_kafka_sink.spark.worker_failures import explained
 from spark_kafka_sink.spark.writer_hooks import (
     enter_thread,
     has_columns,
@@ -182,13 +183,14 @@ def _hook(writer_class: Any, name: str, hooks: _Hooks) -> None:
         # write_batch has looked already.
         if told.is_known and BATCH_ID not in given:
             hooks.look(writer, given)
-        if named is not None or not told.is_known:
-            save(writer, path, format, mode, partitionBy, **options)
-            return
-        hooks.set_mode(writer, "append")
-        try:
-            save(writer, path, format, mode, partitionBy, **options)
-        finally:
-            hooks.set_mode(writer, None)
+        with explained(writer._spark):  # noqa: SLF001 - there is no public way
+            if named is not None or not told.is_known:
+                save(writer, path, format, mode, partitionBy, **options)
+                return
+            hooks.set_mode(writer, "append")
+            try:
+                save(writer, path, format, mode, partitionBy, **options)
+            finally:
+                hooks.set_mode(writer, None)
 
     writer_class.save = appending_save

@@ -13,6 +13,7 @@ from spark_kafka_sink.spark.connect import is_connect
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.redaction import mask_secrets
 from spark_kafka_sink.spark.stream_start import check_starts
+from spark_kafka_sink.spark.worker_python import choose_worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,10 +25,16 @@ def register(spark: SparkSession) -> None:
     From then on the session masks Kafka's secrets where Spark itself shows options, and hands rows
     to Python in smaller batches, unless it was told how large they may be.
 
+    In local mode, the workers run the driver's Python, unless PYSPARK_PYTHON or
+    spark.pyspark.python names another one. Raise ConfigException if that one lacks the sink or is
+    of another minor version.
+
     For classic sessions and Spark Connect; calling it again is harmless. Call it before
     ``df.write``: a classic writer that is older keeps Spark's meaning of a bare save. After
     ``pip install`` the name is known without it; ``save()`` then needs ``.mode("append")``.
     """
+    if not is_connect(spark):
+        choose_worker_python(spark)
     spark.dataSource.register(KafkaDataSource)
     hook_save(KafkaDataSource.name(), is_connect=is_connect(spark))
     check_starts(KafkaDataSource.name(), is_connect=is_connect(spark))

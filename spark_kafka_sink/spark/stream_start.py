@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.look_ahead import look_at_options, look_at_stream
 from spark_kafka_sink.spark.save_mode import CONTINUOUS_REFUSAL
+from spark_kafka_sink.spark.worker_failures import explain_query, explained
 from spark_kafka_sink.spark.writer_hooks import (
     enter_thread,
     has_columns,
@@ -103,16 +104,21 @@ def _hook_start(writer_class: Any, name: str) -> None:
     ) -> Any:
         plan = getattr(writer, "_write_proto", None)
         told = _told_of_notes(writer) if plan is None else _told_of_plan(plan)
-        if (format or told.format).lower() == name:
-            if told.is_continuous:
-                raise ConfigException(CONTINUOUS_REFUSAL)
-            refuse_layouts(told.layouts, partitionBy)
-            if plan is None:
-                enter_thread(writer)
-            if told.options is not None:
-                look = _look if plan is None else _look_from_client
-                look(writer, join_options(told.options, options))
-        return start(writer, path, format, outputMode, partitionBy, queryName, **options)
+        if (format or told.format).lower() != name:
+            return start(writer, path, format, outputMode, partitionBy, queryName, **options)
+        if told.is_continuous:
+            raise ConfigException(CONTINUOUS_REFUSAL)
+        refuse_layouts(told.layouts, partitionBy)
+        if plan is None:
+            enter_thread(writer)
+        if told.options is not None:
+            look = _look if plan is None else _look_from_client
+            look(writer, join_options(told.options, options))
+        session = writer._spark if plan is None else None  # noqa: SLF001 - no public way
+        with explained(session):
+            query = start(writer, path, format, outputMode, partitionBy, queryName, **options)
+        explain_query(query, session)
+        return query
 
     writer_class.start = checking_start
 

@@ -1,6 +1,6 @@
 """What sizes of Spark's Arrow batches cost a write.
 
-``PYTHONPATH=tests python -m benchmarks.arrow_batches``, in an environment of ``make bench``.
+``PYTHONPATH=tests:jobs python -m benchmarks.arrow_batches``, in an environment of ``make bench``.
 
 One session writes the same cached rows with one limit after the other, in turns. Prints medians:
 rows a second to those with Spark's own limits in the same round (with the range), thousands of rows
@@ -14,12 +14,11 @@ import time
 from random import Random
 from typing import Final
 
+from bench_meter import Meter
 from pyspark.sql import DataFrame, SparkSession
 from support.own_broker import own_broker
 from support.own_session import own_session
 from support.readers import create_topic, delete_topics
-
-from jobs.bench_meter import Meter
 
 LIMITS: Final = tuple(
     f"spark.sql.execution.arrow.{name}" for name in ("maxBytesPerBatch", "maxRecordsPerBatch")

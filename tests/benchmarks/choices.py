@@ -1,6 +1,6 @@
 """What a few choices of docs/decisions.md cost, beside what was not chosen.
 
-    PYTHONPATH=tests python -m benchmarks.choices
+    PYTHONPATH=tests:jobs python -m benchmarks.choices
 
 Each figure is the least CPU time of this thread over many rounds of it and its rival in turn; of
 slices, which have a process for each way, it is the median. `100 kept` behind the command measures

@@ -1,6 +1,6 @@
 """What lz4 and zstd cost a byte: as the sink calls them, otherwise, and from Java.
 
-``PYTHONPATH=tests python -m benchmarks.codecs``, in an environment of ``make bench``.
+``PYTHONPATH=tests:jobs python -m benchmarks.codecs``, in an environment of ``make bench``.
 
 The bytes are those of a batch of the benchmark's rows, in two pieces, as a batch has of two slices.
 Each figure is the least CPU time of a thread over many rounds; the ways of Python take turns, and

@@ -14,25 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import bench_cells
+import bench_ratios
+import bench_report
+import bench_results
+import bench_targets
 from benchmarks import figures_of_runs
 from benchmarks.figures_of_runs import SIZES
 from support.made_tables import with_tables
 
 if TYPE_CHECKING:
-    from jobs import (
-        bench_cells,
-        bench_ratios,
-        bench_report,
-        bench_results,
-        bench_targets,
-        bench_turns,
-    )
-else:
-    import bench_cells
-    import bench_ratios
-    import bench_report
-    import bench_results
-    import bench_targets
+    import bench_turns
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 # Where each run is: with Spark's defaults, or set otherwise, and so for large rows; then those of

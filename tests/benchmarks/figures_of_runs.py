@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import bench_ratios
+import bench_report
+import bench_targets
+
 if TYPE_CHECKING:
-    from jobs import bench_ratios, bench_report, bench_targets, bench_turns
-else:
-    import bench_ratios
-    import bench_report
-    import bench_targets
+    import bench_turns
 
 SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
 _OURS, _OTHER, _USUAL, _TUNED = "R1", "R1b", "R2", "R2t"

@@ -1,6 +1,6 @@
 """Large values copied into batches, beside values that would be sent from where Arrow has them.
 
-``PYTHONPATH=tests python -m benchmarks.large_values``
+``PYTHONPATH=tests:jobs python -m benchmarks.large_values``
 
 A slice of 8 MiB is encoded and summed up to batches of 512 KiB, as a task does it; then again with
 values left where they are: what is before each value is encoded, and a view of that and one of the

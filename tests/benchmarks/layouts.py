@@ -1,6 +1,6 @@
 """Rows written as they come, beside rows that are laid out by their Kafka partition first.
 
-``PYTHONPATH=tests python -m benchmarks.layouts``, in an environment of ``make bench``.
+``PYTHONPATH=tests:jobs python -m benchmarks.layouts``, in an environment of ``make bench``.
 
 One session writes the same cached rows of 100 bytes with keys both ways, in turns; the second has
 Spark shuffle them (`atomic_layout`), so that a task writes to one partition. Prints medians:
@@ -13,12 +13,12 @@ import statistics
 import time
 from typing import Final
 
+from bench_meter import Meter
 from pyspark.sql import DataFrame, SparkSession
 from support.own_broker import own_broker
 from support.own_session import own_session
 from support.readers import create_topic, delete_topics
 
-from jobs.bench_meter import Meter
 from spark_kafka_sink import atomic_layout, register
 
 ROWS: Final = 3_000_000

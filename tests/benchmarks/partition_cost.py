@@ -1,6 +1,6 @@
 """What each partition of a slice costs in Python, by step: few partitions and many in turns.
 
-``PYTHONPATH=tests python -m benchmarks.partition_cost``
+``PYTHONPATH=tests:jobs python -m benchmarks.partition_cost``
 
 The same slices of rows go through the producer's state machines, without a network, to an answer
 that acknowledges them. A step's figure is the CPU time that a slice takes with many partitions

@@ -1,6 +1,6 @@
 """The start of a large job with real sockets, beside what the simulation says of it.
 
-``PYTHONPATH=tests python -m benchmarks.real_start [CLIENTS]``; 1,010 if they are not given.
+``PYTHONPATH=tests:jobs python -m benchmarks.real_start [CLIENTS]``; 1,010 if they are not given.
 
 A listener with a queue as short as a broker's accepts at a steady pace, and answers whom it has
 accepted. Clients begin as fast as one process can have them, the simulated ones at one instant and

@@ -1,6 +1,6 @@
 """The row API beside kafka-python and confluent-kafka: rows per second, and CPU per row.
 
-    PYTHONPATH=tests python -m benchmarks.row_api [--rows 200000] [--rounds 5] [--clients …]
+    PYTHONPATH=tests:jobs python -m benchmarks.row_api [--rows 200000] [--rounds 5] [--clients …]
 
 One Kafka node on loopback; in every round each client sends its rows once, in a process of its
 own, keeps every future and reads its offset in the end (confluent-kafka has no futures: a callback

@@ -1,6 +1,6 @@
 """The tables of docs/scaling.md, made from the scaling model; its sentences are written by hand.
 
-PYTHONPATH=tests python -m benchmarks.scaling
+PYTHONPATH=tests:jobs python -m benchmarks.scaling
 """
 
 from __future__ import annotations

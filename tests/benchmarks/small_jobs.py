@@ -1,6 +1,6 @@
 """What a small job takes, and what of it each part of the sink takes.
 
-``PYTHONPATH=tests python -m benchmarks.small_jobs``, in an environment of ``make bench``.
+``PYTHONPATH=tests:jobs python -m benchmarks.small_jobs``, in an environment of ``make bench``.
 
 A warm session writes the same cached rows in turns: by a sink that discards them, but for the wait
 that `spark.quick_ack` spares a task, by one that also plans as this one does, by one whose tasks

@@ -1,6 +1,6 @@
 """What settings give that a Spark application has to be started with.
 
-``PYTHONPATH=tests python -m benchmarks.spark_settings``, in an environment of ``make bench``.
+``PYTHONPATH=tests:jobs python -m benchmarks.spark_settings``, in an environment of ``make bench``.
 
 An application for each choice, all at once on this machine, write the same cached rows in turns;
 who has no turn is idle. Prints medians: rows a second to those without settings in the same round
@@ -19,12 +19,12 @@ from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Final
 
+from bench_meter import Meter
 from pyspark.sql import DataFrame, SparkSession
 from support.own_broker import own_broker
 from support.own_session import own_session
 from support.readers import create_topic, delete_topics
 
-from jobs.bench_meter import Meter
 from spark_kafka_sink import register
 
 UNIX: Final = "spark.python.unix.domain.socket.enabled=true"

@@ -16,7 +16,7 @@ from support.pure_producer import TOPIC, PureProducer, Settings
 from spark_kafka_sink.wire.frames import encode_request
 from spark_kafka_sink.wire.messages import PRODUCE
 
-FEW, MANY = 10, 500
+FEW, MANY = 10, 200
 ROWS_EACH = 20
 MOST_TO_APPEND = 59
 MOST_TO_SEND = 317

@@ -1,6 +1,6 @@
 """What a transaction costs a job: rows laid out by partition, written with one and without.
 
-``PYTHONPATH=tests python -m benchmarks.transactions``, in an environment of ``make bench``.
+``PYTHONPATH=tests:jobs python -m benchmarks.transactions``, in an environment of ``make bench``.
 
 The same cached gigabyte, of which a task has the rows of one Kafka partition, is written in turns
 by the sink as it is and by tasks that each write in a transaction of their own. That is more than
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from bench_meter import Meter
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
@@ -25,7 +26,6 @@ from support.own_broker import own_broker
 from support.own_session import own_session
 from support.readers import create_topic, delete_topics
 
-from jobs.bench_meter import Meter
 from spark_kafka_sink import KafkaProducer, atomic_layout, register
 from spark_kafka_sink.producer.slices import SLICE_BYTES
 from spark_kafka_sink.spark.coalesce import coalesce

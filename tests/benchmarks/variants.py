@@ -1,6 +1,6 @@
 """Other ways to build a task's producer, beside the one that it has.
 
-``PYTHONPATH=tests python -m benchmarks.variants [none] [lz4] [zstd]``, in an environment of
+``PYTHONPATH=tests:jobs python -m benchmarks.variants [none] [lz4] [zstd]``, in an environment of
 ``make bench``; without a codec's name, all three.
 
 The same Arrow batches go through `KafkaProducer` with the sink's defaults to a broker of their own,

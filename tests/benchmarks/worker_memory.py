@@ -16,8 +16,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import bench_cells
+import bench_meter
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
@@ -27,12 +29,6 @@ from support.own_session import own_session
 from support.readers import create_topic
 
 from spark_kafka_sink import register
-
-if TYPE_CHECKING:
-    from jobs import bench_cells, bench_meter
-else:
-    import bench_cells
-    import bench_meter
 
 MORE_THAN_ENOUGH: Final = 10**10
 # Rows of more columns take longer to make.

@@ -24,8 +24,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import bench_cells
+import bench_rows
 import psutil
 from pyspark.sql import SparkSession
 from support.own_broker import few_bytes, own_broker
@@ -33,12 +35,6 @@ from support.own_session import own_session
 from support.readers import create_topic, delete_topics
 
 from spark_kafka_sink import register
-
-if TYPE_CHECKING:
-    from jobs import bench_cells, bench_rows
-else:
-    import bench_cells
-    import bench_rows
 
 WARM_UP_S: Final = 30.0
 SECONDS: Final = 12.0

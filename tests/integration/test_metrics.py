@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient
 from conftest import NewTopic
 from support.kafka_cluster import KafkaCluster
-from support.readers import read_at_least, read_with_confluent
+from support.measured_metrics import measured
+from support.readers import read_with_confluent
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import (
@@ -37,36 +33,11 @@ def rows(count: int) -> pa.RecordBatch:
     )
 
 
-def measured(
-    producer: KafkaProducer, group: str = "producer-metrics", **tags: str
-) -> dict[str, float]:
-    """Measure a group by names; tags besides client-id."""
-    found = producer.metrics().items()
-    wanted = {name.replace("_", "-"): value for name, value in tags.items()}
-    return {
-        name.name: value
-        for name, value in found
-        if name.group == group
-        and {k: v for k, v in name.tags.items() if k != "client-id"} == wanted
-    }
-
-
 def of_nodes(producer: KafkaProducer) -> dict[str, dict[str, float]]:
     """Measure every node that the producer spoke with."""
     found = producer.metrics()
     nodes = {name.tags["node-id"] for name in found if name.group == "producer-node-metrics"}
     return {node: measured(producer, "producer-node-metrics", node_id=node) for node in nodes}
-
-
-@contextmanager
-def frozen(kafka: KafkaCluster, node: int) -> Iterator[None]:
-    """Freeze a node: it takes bytes and answers nothing."""
-    os.kill(kafka.pid(node), signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(kafka.pid(node), signal.SIGCONT)
-        kafka.wait_for(node)
 
 
 def test_records_bytes_and_requests_are_those_that_were_delivered(
@@ -168,33 +139,6 @@ def test_samples_may_take_no_time(old_kafka: KafkaCluster, new_old_topic: NewTop
         producer.append(topic, rows(10))
         producer.flush()
         assert measured(producer)["record-send-total"] == 10
-
-
-def test_records_sent_again_are_counted_as_retries(
-    kafka: KafkaCluster, new_topic: NewTopic
-) -> None:
-    topic = new_topic(1)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
-    leader = admin.list_topics(topic).topics[topic].partitions[0].leader
-    config = {"bootstrap.servers": kafka.bootstrap, "request.timeout.ms": 2000}
-    with KafkaProducer(config) as producer:
-        producer.append(topic, rows(30))
-        producer.flush()
-        assert measured(producer)["record-retry-total"] == 0
-        closed_before = measured(producer)["connection-close-total"]
-        with frozen(kafka, leader):
-            producer.append(topic, rows(50))
-            producer.flush()
-        all_of = measured(producer)
-        of_topic = measured(producer, "producer-topic-metrics", topic=topic)
-    assert len(read_at_least(kafka.bootstrap, topic, 80)) == 80
-    retried = all_of["record-retry-total"]
-    assert retried >= 50
-    assert retried == of_topic["record-retry-total"]
-    assert all_of["record-send-total"] == 80 + retried
-    assert all_of["record-error-total"] == 0
-    assert all_of["connection-close-total"] > closed_before
-    assert all_of["buffer-available-bytes"] == all_of["buffer-total-bytes"]
 
 
 def test_rows_that_are_refused_or_given_up_are_errors(

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 from conftest import NewTopic
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructType
-from support.kafka_0_10 import VERSION, OldBroker, fetch
+from support import fetch_kafka
+from support.kafka_0_10 import OldBroker
 from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent, read_with_kafka_python
 
@@ -44,13 +45,13 @@ EVERY_CODEC: Final = pytest.mark.parametrize("compression", ["none", "gzip", "sn
 @pytest.fixture(scope="module")
 def kafka_0_10(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OldBroker]:
     """A broker of the version itself."""
-    libs = fetch()
-    if libs is None:
-        missing = f"Apache Kafka {VERSION} could not be fetched by Maven, or there is no Java"
+    if (missing := fetch_kafka.missing(fetch_kafka.OLDEST)) is not None:
         if os.environ.get("REQUIRE_KAFKA") == "1":
             pytest.fail(missing)
         pytest.skip(missing)
-    broker = OldBroker(libs, tmp_path_factory.mktemp("old") / "broker")
+    broker = OldBroker(
+        fetch_kafka.libs(fetch_kafka.OLDEST), tmp_path_factory.mktemp("old") / "broker"
+    )
     try:
         broker.start()
         yield broker

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from conftest import NewTopic
 from support.kafka_cluster import KafkaCluster
-from support.readers import READERS, Record, create_topic, read_with_confluent
+from support.readers import READERS, Record, read_with_confluent
 
 from spark_kafka_sink import KafkaProducer, ProducerInterceptor, ProducerRecord, RecordMetadata
 from spark_kafka_sink.errors import (
@@ -625,21 +625,3 @@ def test_a_forked_child_can_neither_send_nor_wait_for_ever(
         assert "made before a fork" in answers.get()
         assert "sent before a fork" in answers.get()
     assert values_in_order(read_with_confluent(kafka.bootstrap, topic)) == [b"parent"]
-
-
-def test_rows_go_on_over_the_death_of_a_leader(scratch: object, kafka: KafkaCluster) -> None:
-    topic = f"rows-{time.time_ns()}"
-    create_topic(kafka.bootstrap, topic, 6)
-    with KafkaProducer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 1}) as producer:
-        futures = [producer.send(topic, b"%d" % number) for number in range(3000)]
-        kafka.kill(2)
-        try:
-            futures += [producer.send(topic, b"%d" % number) for number in range(3000, 6000)]
-            producer.flush()
-        finally:
-            kafka.start_node(2)
-    found = by_place(read_with_confluent(kafka.bootstrap, topic))
-    assert len(found) == 6000
-    for number, future in enumerate(futures):
-        metadata = future.result(0)
-        assert found[metadata.partition, metadata.offset].value == b"%d" % number

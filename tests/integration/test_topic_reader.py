@@ -12,7 +12,6 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
-from conftest import NewTopic
 from support.kafka_cluster import KafkaCluster
 from support.readers import (
     READERS,
@@ -381,27 +380,6 @@ def test_brokers_that_never_answer_are_a_timeout_that_names_them() -> None:
             pytest.raises(TimeoutException, match=r"topic t is not known.*timeout\.ms=300"),
         ):
             next(reader.read("t"))
-
-
-def test_a_reading_goes_on_where_partitions_move_to(
-    kafka: KafkaCluster, new_topic: NewTopic
-) -> None:
-    topic = new_topic(6)
-    for partition in range(6):
-        _numbered(kafka, topic, 300, partition)
-    config = {"bootstrap.servers": kafka.bootstrap, "max.partition.fetch.bytes": 500}
-    killed = 1
-    try:
-        with TopicReader(config) as reader:
-            batches = reader.read(topic)
-            first = next(batches)
-            kafka.kill(killed)
-            found = [*first.to_pylist(), *(row for b in batches for row in b.to_pylist())]
-    finally:
-        kafka.start_node(killed)
-    places = sorted((row["partition"], row["offset"]) for row in found)
-    assert places == [(partition, offset) for partition in range(6) for offset in range(300)]
-    assert all(row["value"] == b"%d" % row["offset"] for row in found)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ which does not have the feature.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import Any
 import confluent_kafka
 import pyarrow as pa
 import pytest
-from conftest import NO_KAFKA, NewTopic, topic_maker
+from conftest import NewTopic, need_kafka, topic_maker
 from support import fetch_kafka
 from support.class_archives import kafka_options
 from support.kafka_cluster import KafkaCluster
@@ -53,10 +52,7 @@ NewProducer = Callable[..., KafkaProducer]
 @pytest.fixture(scope="module", params=CLUSTERS)
 def cluster(request: pytest.FixtureRequest, scratch: Path) -> Iterator[KafkaCluster]:
     """One node, which looks for transactions that timed out twice a second."""
-    if NO_KAFKA is not None:
-        if os.environ.get("REQUIRE_KAFKA") == "1":
-            pytest.fail(NO_KAFKA)
-        pytest.skip(NO_KAFKA)
+    need_kafka()
     version, transaction_version = CLUSTERS[request.param]
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
     folder = scratch / f"transactions-{request.param}"
@@ -78,6 +74,14 @@ def downgrade(cluster: KafkaCluster) -> None:
     command = ["org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", cluster.bootstrap]
     change = ["downgrade", "--feature", "transaction.version=1"]
     subprocess.run([*tool, *command, *change], check=True, capture_output=True)
+
+
+# A test that restarts the node takes long; what the client does then is the same for all versions.
+LONG_BUT_FOR_THE_NEWEST = pytest.mark.parametrize(
+    "cluster",
+    ["4-version-2", *(pytest.param(each, marks=pytest.mark.long) for each in ("4-version-1", "3"))],
+    indirect=True,
+)
 
 
 @pytest.fixture
@@ -220,6 +224,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(
     assert committed(cluster, topic) == ["a", "b"]
 
 
+@LONG_BUT_FOR_THE_NEWEST
 def test_a_commit_that_times_out_while_the_broker_is_down_is_called_again_and_commits(
     cluster: KafkaCluster, topic: str, new_producer: NewProducer
 ) -> None:
@@ -244,35 +249,6 @@ def test_a_commit_that_times_out_while_the_broker_is_down_is_called_again_and_co
     producer.append(topic, values("after"))
     producer.commit_transaction()
     assert committed(cluster, topic) == ["after", "before", "failure", "the"]
-
-
-def test_a_transaction_survives_the_death_of_its_coordinator(
-    kafka: KafkaCluster, new_topic: NewTopic
-) -> None:
-    topic = new_topic(6)
-    config = {
-        "bootstrap.servers": kafka.bootstrap,
-        "transactional.id": topic,
-        "max.block.ms": 120_000,
-    }
-    with KafkaProducer(config) as producer:
-        producer.init_transactions()
-        assert producer._thread.transactions is not None
-        (coordinator,) = producer._thread.transactions.coordinator_nodes
-        producer.begin_transaction()
-        producer.append(topic, values(*(f"before {number}" for number in range(50))))
-        producer.flush()
-        kafka.kill(coordinator)
-        try:
-            producer.append(topic, values(*(f"after {number}" for number in range(50))))
-            producer.commit_transaction()
-        finally:
-            kafka.start_node(coordinator)
-        producer.begin_transaction()
-        producer.append(topic, values("the next"))
-        producer.commit_transaction()
-    expected = [f"{when} {number}" for when in ("before", "after") for number in range(50)]
-    assert committed(kafka, topic) == sorted([*expected, "the next"])
 
 
 def test_after_a_record_was_refused_the_transaction_is_aborted_and_the_next_one_works(

@@ -16,15 +16,11 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))
-if TYPE_CHECKING:
-    from jobs import running
-else:
-    running = importlib.import_module("running")
+import running
 
 
 @contextlib.contextmanager

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
+import demo
+import digest
 import pytest
-
-from .conftest import ROOT
-
-if TYPE_CHECKING:
-    from jobs import demo, digest, verify
-else:
-    # As in a running script, whose own folder is on the path.
-    sys.path.insert(0, str(ROOT / "jobs"))
-    import demo
-    import digest
-    import verify
+import verify
 
 SOURCE = digest.Digest(records=5, total=0xABC)
 TOPIC = verify.Topic(digest.Digest(records=5, total=0xABC), Counter({0: 3, 2: 2}))

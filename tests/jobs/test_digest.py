@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-from typing import TYPE_CHECKING
-
+import digest
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from .conftest import ROOT
-
-if TYPE_CHECKING:
-    from jobs import digest
-else:
-    _spec = importlib.util.spec_from_file_location("digest", ROOT / "jobs" / "digest.py")
-    digest = importlib.util.module_from_spec(_spec)
-    # A dataclass looks its module up by name.
-    import sys
-
-    sys.modules["digest"] = digest
-    _spec.loader.exec_module(digest)
 
 Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 

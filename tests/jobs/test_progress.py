@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import progress
 import pytest
 
-from .conftest import ROOT, TIMEOUT_S
+from .conftest import TIMEOUT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from jobs import progress
-else:
-    _spec = importlib.util.spec_from_file_location("progress", ROOT / "jobs" / "progress.py")
-    progress = importlib.util.module_from_spec(_spec)
-    _spec.loader.exec_module(progress)
 
 
 class Stage(NamedTuple):

@@ -31,8 +31,6 @@ _SWITCHES: Final = (
     "--continue-on-collection-errors",
     "-q",
 )
-# They have brokers of their own, in the place of those that all others share.
-_APART: Final = "tests/parity"
 # What pytest ends with if tests ran, whether they passed or not, or files could not be imported.
 _RAN: Final = (0, 1, 2)
 
@@ -47,17 +45,6 @@ class Outcome:
 
 def outcomes(tests: Iterable[str], *, processes: int = 2) -> dict[str, Outcome]:
     """Run tests and return how each ended. Raises MutantError if pytest could not run them."""
-    here: list[str] = []
-    apart: list[str] = []
-    for test in tests:
-        (apart if test.startswith(_APART) else here).append(test)
-    found: dict[str, Outcome] = {}
-    for group in filter(None, (here, apart)):
-        found |= _outcomes(group, processes)
-    return found
-
-
-def _outcomes(tests: list[str], processes: int) -> dict[str, Outcome]:
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
         lines, said = Path(folder, "outcomes"), Path(folder, "said")
         arguments = [str(lines), *tests, *_SWITCHES, "-n", str(processes)]

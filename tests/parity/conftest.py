@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from conftest import running_cluster, topic_maker
+from conftest import topic_maker
 from support import fetch_kafka
 from support.kafka_cluster import KafkaCluster
 from support.peer import OURS, THEIRS, Sink
@@ -23,12 +21,6 @@ def sink(request: pytest.FixtureRequest) -> Sink:
         pytest.skip(problem)
     kafka: KafkaCluster = request.getfixturevalue("kafka")
     return Sink(request.param, kafka.bootstrap)
-
-
-@pytest.fixture(scope="session")
-def kafka(scratch: Path) -> Iterator[KafkaCluster]:
-    """One node: what sinks do alike or not, they do on any number of them."""
-    yield from running_cluster(fetch_kafka.NEWEST, scratch / "kafka", nodes=1)
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,7 @@ def failure(
 def replay_command(seed: int, *, as_bytes: bool = False, transactions: bool = False) -> str:
     """Give the command that runs one seed again with a log of everything that happens."""
     switches = f"{' --transactions' if transactions else ''}{' --bytes' if as_bytes else ''}"
-    return f"PYTHONPATH=tests python -m simulation --seed {seed}{switches}"
+    return f"PYTHONPATH=tests:jobs python -m simulation --seed {seed}{switches}"
 
 
 def replay(drawn: Scenario, *, as_bytes: bool) -> int:

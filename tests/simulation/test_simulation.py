@@ -26,7 +26,7 @@ from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import PartitionSequences, Sequences
 
-SEEDS = 2000
+SEEDS = 500
 CHUNK = 100
 SEEDS_OF_BYTES = 100
 SEEDS_TO_FIND = 1000

@@ -28,7 +28,7 @@ from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transaction_requests import TransactionalRequest, TransactionalResult
 from spark_kafka_sink.producer.transactions import TransactionManager
 
-SEEDS = 200
+SEEDS = 100
 CHUNK = 50
 SEEDS_OF_BYTES = 20
 SEEDS_TO_FIND = 200

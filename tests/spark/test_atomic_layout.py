@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from support.kafka_cluster import KafkaCluster
 from support.readers import Record, read_with_confluent
 from support.sink import save
-from support.spark_processes import connect_server
+from support.spark_processes import ConnectServer
 
 from spark_kafka_sink import atomic_layout
 from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
@@ -246,18 +246,21 @@ spark.stop()
 
 @pytest.mark.long
 def test_a_frame_of_spark_connect_is_laid_out(
-    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    connect: ConnectServer,
+    tmp_path: Path,
 ) -> None:
     topic = new_topic(4)
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
-    with connect_server(tmp_path) as server:
-        subprocess.run(
-            [sys.executable, script, server, kafka.bootstrap, topic],
-            check=True,
-            timeout=200,
-            env=os.environ,
-        )
+    subprocess.run(
+        [sys.executable, script, connect.remote, kafka.bootstrap, topic],
+        check=True,
+        timeout=200,
+        env=os.environ,
+    )
     options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic}
     frame = spark.range(300).selectExpr("CAST(id AS STRING) AS value")
     assert places(kafka, topic) == chosen(frame, options)

@@ -15,7 +15,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent
-from support.spark_processes import connect_server
 
 from spark_kafka_sink import write_batch
 from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException
@@ -70,7 +69,7 @@ def test_without_register_spark_shuffles_first_and_no_row_is_sent(
     writer = shuffled(spark, tmp_path).write.format("pykafka").mode("append").options(**options)
     with pytest.raises(PySparkException, match="did you mean topic"):
         writer.save()
-    assert (tmp_path / "mark").exists(), "Spark asks earlier than it did: say so in the README"
+    assert (tmp_path / "mark").exists(), "Spark asks earlier than it did: say so in docs/checks.md"
     assert read_with_confluent(kafka.bootstrap, topic) == []
 
 
@@ -175,27 +174,24 @@ print("all tried")
 
 @pytest.mark.parametrize("kind", ["classic", pytest.param("connect", marks=pytest.mark.long)])
 def test_register_has_save_and_start_refuse_before_a_shuffle(
-    kind: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+    kind: str,
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
 ) -> None:
     topic = new_topic(1)
     script, mark = tmp_path / "script.py", tmp_path / "mark"
     script.write_text(_SCRIPT)
-
-    def run(remote: str) -> None:
-        done = subprocess.run(
-            [sys.executable, script, remote, kafka.bootstrap, topic, mark],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-        )
-        assert done.stdout.endswith("all tried\n"), done.stderr[:5000]
-        if remote == "classic":
-            assert done.stderr.count("pykafka does not send the columns ") == 1
-
-    if kind == "classic":
-        run("classic")
-    else:
-        with connect_server(tmp_path) as server:
-            run(server)
+    remote = "classic" if kind == "classic" else request.getfixturevalue("connect").remote
+    done = subprocess.run(
+        [sys.executable, script, remote, kafka.bootstrap, topic, mark],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.stdout.endswith("all tried\n"), done.stderr[:5000]
+    if remote == "classic":
+        assert done.stderr.count("pykafka does not send the columns ") == 1
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 2 + 2 + 10

@@ -70,6 +70,44 @@ print(sorted(set(hosts.collect())))
 print("driver", sys.executable)
 """
 
+# Tries Pythons of workers that cannot run the sink, and prints what each write ends with.
+_FAILING_JOB = """
+import sys
+
+from pyspark.sql import SparkSession
+
+from spark_kafka_sink import register
+from spark_kafka_sink.errors import KafkaException
+
+bootstrap, topic, folder, *pythons = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
+value = "CAST(value AS STRING) AS value"
+rows = spark.range(10).withColumnRenamed("id", "value").selectExpr(value)
+batches = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+
+
+def stream():
+    writer = batches.selectExpr(value).writeStream.format("pykafka").options(**options)
+    writer = writer.option("checkpointLocation", f"{folder}/checkpoint")
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def show(write):
+    try:
+        write()
+    except KafkaException as error:
+        print(f"says {error}")
+        print(f"because of {type(error.__cause__).__module__}")
+
+
+for python in pythons:
+    spark.sparkContext.pythonExec = python
+    register(spark)
+    show(rows.write.format("pykafka").options(**options).save)
+show(stream)
+"""
+
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -181,7 +219,8 @@ def test_pip_on_the_workers(
     assert str(python) in done.stdout
 
 
-@pytest.mark.parametrize("how", ["registered", "source"])
+# Long with Spark's own registration: the files are shipped in the same way.
+@pytest.mark.parametrize("how", ["registered", pytest.param("source", marks=pytest.mark.long)])
 def test_the_sink_shipped_by_py_files(
     master: str,
     bare_python: Path,
@@ -222,8 +261,66 @@ def test_a_worker_that_lacks_a_module_is_told_by_its_name(
     assert done.returncode != 0
     assert f"ModuleNotFoundError: No module named 'crc32c' for {lacking} on " in said
     assert "--py-files cannot ship it; install it there" in said
+    assert re.search(
+        rf"\nspark_kafka_sink\.errors\.KafkaException: {lacking} on \S+ has no module named "
+        "'crc32c': install crc32c there with pip",
+        said,
+    )
 
 
+def test_a_worker_that_cannot_run_the_sink_is_told_in_a_sentence(
+    master: str, bare_python: Path, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    # Other Pythons run on executors than on the driver's machine, where Spark plans.
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "sitecustomize.py").write_text(
+        "import collections, sys\n"
+        "kind = collections.namedtuple('kind', 'major minor micro releaselevel serial')\n"
+        "sys.version_info = kind(3, 99, 0, 'final', 0)\n"
+    )
+    executors = {
+        "without": f'exec {bare_python} "$@"',
+        "other": f'PYTHONPATH={modules}:$PYTHONPATH exec {bare_python} "$@"',
+    }
+    pythons = [str(bare_python), str(tmp_path / "not-there")]
+    for name, script in executors.items():
+        python = tmp_path / name
+        python.write_text(
+            f'#!/bin/sh\n[ -z "$SPARK_EXECUTOR_DIRS" ] && exec {sys.executable} "$@"\n{script}\n'
+        )
+        python.chmod(0o755)
+        pythons.append(str(python))
+    common, _ = job_arguments(master, kafka, "", tmp_path)
+    common += ["--conf", "spark.task.maxFailures=1"]
+    failing = tmp_path / "failing.py"
+    failing.write_text(_FAILING_JOB)
+    job = [str(failing), kafka.bootstrap, new_topic(1), str(tmp_path), *pythons]
+    env = {**plain_environment(), "PYSPARK_DRIVER_PYTHON": sys.executable}
+    done = submit([*common, *job], cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr[-5000:]
+    drivers = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    has_none = "has no module named 'spark_kafka_sink': install spark-kafka-sink there with pip"
+    on_driver = "on the driver's machine"
+    expected = [
+        rf"{bare_python}, which Spark runs {on_driver} to plan the write, {has_none}",
+        rf"{tmp_path}/not-there cannot be started {on_driver}: set PYSPARK_PYTHON to a Python",
+        rf"{tmp_path}/without, which Spark runs on .*, {has_none}",
+        rf"{tmp_path}/other, which Spark runs on .*, is Python 3\.99, but the driver runs Python "
+        rf"{drivers}: set PYSPARK_PYTHON to a Python {drivers} with spark-kafka-sink",
+        rf"{tmp_path}/other, which Spark runs on .*, is Python 3\.99",
+    ]
+    said = [line for line in done.stdout.splitlines() if line.startswith("says ")]
+    assert len(said) == len(expected), done.stdout
+    for line, sentence in zip(said, expected, strict=True):
+        assert re.match(f"says {sentence}", line)
+    causes = [line for line in done.stdout.splitlines() if line.startswith("because of ")]
+    assert len(causes) == len(expected), done.stdout
+    assert all(re.match(r"because of (pyspark|py4j)\.", cause) for cause in causes), causes
+
+
+# Long, as the one below, which packs the environment itself.
+@pytest.mark.long
 def test_a_packed_environment(
     master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:

@@ -368,10 +368,10 @@ spark.stop()
 
 @pytest.mark.spark
 def test_jobs_of_one_worker_process_share_connections_unless_they_differ(
-    kafka: KafkaCluster, proxies: dict[int, FaultProxy], new_topic: NewTopic, tmp_path: Path
+    proxied_kafka: tuple[KafkaCluster, FaultProxy], tmp_path: Path
 ) -> None:
-    topic = new_topic(1)
-    bootstrap = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies.values())
+    kafka, proxy = proxied_kafka
+    topic, bootstrap = topic_maker(kafka)(1), f"127.0.0.1:{proxy.port}"
     script = tmp_path / "jobs.py"
     script.write_text(_JOBS)
     with (
@@ -390,10 +390,10 @@ def test_jobs_of_one_worker_process_share_connections_unless_they_differ(
 
             The driver's look at the topic opens one, for every job.
             """
-            before = sum(proxy.requests[API_VERSIONS] for proxy in proxies.values())
+            before = proxy.requests[API_VERSIONS]
             print(bootstrap, topic, client_id, value, file=to_jobs, flush=True)
             assert from_jobs.readline() == "saved\n", (tmp_path / "log").read_text()[-3000:]
-            return sum(proxy.requests[API_VERSIONS] for proxy in proxies.values()) - before
+            return proxy.requests[API_VERSIONS] - before
 
         assert from_jobs.readline() == "ready\n"
         assert connections_of("one", 0) > 1

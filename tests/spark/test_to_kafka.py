@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent
 from support.sink import save
-from support.spark_processes import connect_server
+from support.spark_processes import ConnectServer
 
 from spark_kafka_sink import to_kafka, write_batch
 from spark_kafka_sink.errors import ConfigException, DataException
@@ -193,19 +193,18 @@ _LAYOUTS = ("partitionBy", "clusterBy", "partitionBy")
 
 
 def test_the_helpers_work_by_spark_connect(
-    kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+    kafka: KafkaCluster, new_topic: NewTopic, connect: ConnectServer, tmp_path: Path
 ) -> None:
     """And the server's stderr names what is not sent, once."""
     topic, script = new_topic(1), tmp_path / "helpers.py"
     script.write_text(_SCRIPT)
-    with connect_server(tmp_path) as remote:
-        done = subprocess.run(
-            [sys.executable, script, remote, kafka.bootstrap, topic, tmp_path],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=250,
-        )
+    done = subprocess.run(
+        [sys.executable, script, connect.remote, kafka.bootstrap, topic, tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
     assert done.returncode == 0, done.stderr[-5000:]
     said = [line.split()[0:2] for line in done.stdout.splitlines()]
     assert said == [["the", "continuous"], *([by, "is"] for by in _LAYOUTS)], done.stdout
@@ -218,4 +217,4 @@ def test_the_helpers_work_by_spark_connect(
         ]
     )
     warning = "pykafka does not send the columns offset, Headers (column names are case-sensitive"
-    assert (tmp_path / "connect.log").read_text().count(warning) == 1
+    assert connect.log.read_text().count(warning) == 1

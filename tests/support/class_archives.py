@@ -7,6 +7,7 @@ environment's Spark, in the environment. A JVM that an archive does not fit goes
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Final
+
+import kafka_jars
 
 from support import fetch_kafka, processes
 from support.jvm import SHORT_LIVED
@@ -55,7 +58,14 @@ def kafka_options(version: str) -> list[str]:
 
 
 def make() -> None:
-    """Make the archives that are not there."""
+    """Make the archives that are not there; another run of the tests may do so at the same time."""
+    kafka_jars.cache_folder().mkdir(parents=True, exist_ok=True)
+    with (kafka_jars.cache_folder() / "archives.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _make()
+
+
+def _make() -> None:
     for version in fetch_kafka.VERSIONS:
         archive = _kafka_archive(version)
         if fetch_kafka.libs(version).is_dir() and not archive.exists():
@@ -110,7 +120,7 @@ def _archiving(archive: Path) -> list[str]:
 
 
 def _kafka_archive(version: str) -> Path:
-    return fetch_kafka.cache() / f"kafka-{version}-{_java()}.jsa"
+    return kafka_jars.cache_folder() / f"kafka-{version}-{_java()}.jsa"
 
 
 def _spark_archive() -> Path:

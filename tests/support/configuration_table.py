@@ -1,6 +1,6 @@
-"""docs/configuration.md, made of the tables of `config.py`; run as a program, it writes the file.
+"""docs/configuration.md, made from the tables of `config.py`. Run as a program, it writes the file.
 
-What an option does stands as a string behind its field, where who changes the field sees it.
+The string behind a field of `ProducerConfig` says what the option does.
 """
 
 from __future__ import annotations
@@ -21,26 +21,38 @@ DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "configuration.md"
 _HEAD: Final = """\
 # Configuration of the producer
 
-Every option of the Java producer, by its name: for `KafkaProducer({…})` as written here, for
-`df.write.format("pykafka")` with `kafka.` before it. Names, meanings and defaults are the Java
-client's (Kafka 4.x); where the sink's default is another, it stands first. Times are in
-milliseconds, sizes in bytes.
+Every option of the Java producer, by its name. `KafkaProducer({…})` takes the names as they are
+here; `df.write.format("pykafka")` takes them with `kafka.` in front. Names, meanings and defaults
+are those of the Java client (Kafka 4.x). Times are in milliseconds, sizes in bytes.
 
-This file is made of the tables in `spark_kafka_sink/config.py`, and a test fails when it is stale;
-`PYTHONPATH=tests python -m support.configuration_table` writes it anew.
+`PYTHONPATH=tests:jobs python -m support.configuration_table` makes this page from the tables in
+`spark_kafka_sink/config.py`. A test fails when the page is old.
 
+## Defaults that differ from Java's
+
+A task knows that it has much to send. So the sink has other defaults than the Java client:
+
+| option | default of the sink | default of the Java client |
+|---|---|---|
+"""
+_OFFERED: Final = """
 ## Offered
+
+Where the default of the sink differs from the Java client's, it comes first.
 
 | option | default | what it does |
 |---|---|---|
 """
+# What a reader may ask about a default of the sink.
+_NOTES: Final[Mapping[str, str]] = {
+    "linger.ms": " (the end of the input flushes anyway)",
+    "send.buffer.bytes": " (the operating system decides)",
+}
+_JAVAS_CLIENT_ID: Final = "`producer-1`, `producer-2`, …"
 
 
 def descriptions() -> dict[str, str]:
-    """Give the strings behind the fields of `ProducerConfig`, by the fields' names.
-
-    Raises KeyError where a field has none.
-    """
+    """Return the strings behind the fields of `ProducerConfig`, by the fields' names."""
     tree = ast.parse(Path(config.__file__).read_text())
     (cls,) = [
         node
@@ -57,16 +69,25 @@ def descriptions() -> dict[str, str]:
 
 
 def render() -> str:
-    """Give the text of the document."""
-    return _HEAD + "".join(_offered()) + "".join(
+    """Return the text of the document."""
+    return "".join(
         [
-            *_table("Off only", "These can be set to `false`, and to nothing else.", OFF_ONLY),
-            *_table("Without effect", "These are read, with a warning.", NO_EFFECT),
-            *_table("Refused", "", REFUSED),
-            "\n## Not there yet\n\nThese are refused with a sentence that says so.\n\n",
+            *(_HEAD, *_other_defaults()),
+            *(_OFFERED, *_offered()),
+            *_table("Off only", "You can set these to `false` only.", OFF_ONLY),
+            *_table("Without effect", "The producer accepts these, with a warning.", NO_EFFECT),
+            *_table("Refused", "The producer rejects these, with the reason.", REFUSED),
+            "\n## Not there yet\n\nThe producer rejects these, with an error that says so.\n\n",
             *(f"- `{name}`\n" for name in sorted(NOT_YET)),
         ]
     )  # fmt: skip
+
+
+def _other_defaults() -> Iterator[str]:
+    java = {field.encode_name: field.default for field in option_fields()}
+    for name, value in SINK_DEFAULTS.items():
+        theirs = _JAVAS_CLIENT_ID if name == "client.id" else _written(java[name])
+        yield f"| `{name}` | {_written(value)}{_NOTES.get(name, '')} | {theirs} |\n"
 
 
 def _offered() -> Iterator[str]:
@@ -81,7 +102,7 @@ def _default(name: str, java: object) -> str:
     if java is msgspec.NODEFAULT:
         return "required"
     if name == "client.id":
-        return f"`{SINK_DEFAULTS[name]}`; Java: `producer-1`, `producer-2`, …"
+        return f"`{SINK_DEFAULTS[name]}`; Java: {_JAVAS_CLIENT_ID}"
     written = _written(java)
     if name in SINK_DEFAULTS:
         return f"{_written(SINK_DEFAULTS[name])}; Java: {written}"
@@ -95,9 +116,7 @@ def _written(value: object) -> str:
 
 
 def _table(title: str, text: str, rows: Mapping[str, str]) -> Iterator[str]:
-    yield f"\n## {title}\n\n"
-    if text:
-        yield f"{text}\n\n"
+    yield f"\n## {title}\n\n{text}\n\n"
     yield "| option | why |\n|---|---|\n"
     for name in sorted(rows):
         yield f"| `{name}` | {rows[name]} |\n"

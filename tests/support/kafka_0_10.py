@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import Final
@@ -17,44 +15,12 @@ from confluent_kafka.cimpl import NewTopic
 from support import fetch_kafka, processes
 from support.kafka_cluster import free_ports
 
-VERSION: Final = "0.10.2.2"
 _START_TIMEOUT_S: Final = 90.0
-# The broker wants javax.xml.bind, which Java had up to version 10.
-_POM: Final = f"""\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>local</groupId><artifactId>kafka-libs</artifactId><version>1</version>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.12</artifactId>
-      <version>{VERSION}</version></dependency>
-    <dependency><groupId>javax.xml.bind</groupId><artifactId>jaxb-api</artifactId>
-      <version>2.3.1</version></dependency>
-  </dependencies>
-</project>
-"""
 _LOG4J: Final = """\
 log4j.rootLogger=WARN, stdout
 log4j.appender.stdout=org.apache.log4j.ConsoleAppender
 log4j.appender.stdout.layout=org.apache.log4j.SimpleLayout
 """
-
-
-def fetch() -> Path | None:
-    """Fetch the jars by Maven if they are not there; None where that cannot be done."""
-    target = fetch_kafka.libs(VERSION)
-    if target.is_dir():
-        return target
-    if shutil.which("mvn") is None or shutil.which("java") is None:
-        return None
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        Path(folder, "pom.xml").write_text(_POM)
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies"]
-        command += ["-DoutputDirectory=libs", "-DincludeScope=runtime"]
-        if subprocess.run(command, cwd=folder, check=False).returncode != 0:
-            return None
-        Path(folder, "libs").rename(target)
-    return target
 
 
 class OldBroker:
@@ -121,5 +87,5 @@ class OldBroker:
                 if admin.list_topics(timeout=1).brokers:
                     return
         tail = (self._folder / "kafka.Kafka.log").read_text(errors="replace")[-3000:]
-        message = f"Kafka {VERSION} did not start:\n{tail}"
+        message = f"Kafka {fetch_kafka.OLDEST} did not start:\n{tail}"
         raise RuntimeError(message)

@@ -14,7 +14,9 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import broker
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
@@ -78,6 +80,10 @@ class KafkaCluster:
         self._settings = settings or {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the processes to the one that has started them: a copy can use the nodes alone."""
+        return self.__dict__ | {"_processes": {}}
+
     @property
     def bootstrap(self) -> str:
         """The addresses of all nodes, for bootstrap.servers."""
@@ -116,7 +122,7 @@ class KafkaCluster:
     def start_node(self, node: int, *, wait: bool = True) -> None:
         """Start a node that is not running."""
         self._processes[node] = processes.start(
-            self._java("kafka.Kafka", self._config(node)), log=self._log(node)
+            self._java(*broker.start_arguments(self._config(node))), log=self._log(node)
         )
         if wait:
             self.wait_for(node)
@@ -136,8 +142,8 @@ class KafkaCluster:
     def _format(self, node: int) -> None:
         config = self._config(node)
         config.parent.mkdir(parents=True, exist_ok=True)
-        config.write_text(self._properties(node))
-        self._run("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", config)
+        config.write_text(broker.properties(self._settings_of(node)))
+        self._run(*broker.format_arguments(config))
 
     def limit_bytes(self, client_id: str, bytes_per_second: int) -> None:
         """Give a client id a quota to write with; brokers know of it a little later."""
@@ -169,41 +175,30 @@ class KafkaCluster:
         wrong = [line for line in log.splitlines() if " ERROR " in line or "Exception" in line]
         return "\n".join([*wrong[:20], log[-1500:]])
 
-    def _properties(self, node: int) -> str:
-        voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in self._controllers.items())
-        replicas = min(3, len(self._ids))
+    def _settings_of(self, node: int) -> dict[str, object]:
         listeners = advertised = f"PLAINTEXT://127.0.0.1:{self.ports[node]}"
         if node in self._proxies:
             listeners += f",PROXIED://127.0.0.1:{self.behind_proxies[node]}"
             advertised += f",PROXIED://127.0.0.1:{self._proxies[node]}"
-        settings = {
-            "process.roles": "broker,controller",
-            "node.id": node,
-            "controller.quorum.voters": voters,
-            "controller.listener.names": "CONTROLLER",
-            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self._controllers[node]}",
-            "advertised.listeners": advertised,
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,"
-            "CONTROLLER:PLAINTEXT",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "log.dirs": self._folder / f"node-{node}" / "data",
-            "default.replication.factor": replicas,
-            "min.insync.replicas": max(1, replicas - 1),
-            "offsets.topic.replication.factor": replicas,
-            "offsets.topic.num.partitions": 3,
-            "transaction.state.log.replication.factor": replicas,
-            "transaction.state.log.min.isr": max(1, replicas - 1),
-            "transaction.state.log.num.partitions": 3,
-            "auto.create.topics.enable": "false",
-            "group.initial.rebalance.delay.ms": 0,
-            # Nobody takes over from a single node, which a busy machine may well hold up for long.
-            "broker.session.timeout.ms": 3000 if len(self._ids) > 1 else 9000,
-            # What is idle shall cost little: clusters of tests run beside other tests.
-            "broker.heartbeat.interval.ms": 1000,
-            "metadata.max.idle.interval.ms": 0,
-            "replica.fetch.wait.max.ms": 2000,
-            "num.network.threads": 1,
-            "num.io.threads": 2,
-            "log.retention.ms": -1,
-        } | self._settings
-        return "".join(f"{name}={value}\n" for name, value in settings.items())
+        return (
+            broker.node_settings(node, self._folder / f"node-{node}", self._controllers)
+            | {
+                "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self._controllers[node]}",
+                "advertised.listeners": advertised,
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,"
+                "CONTROLLER:PLAINTEXT",
+                "offsets.topic.num.partitions": 3,
+                "transaction.state.log.num.partitions": 3,
+                "group.initial.rebalance.delay.ms": 0,
+                # Nobody takes over from a single node, which a busy machine may hold up for long.
+                "broker.session.timeout.ms": 3000 if len(self._ids) > 1 else 9000,
+                # What is idle shall cost little: clusters of tests run beside other tests.
+                "broker.heartbeat.interval.ms": 1000,
+                "metadata.max.idle.interval.ms": 0,
+                "replica.fetch.wait.max.ms": 2000,
+                "num.network.threads": 1,
+                "num.io.threads": 2,
+                "log.retention.ms": -1,
+            }
+            | self._settings
+        )

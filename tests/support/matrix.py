@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from support import fetch_kafka
+import kafka_jars
 
 ROOT: Final = Path(__file__).parents[2]
 SPARKS: Final = ("4.1", "4.2", "4.3")
@@ -29,7 +29,7 @@ TESTS: Final = (
     "tests/jobs/test_demo.py",
 )
 # As make test runs them.
-PARALLEL: Final = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+PARALLEL: Final = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 # Python 3.13 warns of sockets that py4j leaves to the collector. Ours are looked at by `make test`.
 WARNINGS: Final = ("-W", "ignore:unclosed <socket.socket:ResourceWarning")
 # What a Spark does otherwise by itself: 4.1 cannot read ORC's timestamps with a time zone, and it
@@ -64,7 +64,7 @@ def find_python(version: str) -> Path | None:
 def environment(spark: str, version: str, python: Path) -> Path:
     """Make a cell's environment unless it is there; give its folder."""
     wanted = (ROOT / "pyproject.toml").read_bytes() + spark.encode()
-    folder = fetch_kafka.cache() / "matrix" / f"pyspark-{spark}-python-{version}"
+    folder = kafka_jars.cache_folder() / "matrix" / f"pyspark-{spark}-python-{version}"
     made_of, digest = folder / "made-of", hashlib.sha256(wanted).hexdigest()
     if not made_of.exists() or made_of.read_text() != digest:
         _run(python, "-m", "venv", "--clear", folder)

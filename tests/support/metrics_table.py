@@ -2,7 +2,7 @@
 
 ::
 
-    PYTHONPATH=tests python -m support.metrics_table
+    PYTHONPATH=tests:jobs python -m support.metrics_table
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_kafka_sink.network import network_metrics
 from spark_kafka_sink.producer_metrics import GAUGES, SENSORS, TIMES, TOPIC_GROUP, TOPIC_SENSORS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "metrics.md"
-COMMAND: Final = "PYTHONPATH=tests python -m support.metrics_table"
+COMMAND: Final = "PYTHONPATH=tests:jobs python -m support.metrics_table"
 
 _NOT_NUMBERS: Final = "its value is no number"
 _NO_AUTHENTICATION: Final = "connections do not authenticate themselves yet"
@@ -76,7 +76,7 @@ def page() -> str:
         lines += ["| name | unit | meaning |", "|---|---|---|"]
         lines += [f"| `{t.name}` | {t.unit} | {t.description} |" for t in group.templates]
         lines.append("")
-    lines += ["## What the Java producer has and this one has not", ""]
+    lines += ["## Metrics that only the Java producer has", ""]
     lines += ["| group | name | why |", "|---|---|---|"]
     lines += [f"| {' | '.join(name.split())} | {why} |" for name, why in ABSENT.items()]
     return "\n".join(lines) + "\n"
@@ -85,9 +85,9 @@ def page() -> str:
 _HEAD: Final = f"""\
 # Metrics
 
-`KafkaProducer.metrics()` gives a mapping from `MetricName(name, group, description, tags)` to a
-float: the metrics of Kafka's Java producer under their names, measured at the time of the call.
-They are always recorded, once per request, answer or slice of rows and never per row.
+`KafkaProducer.metrics()` returns a mapping from `MetricName(name, group, description, tags)` to a
+float. It has the metrics of Kafka's Java producer under their names, measured at the time of the
+call. They are always recorded: once per request, answer or slice of rows, and never per row.
 
 ```python
 for name, value in producer.metrics().items():
@@ -96,22 +96,26 @@ for name, value in producer.metrics().items():
 ```
 
 A value is in the totals at once, and in its window to the second.
-Averages, maxima, rates and ratios look back over `metrics.num.samples` windows of
-`metrics.sample.window.ms` (2 of 30 s); a rate is taken over all windows but one at least, so that a
-young producer's is not too high. What has no value is NaN. Totals are since the producer was made.
-A topic has metrics once something was sent to it, a node once it was written to or read from.
 
-Some values are not quite what the Java client says under the same name:
+- Averages, maxima, rates and ratios look back over `metrics.num.samples` windows of
+  `metrics.sample.window.ms` (2 of 30 s). A rate uses the length of at least all windows but one.
+  So it is not too high for a young producer.
+- A metric without a value is NaN.
+- Totals count from the start of the producer.
+- A topic has metrics after the first record was sent to it.
+  A node has metrics after the first bytes were written to it or read from it.
 
-- `record-size-avg` is the mean over all records; there it is the mean of the largest record of
-  every batch. Both record sizes are bounds from before encoding, a few bytes high, without the
-  batch's header.
-- Retries are counted when records are sent again, so that `record-send-total` less
+Some values differ from the Java client's under the same name:
+
+- `record-size-avg` is the mean over all records. In the Java client, it is the mean of the largest
+  record of every batch. Both record sizes are estimates from before encoding. They are a few bytes
+  too high, and leave out the batch's header.
+- Retries are counted when records are sent again. So `record-send-total` minus
   `record-retry-total` is what was sent for the first time.
-- A request and its bytes are counted when it is written whole, and `network-io` counts requests
-  and responses, not the reads and writes of sockets that they took.
+- A request and its bytes are counted when all of it is written.
+- `network-io` counts requests and responses, and not the reads and writes of sockets.
 
-This page is generated: `{COMMAND}`.
+`{COMMAND}` makes this page.
 """
 
 

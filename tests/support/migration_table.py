@@ -1,6 +1,6 @@
-"""The option by option part of docs/migrating-from-the-jvm-sink.md, made of the tables in code.
+"""The option by option part of docs/migrating-from-the-jvm-sink.md, made from the tables in code.
 
-Run as a program, it writes that part anew; the rest of the document is written by hand.
+Run as a program, it writes that part again. The rest of the document is written by hand.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ DEFAULTS_OF_3_9: Final[Mapping[str, object]] = {
     "metadata.recovery.rebootstrap.trigger.ms": None,
     "metadata.recovery.strategy": "none",
 }
+_NEW: Final = "new: see [options.md](options.md)"
 # What Spark makes of its own options with a sink of Python.
 _OF_SPARK: Final[Mapping[str, str]] = {
     "asyncprogresstrackingenabled": "refused by Spark where it is true: remove it",
@@ -40,7 +41,7 @@ _NOTES: Final[Mapping[str, str]] = {
 
 
 def render() -> str:
-    """Give the generated part."""
+    """Return the generated part."""
     return "".join(
         [
             *_table("Options of the sink and of the source", ("Spark's own sink", "here"), _own()),
@@ -59,7 +60,7 @@ def render() -> str:
 
 
 def with_table(text: str) -> str:
-    """Give the document with its generated part made anew."""
+    """Return the document with a new generated part."""
     before, rest = text.split(BEGIN)
     return before + BEGIN + render() + END + rest.split(END)[1]
 
@@ -67,9 +68,9 @@ def with_table(text: str) -> str:
 def _own() -> Iterator[tuple[str, ...]]:
     known_there = {"topic": "the topic of all rows; trimmed"}
     for lower, name in sorted(options._OWN.items()):
-        here = "the same" if lower in known_there else "new: see the README"
+        here = "the same" if lower in known_there else _NEW
         yield name, known_there.get(lower, "ignored"), here
-    yield f"{options._TOPIC_CONFIG}<name>", "ignored", "new: see the README"
+    yield f"{options._TOPIC_CONFIG}<name>", "ignored", _NEW
     for _, name in sorted(options._SOURCE_ONLY.items()):
         yield name, "of the source: ignored", "ignored, with a warning"
     for lower, name in sorted(options._SPARKS.items()):
@@ -126,7 +127,7 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) 
 
 
 def _list_of(title: str, names: Iterable[str]) -> Iterator[str]:
-    yield f"\n### {title}\n\nThey are refused with a sentence that says so.\n\n"
+    yield f"\n### {title}\n\nThe sink rejects these, with an error that says so.\n\n"
     for name in sorted(names):
         yield f"- `kafka.{name}`\n"
     yield "\n"

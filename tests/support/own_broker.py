@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import kafka_jars
 import psutil
 
 from support import fetch_kafka
@@ -67,8 +68,10 @@ def own_broker() -> Iterator[KafkaCluster]:
 
     Ends the program where Kafka cannot be had.
     """
-    if not fetch_kafka.fetch(fetch_kafka.NEWEST):
-        raise SystemExit(fetch_kafka.missing())
+    try:
+        kafka_jars.fetch(kafka_jars.KAFKA)
+    except kafka_jars.JarsError as error:
+        raise SystemExit(str(error)) from None
     with broker_in(memory_with_room(_ROOM_BYTES)) as cluster:
         yield cluster
 

@@ -19,21 +19,19 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import bench
+import bench_cells
+import bench_ratios
+import bench_report
+import bench_results
+import kafka_jars
+import running
 
 from support import checkout, fetch_kafka
 from support.own_broker import broker_in, memory_with_room
 from support.spark_processes import SPARK_SUBMIT, environment
-
-if TYPE_CHECKING:  # its modules find each other by the path
-    from jobs import bench, bench_cells, bench_ratios, bench_report, bench_results, running
-else:
-    import bench
-    import bench_cells
-    import bench_ratios
-    import bench_report
-    import bench_results
-    import running
 
 _ROOT: Final = Path(__file__).parents[2]
 _JOB: Final = _ROOT / "jobs" / "bench.py"
@@ -64,8 +62,11 @@ def main() -> int:
     output, told = job.output or _OUTPUT, _told(job, own.conf)
     measured, about = _measured_before(output, told) if own.resume else ({}, {})
     left = [name for name in bench.chosen(job) if name not in measured]
-    if not fetch_kafka.fetch(fetch_kafka.NEWEST):
-        raise running.JobError(fetch_kafka.missing())
+    try:
+        kafka_jars.fetch(kafka_jars.KAFKA)
+        kafka_jars.fetch(kafka_jars.SPARK_KAFKA)
+    except kafka_jars.JarsError as error:
+        raise running.JobError(str(error)) from None
     usual = [word for word in given if word != "--all"]
     usual += [word for item in told.items() for word in ("--about", *item)]
     started, worst = time.monotonic(), 0
@@ -138,9 +139,9 @@ def _run(arguments: Sequence[str], settings: Sequence[str], *, has_usual_rows: b
 
 
 def _submit(job: Sequence[str], settings: Sequence[str]) -> int:
-    jars = fetch_kafka.jvm_sink()
+    jars = ",".join(map(str, fetch_kafka.jvm_sink_jars()))
     submit = [str(SPARK_SUBMIT), "--master", "local[2]", "--driver-memory", _HEAP]
-    submit += ["--jars", ",".join(map(str, jars))] if jars else []
+    submit += ["--jars", jars]
     for setting in (*_SPARK_SETTINGS, *settings):
         submit += ["--conf", setting]
     command = [*submit, str(_JOB), *job]

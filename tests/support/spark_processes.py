@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pyspark
 
@@ -51,6 +52,13 @@ def without_work_left() -> Iterator[None]:
     finally:
         for folder in set(work.glob("*")) - before:
             shutil.rmtree(folder)
+
+
+class ConnectServer(NamedTuple):
+    """A server of Spark Connect: its address for `SparkSession.builder.remote`, and its log."""
+
+    remote: str
+    log: Path
 
 
 @contextlib.contextmanager

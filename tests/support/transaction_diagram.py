@@ -1,7 +1,7 @@
 """Draws the states of a transactional producer from their table, for docs/transactions.md.
 
-Run as a program (`python -m support.transaction_diagram`, in tests/) it puts the diagram into the
-document.
+Run as a program (`PYTHONPATH=tests:jobs python -m support.transaction_diagram`), it puts the diagram
+into the document.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/features.md, docs/differences.md and the guide to migrating: what they say is there."""
+"""README.md and the pages of docs/: what they name exists, and the README stays short and plain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import fetch_kafka
+from support import fetch_kafka, pages
 from support.jvm import run_java
 from support.matrix import TESTS
 from support.migration_table import DEFAULTS_OF_3_9, DOCUMENT, with_table
@@ -19,6 +19,9 @@ DIFFERENCES = ROOT / "docs" / "differences.md"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
 DEPLOYMENT = ROOT / "docs" / "deployment.md"
 _NOWHERE = "—"
+README_BYTES = 7_000
+WORDS_PER_SENTENCE = 15
+PICTURE_BYTES = 100_000
 
 
 def rows(document: Path) -> list[list[str]]:
@@ -26,6 +29,54 @@ def rows(document: Path) -> list[list[str]]:
     lines = [line for line in document.read_text().splitlines() if line.startswith("|")]
     heads = {i for i, line in enumerate(lines[1:]) if line.startswith("|---")}
     return [cells(line) for i, line in enumerate(lines) if not heads & {i, i - 1}]
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_file_or_a_heading_leads_somewhere(page: Path) -> None:
+    assert list(pages.broken_links(page)) == []
+
+
+def test_a_link_to_no_file_or_no_heading_is_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# A `title`, twice\n\n# A title, twice\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](other.md) [b](none.md) [c](other.md#a-title-twice) [d](other.md#a-title-twice-1)\n"
+        "[e](other.md#a-title) [f](#here) [g](#nowhere) [h](https://kafka.apache.org)\n\n## Here\n"
+        "```\n[i](in-code.md)\n```\n"
+    )
+    assert list(pages.broken_links(page)) == ["none.md", "other.md#a-title", "#nowhere"]
+
+
+def test_the_readme_is_short_and_plain() -> None:
+    text = pages.README.read_text()
+    assert len(text.encode()) <= README_BYTES
+    assert pages.words_per_sentence(text) <= WORDS_PER_SENTENCE
+
+
+def test_sentences_are_counted_without_code_tables_and_headings() -> None:
+    text = (
+        "# A title of five words\n\nTwo words. Call `df.write` at 1.38x speed:\n\n"
+        "```\nx = 1. Not counted.\n```\n| a | table. Of |\n|---|---|\n\n"
+        "- one item of [five](words.md) words\n- two words\n\n![a picture](x.svg)\n"
+    )
+    assert [each.split() for each in pages.sentences(text)] == [
+        ["Two", "words"],
+        ["Call", "`df.write`", "at", "1.38x", "speed:"],
+        ["one", "item", "of", "[five]", "words"],
+        ["two", "words"],
+    ]
+    assert pages.words_per_sentence(text) == (2 + 5 + 5 + 2) / 4
+
+
+@pytest.mark.parametrize("command", ["make broker", "make demo", "make test"])
+def test_the_readme_shows_the_commands_to_begin_with(command: str) -> None:
+    assert re.search(rf"^{command}( |$)", pages.README.read_text(), re.MULTILINE)
+
+
+def test_pictures_are_small_and_load_nothing() -> None:
+    for picture in (ROOT / "docs" / "pictures").glob("*.svg"):
+        assert picture.stat().st_size < PICTURE_BYTES, picture
+        assert not re.search(r"url\(.?http|href", picture.read_text()), picture
 
 
 def test_features_are_numbered_from_1_to_77() -> None:
@@ -79,7 +130,7 @@ def test_every_difference_names_the_test_that_shows_it() -> None:
 def test_the_guide_to_migrating_has_the_options_of_today() -> None:
     text = DOCUMENT.read_text()
     assert with_table(text) == text, (
-        f"docs/{DOCUMENT.name} is stale: PYTHONPATH=tests python -m support.migration_table"
+        f"docs/{DOCUMENT.name} is stale: PYTHONPATH=tests:jobs python -m support.migration_table"
     )
 
 

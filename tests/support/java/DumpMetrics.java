@@ -28,8 +28,9 @@ public class DumpMetrics {
             for (MetricName n : producer.metrics().keySet())
                 lines.add(String.join("|", n.group(), n.name(),
                     String.join(",", new TreeSet<>(n.tags().keySet())), n.description()));
-            producer.close(java.time.Duration.ZERO);
+            lines.forEach(System.out::println);
+            // Closing the producer would wait half a minute for the broker that never answers.
+            System.exit(0);
         }
-        lines.forEach(System.out::println);
     }
 }

@@ -1,4 +1,4 @@
-"""docs/report.md names every field of the report, every reason and every header, and no other."""
+"""docs/report.md and docs/bad-rows.md name every field, reason, choice and header, and no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from spark_kafka_sink.spark.report import (
     TaskReport,
 )
 
-DOC = (Path(__file__).parents[3] / "docs" / "report.md").read_text()
+_DOCS = Path(__file__).parents[3] / "docs"
+REPORT = (_DOCS / "report.md").read_text()
+BAD_ROWS = (_DOCS / "bad-rows.md").read_text()
 _INSIDE = {
     "slowest_task": TaskReport,
     "bad_rows": BadRowsReport,
@@ -27,9 +29,9 @@ _INSIDE = {
 }
 
 
-def named(heading: str) -> list[str]:
-    """Give the first cells of the tables' rows under a heading."""
-    section = re.split(r"\n##+ ", DOC.split(f"# {heading}\n")[1])[0]
+def named(page: str, heading: str) -> list[str]:
+    """Return the first cells of the tables' rows under a heading of a page."""
+    section = re.split(r"\n##+ ", page.split(f"# {heading}\n")[1])[0]
     return re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
 
 
@@ -45,15 +47,15 @@ def names_of(kind: type, prefix: str = "") -> list[str]:
 
 
 def test_every_field_of_the_report_is_described() -> None:
-    assert named("Fields") == names_of(CommitReport)
+    assert named(REPORT, "Fields") == names_of(CommitReport)
 
 
-def test_every_reason_and_every_choice_is_described() -> None:
-    choices = [choice.value for choice in OnError]
-    assert named("Bad rows") == [fault.value for fault in Fault] + choices
+def test_every_choice_and_every_reason_is_described() -> None:
+    assert named(BAD_ROWS, "Bad rows") == [choice.value for choice in OnError]
+    assert named(BAD_ROWS, "Reasons") == [fault.value for fault in Fault]
 
 
 def test_every_header_and_column_of_dead_letters_is_described() -> None:
-    assert named("In a topic") == list(ERROR_HEADERS)
-    assert f"`{UNNAMED_HEADER}`" in DOC
-    assert named("In a folder") == list(ERROR_COLUMNS)
+    assert named(BAD_ROWS, "Dead letters in a topic") == list(ERROR_HEADERS)
+    assert f"`{UNNAMED_HEADER}`" in BAD_ROWS
+    assert named(BAD_ROWS, "Dead letters in a folder") == list(ERROR_COLUMNS)

@@ -1,0 +1,115 @@
+"""Says in one sentence that a write failed because a worker's Python cannot run the sink.
+
+Spark raises the traceback of its worker, which names neither the worker nor what to do. The hooks
+of ``save()`` and ``start()`` raise such a sentence instead, with Spark's exception as its cause.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.spark.connect import is_connect
+from spark_kafka_sink.spark.requirements import NEEDED
+
+_SINK: Final = "spark_kafka_sink"
+# What Python says of a missing module. `check_modules` adds which Python it is, on which machine.
+_MISSING: Final = re.compile(
+    rf"No module named '({'|'.join((_SINK, *NEEDED))})'(?:[^\n]*? for (\S+) on (\S+):)?"
+)
+_OTHER_VERSION: Final = re.compile(
+    r"Python in worker has different version: (\d+\.\d+) than that in driver: (\d+\.\d+)"
+)
+_NOT_STARTED: Final = re.compile(r'Cannot run program "([^"]+)"')
+# How Spark names the executor of a task that failed, and the planning of a write.
+_EXECUTOR: Final = re.compile(r"\((\S+) executor (\S+)\)")
+_PLANNING: Final = re.compile(r"Failed to \w+ Python data source")
+_ON_DRIVER: Final = "on the driver's machine"
+# Of a query, what raises the exception that has ended it.
+_RAISING: Final = ("awaitTermination", "processAllAvailable")
+
+
+@contextmanager
+def explained(session: Any) -> Iterator[None]:
+    """Raise KafkaException instead of an exception that a worker's Python is the reason for.
+
+    session: of the write, to name the Python that it has Spark run; None if it is not known.
+    """
+    try:
+        yield
+    except Exception as error:
+        sentence = _sentence(str(error), _python_of(session))
+        if sentence is None:
+            raise
+        raise KafkaException(sentence) from error
+
+
+def explain_query(query: Any, session: Any) -> None:
+    """Make the methods of a streaming query that raise its failure raise it as `explained` does."""
+    for name in _RAISING:
+        setattr(query, name, _explaining(getattr(query, name), session))
+
+
+def _explaining(method: Any, session: Any) -> Any:
+    @functools.wraps(method)
+    def raising(*args: Any, **kwargs: Any) -> Any:
+        with explained(session):
+            return method(*args, **kwargs)
+
+    return raising
+
+
+def _python_of(session: Any) -> str | None:
+    """Return the Python that a classic session names for its workers, None for Spark Connect."""
+    if session is None or is_connect(session):
+        return None
+    return str(session.sparkContext.pythonExec)
+
+
+def _sentence(said: str, python: str | None) -> str | None:
+    """Return what is wrong with the Python of a worker, None if something else is wrong.
+
+    said: the text of Spark's exception; python: the Python that Spark was to run.
+    """
+    runs = f"{python or 'the Python'}, which Spark runs {_where(said)},"
+    if missing := _MISSING.search(said):
+        module, found, machine = missing.groups()
+        runs = f"{found} on {machine}" if found else runs
+        package, shipped = (
+            ("spark-kafka-sink", "it by --py-files or --archives")
+            if module == _SINK
+            else (module, "an environment that has it by --archives")
+        )
+        return (
+            f"{runs} has no module named '{module}': install {package} there with pip, ship "
+            f"{shipped}, or set PYSPARK_PYTHON to a Python that has it"
+        )
+    if other := _OTHER_VERSION.search(said):
+        found, expected = other.groups()
+        return (
+            f"{runs} is Python {found}, but the driver runs Python {expected}: set PYSPARK_PYTHON "
+            f"to a Python {expected} with spark-kafka-sink, on the driver's machine and on every "
+            "executor"
+        )
+    if (failed := _NOT_STARTED.search(said)) and failed[1] == python:
+        executor = _EXECUTOR.search(said)
+        return (
+            f"{python} cannot be started {_named(executor) if executor else _ON_DRIVER}: set "
+            "PYSPARK_PYTHON to a Python that is on the driver's machine and on every executor"
+        )
+    return None
+
+
+def _where(said: str) -> str:
+    """Return where the Python runs that an exception of Spark is about."""
+    if executor := _EXECUTOR.search(said):
+        return _named(executor)
+    return f"{_ON_DRIVER} to plan the write" if _PLANNING.search(said) else "on an executor"
+
+
+def _named(executor: re.Match[str]) -> str:
+    return f"on {executor[1]} (executor {executor[2]})"

@@ -1,0 +1,124 @@
+"""``choose_worker_python(spark)``: makes the workers of local mode run a Python that has the sink.
+
+Spark's workers run the ``python3`` of the PATH, unless PYSPARK_PYTHON names another Python. If a
+program is started as ``venv/bin/python program.py``, that ``python3`` is not the Python of the
+program, and usually lacks the sink. In local mode driver and workers share a machine, so the
+workers can run the driver's Python. On a cluster, and over Spark Connect, they cannot.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark import SparkFiles
+
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.requirements import NEEDED
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+_SPARKS_DEFAULT: Final = "python3"
+_ANSWER_TIMEOUT_S: Final = 60
+# Prints the version first, in the grammar of every Python: an old one may fail after that.
+_QUESTIONS: Final = """
+import sys
+print("%d.%d" % sys.version_info[:2])
+from importlib.util import find_spec
+print(" ".join(name for name in sys.argv[1:] if find_spec(name) is None))
+"""
+
+
+def choose_worker_python(spark: SparkSession) -> None:
+    """In local mode, set the Python that the workers of a classic session run.
+
+    It is the one that PYSPARK_PYTHON or spark.pyspark.python names, or else the driver's. Raise
+    ConfigException if a Python that is not the driver's cannot run the sink. No Spark job starts.
+    """
+    context = spark.sparkContext
+    master = context.master or ""
+    if master != "local" and not master.startswith("local["):
+        return
+    if context.pythonExec in ("", _SPARKS_DEFAULT):
+        context.pythonExec = _named_python(context) or sys.executable
+    if not _is_drivers(context.pythonExec):
+        _check(context)
+
+
+def _named_python(context: SparkContext) -> str | None:
+    """Return the Python that the user chose for the workers, None if there is none.
+
+    Spark reads PYSPARK_PYTHON when it starts. It leaves out spark.pyspark.python if the driver was
+    not started by spark-submit.
+    """
+    settings = context.getConf()
+    named = os.environ.get("PYSPARK_PYTHON") or settings.get("spark.pyspark.python")
+    # Whoever names a Python for the driver alone leaves Spark's default to the workers.
+    return named or (_SPARKS_DEFAULT if settings.get("spark.pyspark.driver.python") else None)
+
+
+def _is_drivers(python: str) -> bool:
+    """Return whether a name is that of the driver's Python.
+
+    The Pythons of virtual environments are links to one file, so the folder counts as well.
+    """
+    found = shutil.which(python)
+    return found is not None and _identity(found) == _identity(sys.executable)
+
+
+def _identity(python: str) -> tuple[Path, Path]:
+    path = Path(python)
+    return path.parent.absolute(), path.resolve()
+
+
+def _check(context: SparkContext) -> None:
+    """Raise ConfigException if the Python of the workers cannot run the sink."""
+    shipped = context._python_includes or ()  # noqa: SLF001 - there is no public way
+    files = [Path(SparkFiles.getRootDirectory(), name) for name in shipped]
+    paths = [context.environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH"), *files]
+    python_path = os.pathsep.join(str(path) for path in paths if path)
+    problem = _problem(context.pythonExec, python_path)
+    if problem is not None:
+        message = (
+            f"Spark's workers would run {context.pythonExec}, which {problem}. The driver runs "
+            f"{sys.executable} (Python {_drivers_version()}): set PYSPARK_PYTHON to that before "
+            "the Spark session starts"
+        )
+        raise ConfigException(message)
+
+
+@functools.cache
+def _problem(python: str, python_path: str) -> str | None:
+    """Return why a Python cannot run the sink, None if it can. It is started once to find out."""
+    try:
+        done = subprocess.run(  # noqa: S603 - Spark is about to run the same program
+            [python, "-c", _QUESTIONS, "spark_kafka_sink", *NEEDED],
+            env={**os.environ, "PYTHONPATH": python_path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_ANSWER_TIMEOUT_S,
+        )
+    except OSError as error:
+        return f"cannot be started ({error.strerror})"
+    except subprocess.TimeoutExpired:
+        return f"did not answer in {_ANSWER_TIMEOUT_S} s"
+    version, _, missing = done.stdout.rstrip().partition("\n")
+    if version and version != _drivers_version():
+        return f"is Python {version}"
+    if done.returncode != 0:
+        return f"cannot be started ({(done.stderr.strip() or 'it says nothing').splitlines()[-1]})"
+    return f"has no module {', '.join(missing.split())}" if missing else None
+
+
+def _drivers_version() -> str:
+    return ".".join(platform.python_version_tuple()[:2])

@@ -1,0 +1,115 @@
+"""Exceptions that a worker's Python is the reason for: a sentence takes their place."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.spark.worker_failures import explain_query, explained
+
+SESSION = SimpleNamespace(sparkContext=SimpleNamespace(pythonExec="/opt/python"))
+TRACEBACK = 'Traceback (most recent call last):\n  File "worker.py", line 1, in main\n'
+# How Spark begins: 4.3 for a task, 4.1 and 4.2 for a task, and each of them for planning.
+TASK = f"An exception was thrown from the Python worker:\n{TRACEBACK}"
+JOB = (
+    "Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: "
+    "Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7 executor 1): "
+    f"org.apache.spark.api.python.PythonException: {TRACEBACK}"
+)
+PLAN = f"[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source writer: {TRACEBACK}"
+NO_SINK = "ModuleNotFoundError: No module named 'spark_kafka_sink'\n SQLSTATE: 38000"
+NO_CRC32C = (
+    "ModuleNotFoundError: No module named 'crc32c' or 'lz4' for /usr/bin/python3 on node-7: "
+    "spark-kafka-sink needs it wherever Spark runs Python"
+)
+OLD = (
+    "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 "
+    "than that in driver: 3.11, PySpark cannot run with different minor versions.\n"
+)
+NOT_THERE = 'java.io.IOException: Cannot run program "/opt/python": error=2, No such file'
+GET_SINK = (
+    "has no module named 'spark_kafka_sink': install spark-kafka-sink there with pip, ship it by "
+    "--py-files or --archives, or set PYSPARK_PYTHON to a Python that has it"
+)
+SAME_VERSION = (
+    "is Python 3.12, but the driver runs Python 3.11: set PYSPARK_PYTHON to a Python 3.11 with "
+    "spark-kafka-sink, on the driver's machine and on every executor"
+)
+BE_THERE = "set PYSPARK_PYTHON to a Python that is on the driver's machine and on every executor"
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (TASK + NO_SINK, f"/opt/python, which Spark runs on an executor, {GET_SINK}"),
+        (JOB + NO_SINK, f"/opt/python, which Spark runs on 10.0.0.7 (executor 1), {GET_SINK}"),
+        (
+            PLAN + NO_SINK,
+            f"/opt/python, which Spark runs on the driver's machine to plan the write, {GET_SINK}",
+        ),
+        (
+            TASK + NO_CRC32C,
+            "/usr/bin/python3 on node-7 has no module named 'crc32c': install crc32c there with "
+            "pip, ship an environment that has it by --archives, or set PYSPARK_PYTHON to a Python "
+            "that has it",
+        ),
+        (JOB + OLD, f"/opt/python, which Spark runs on 10.0.0.7 (executor 1), {SAME_VERSION}"),
+        (NOT_THERE, f"/opt/python cannot be started on the driver's machine: {BE_THERE}"),
+        (JOB + NOT_THERE, f"/opt/python cannot be started on 10.0.0.7 (executor 1): {BE_THERE}"),
+    ],
+)
+def test_the_sentence_says_what_is_missing_where_and_what_to_do(said: str, sentence: str) -> None:
+    cause = RuntimeError(said)
+    with pytest.raises(KafkaException) as failed, explained(SESSION):
+        raise cause
+    assert str(failed.value) == sentence
+    assert failed.value.__cause__ is cause
+
+
+def test_over_spark_connect_the_python_has_no_name() -> None:
+    with pytest.raises(KafkaException) as failed, explained(None):
+        raise RuntimeError(JOB + NO_SINK)
+    where = "the Python, which Spark runs on 10.0.0.7 (executor 1),"
+    assert str(failed.value) == f"{where} {GET_SINK}"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        TASK + "ModuleNotFoundError: No module named 'users_own'",
+        TASK + "ModuleNotFoundError: No module named 'numpy_financial'",
+        TASK + "KafkaException: a broker said no",
+        'java.io.IOException: Cannot run program "chmod": error=2',
+    ],
+)
+def test_another_exception_stays_what_it_is(said: str) -> None:
+    error = RuntimeError(said)
+    with pytest.raises(RuntimeError) as failed, explained(SESSION):
+        raise error
+    assert failed.value is error
+
+
+class Query:
+    """A query that fails."""
+
+    def awaitTermination(self, timeout: int | None = None) -> bool:  # noqa: N802 - Spark's name
+        """Raise why the query has ended, unless the time is up before."""
+        if timeout == 0:
+            return False
+        raise RuntimeError(TASK + NO_SINK)
+
+    def processAllAvailable(self) -> None:  # noqa: N802 - Spark's name
+        """Raise why the query has ended."""
+        raise RuntimeError(TASK + NO_SINK)
+
+
+def test_a_query_says_it_wherever_it_raises() -> None:
+    query: Any = Query()
+    explain_query(query, SESSION)
+    for call in (query.awaitTermination, query.processAllAvailable):
+        with pytest.raises(KafkaException, match=r"^/opt/python, which Spark runs on an executor"):
+            call()
+    assert query.awaitTermination(timeout=0) is False
