@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -123,6 +124,15 @@ def test_a_missing_extra_is_one_sentence(job: str, module: str, tmp_path: Path) 
     assert ended.returncode == 2
     assert "not installed: pip install spark-kafka-sink[demo]" in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_a_job_that_is_ended_says_so_by_its_exit_code() -> None:
+    job = (
+        "import os, signal, sys; sys.path.insert(0, 'jobs'); import running;"
+        "sys.exit(running.run(lambda: os.kill(os.getpid(), signal.SIGTERM) or 0, 'job.py'))"
+    )
+    ended = subprocess.run([sys.executable, "-c", job], cwd=ROOT, check=False, timeout=TIMEOUT_S)
+    assert ended.returncode == 128 + signal.SIGTERM
 
 
 @pytest.mark.kafka

@@ -5,6 +5,7 @@ Its thread runs, and no broker can be reached; what is known of the topic is put
 
 from __future__ import annotations
 
+import queue
 import re
 import threading
 import time
@@ -23,10 +24,12 @@ from spark_kafka_sink.errors import (
     IllegalStateException,
     RecordTooLargeException,
     SerializationException,
+    TimeoutException,
 )
 from spark_kafka_sink.reservation import Reservation
 
 A_LONG_TIME_MS = 60_000
+A_WHILE_S = 20
 
 
 @contextmanager
@@ -339,6 +342,19 @@ def test_a_topic_column_is_looked_at_before_anybody_is_asked_about_it(
         with pytest.raises(DataException, match=said):
             producer.append(None, pa.record_batch({"topic": column, "value": ["v", "w"]}))
         assert set(producer._thread.metadata._tracked) == {TOPIC}
+
+
+def test_a_callback_that_sends_to_a_new_topic_is_told_at_once_that_nobody_can_be_asked() -> None:
+    """The thread that runs callbacks is the one that asks brokers: it must not wait for itself."""
+    soon = {"linger_ms": 0, "request_timeout_ms": 10, "delivery_timeout_ms": 10}
+    sent: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    with producing([1], max_block_ms=3_600_000, **soon) as producer:
+
+        def send_again(*_: object) -> None:
+            sent.put(producer.send("another-topic", b"v").exception())
+
+        producer.send(TOPIC, b"v", on_delivery=send_again)
+        assert isinstance(sent.get(timeout=A_WHILE_S), TimeoutException)
 
 
 def test_a_limit_of_a_topic_that_was_raised_is_told_in_place_of_the_old_one() -> None:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.idle_producer import idle_producer
+from support.pure_producer import TOPIC
 
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
@@ -66,3 +68,13 @@ def test_rows_and_culprits_are_those_of_the_append(
 
 def test_nothing_is_told_of_rows_that_were_delivered() -> None:
     assert told((0, 0, 3), DoneBatch(3, {}, error=None)) == []
+
+
+def test_the_rows_of_a_batch_that_goes_in_slices_have_their_own_numbers() -> None:
+    """A quarter of buffer.memory is a slice. Closing at once gives all rows up."""
+    rows, failures = 6000, list[AppendFailure]()
+    batch = pa.record_batch({"value": ["x" * 60] * rows})
+    with idle_producer(3, buffer_memory=1 << 20) as producer:
+        producer.append(TOPIC, batch, failures.append)
+    numbers = [failure.rows for failure in failures]
+    assert sorted(np.concatenate(numbers).tolist()) == list(range(rows))

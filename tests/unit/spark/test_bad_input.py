@@ -48,10 +48,12 @@ NAMES = sorted(
     - {"transactional.id", "transaction.timeout.ms"}
 )
 HEADER = StructType().add("key", StringType()).add("value", BinaryType())
+REVERSED = StructType().add("value", StringType()).add("key", StringType())
 TYPES: list[DataType] = [
-    ArrayType(HEADER), ArrayType(StringType()), BinaryType(), BooleanType(), ByteType(), DateType(),
-    DecimalType(20, 0), DoubleType(), HEADER, IntegerType(), LongType(), NullType(), ShortType(),
-    StringType("UNICODE"), StringType(), TimestampNTZType(), TimestampType(), VariantType(),
+    ArrayType(HEADER), ArrayType(REVERSED), ArrayType(StringType()), BinaryType(), BooleanType(),
+    ByteType(), DateType(), DecimalType(20, 0), DoubleType(), HEADER, IntegerType(), LongType(),
+    NullType(), ShortType(), StringType("UNICODE"), StringType(), TimestampNTZType(),
+    TimestampType(), VariantType(),
 ]  # fmt: skip
 ACCEPTED: Mapping[str, tuple[DataType, ...]] = {
     "value": (StringType(), BinaryType()),

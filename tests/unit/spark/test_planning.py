@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from pyspark.sql.types import StringType, StructType
 
 from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException
 from spark_kafka_sink.serde.columns import read_rows
+from spark_kafka_sink.spark import preflight
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.micro_batch import MicroBatchWriter
-from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.preflight import (
+    check_cluster,
     check_partitioner,
     check_report_path,
     make_dead_letter_path,
@@ -338,9 +341,31 @@ def test_what_spark_itself_puts_among_the_options_is_no_option_of_the_sink() -> 
     assert sink_options(NAMES | sparks) == sink_options(NAMES)
 
 
-def test_write_batch_s_reports_are_lines_as_a_stream_s(tmp_path: Path) -> None:
+def test_reports_of_streams_and_of_write_batch_are_lines(tmp_path: Path) -> None:
     options = sink_options(NAMES | {"reportPath": str(tmp_path / "reports.jsonl")})
     for batch_id in (7, 8):
         MicroBatchWriter(options, batch_id).commit([])
+        KafkaStreamArrowWriter(options).commit([], batch_id)
     lines = (tmp_path / "reports.jsonl").read_text().splitlines()
-    assert [json.loads(line)["batch_id"] for line in lines] == [7, 8]
+    assert [json.loads(line)["batch_id"] for line in lines] == [7, 7, 8, 8]
+
+
+def test_what_one_cluster_or_user_was_found_to_have_counts_for_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[SinkOptions] = []
+
+    def look(options: SinkOptions, *, has_headers: bool, again: bool) -> preflight._Found:
+        looked.append(options)
+        return preflight._Found(time.monotonic(), None, len(looked), ())
+
+    monkeypatch.setattr(preflight, "_look", look)
+    monkeypatch.setattr(preflight, "_found", {})
+    others: tuple[dict[str, str], ...] = (
+        {},
+        {"kafka.bootstrap.servers": "other:1"},
+        {"kafka.client.id": "another"},
+    )
+    checked = [sink_options(NAMES | other) for other in others] * 2
+    found = [check_cluster(each, has_headers=False, may_remember=True) for each in checked]
+    assert [each.partitions for each in found] == [1, 2, 3, 1, 2, 3]
