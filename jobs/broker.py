@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import re
 import shutil
 import socket
 import subprocess
@@ -37,6 +38,7 @@ _CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
 _STARTED: Final = "Kafka Server started"
 # At level info, a broker that is written at full speed logs 100 MB in an hour.
 _LOGGING: Final = "-Dorg.slf4j.simpleLogger"
+_LOGGED: Final = re.compile(r"\] (?:INFO|WARN) ")
 _JAVA: Final = (
     "-Xmx1g",
     f"{_LOGGING}.defaultLogLevel=warn",
@@ -120,10 +122,11 @@ class Broker:
         self.process.wait()
 
     def failure(self, what: str) -> str:
-        """Return a sentence with the reason that the log has."""
+        """Return a sentence with the first line of the log that says what is wrong."""
         lines = self._log.read_text(errors="replace").splitlines()
         wrong = [line for line in lines if "ERROR" in line or "Exception" in line]
-        reason = (wrong or lines or ["it logged nothing"])[0].strip()
+        other = [line for line in lines if not _LOGGED.search(line)]
+        reason = (wrong or other or [f"its exit code is {self.process.poll()}"])[0].strip()
         return f"{kafka_jars.KAFKA.name} {what}: {reason}"
 
 

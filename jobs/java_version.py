@@ -31,10 +31,15 @@ def problem() -> str | None:
     if found is None:
         where = f"JAVA_HOME is {home}, which has none" if home else "there is none on the PATH"
         return f"Java is missing: {where}; {_WANTED}"
-    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)  # noqa: S603 - the user's Java
-    version = _VERSION.search(said.stderr)
+    try:
+        said = subprocess.run(  # noqa: S603 - the user's Java
+            [found, "-version"], capture_output=True, text=True, check=False
+        ).stderr
+    except OSError as error:  # it is for another processor, or no program
+        said = str(error.strerror)
+    version = _VERSION.search(said)
     if version is None:
-        first_line = said.stderr.partition("\n")[0]
+        first_line = said.partition("\n")[0]
         return f"Java does not tell its version: {found} -version says {first_line!r}; {_WANTED}"
     if int(version[1]) < _OLDEST:
         return f"Java is too old for Spark and Kafka: {found} is of version {version[1]}; {_WANTED}"

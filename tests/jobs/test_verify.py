@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topic
 
@@ -63,17 +64,28 @@ FAKES: dict[str, tuple[list[Fake], int, str]] = {
 
 def write_fakes(bootstrap: str) -> dict[str, str]:
     """Write every fake into a topic of its own; give the topics."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     topics = {}
     for name, (records, _, _) in FAKES.items():
         topics[name] = topic = f"fake-{name.replace(' ', '-')}"
         create_topic(bootstrap, topic, 2)
-        for record in records:
-            producer.produce(
-                topic, key=record.key, value=record.value, headers=list(record.headers)
-            )
-    assert producer.flush(60) == 0
+        write(bootstrap, topic, records)
     return topics
+
+
+def write(bootstrap: str, topic: str, records: Sequence[Fake]) -> None:
+    """Write records by another client."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for record in records:
+        producer.produce(topic, key=record.key, value=record.value, headers=list(record.headers))
+    assert producer.flush(60) == 0
+
+
+def delete_a_record(bootstrap: str, topic: str) -> None:
+    """Delete the first record of a topic."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    until = confluent_kafka.TopicPartition(topic, 0, 1)
+    for future in admin.delete_records([until]).values():
+        future.result()
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +100,10 @@ def faked(
     topics = write_fakes(kafka.bootstrap)
     verify = ["verify.py", "--source", str(source), "--key", "value"]
     verify += ["--bootstrap", kafka.bootstrap, "--topic"]
+    topics["deleted"] = "fake-deleted"
+    create_topic(kafka.bootstrap, topics["deleted"], 1)
+    write(kafka.bootstrap, topics["deleted"], the_lines())
+    delete_a_record(kafka.bootstrap, topics["deleted"])
     plan = {name: [*verify, topic] for name, topic in topics.items()}
     plan["report"] = [*verify, topics["the same"], "--report", str(report)]
     return dict(zip(plan, run_many(list(plan.values())), strict=True))
@@ -107,3 +123,14 @@ def test_partitions_are_compared_with_the_report(faked: dict[str, Ended]) -> Non
         .lines[-1]
         .endswith(f"records in partition 0, where the sink's report says {ROWS}")
     )
+
+
+def test_a_topic_whose_records_were_deleted_cannot_be_compared(faked: dict[str, Ended]) -> None:
+    assert faked["deleted"].code == 2, faked["deleted"].output
+    assert "begins at offset 1 of partition 0: its broker has deleted" in faked["deleted"].lines[-1]
+
+
+def test_records_are_shown_as_a_consumer_sees_them(faked: dict[str, Ended]) -> None:
+    shown = [each for each in faked["the same"].lines if each.startswith("  ")]
+    assert [each.split()[0] for each in shown] == ["key", "value", "timestamp"] * 2
+    assert "line " in shown[0]

@@ -162,6 +162,11 @@ def _read_topics(
         open_partitions = {
             (topic, partition) for topic in topics for partition in known.topics[topic].partitions
         }
+        for each in open_partitions:
+            first, _ = consumer.get_watermark_offsets(
+                confluent_kafka.TopicPartition(*each), _IDLE_S
+            )
+            _check_first_offset(*each, first)
         beginning = confluent_kafka.OFFSET_BEGINNING
         consumer.assign(
             [confluent_kafka.TopicPartition(*each, beginning) for each in sorted(open_partitions)]
@@ -187,6 +192,11 @@ def _read_topics(
         return records
     finally:
         consumer.close()
+
+
+def _check_first_offset(topic: str, partition: int, first: int) -> None:
+    """Fail where the broker has deleted records: nobody can say of these that they are there."""
+    assert first == 0, f"partition {partition} of {topic} begins at offset {first}"
 
 
 def read_at_least(bootstrap: str, topic: str, count: int) -> list[Record]:
@@ -232,6 +242,8 @@ def read_with_kafka_python(bootstrap: str, topic: str) -> list[Record]:
         partitions = [PythonTopicPartition(topic, number) for number in numbers or ()]
         consumer.assign(partitions)
         consumer.seek_to_beginning()
+        for partition, first in consumer.beginning_offsets(partitions).items():
+            _check_first_offset(partition.topic, partition.partition, first)
         ends = consumer.end_offsets(partitions)
         records: list[Record] = []
         idle = 0

@@ -1,0 +1,275 @@
+"""Jars come whole or not at all, and a broker leaves nothing behind: what a person sees of both."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import broker
+import kafka_jars
+import pyarrow as pa
+import pytest
+from children import Children
+from conftest import need_kafka
+from support.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.readers import create_topic
+
+from spark_kafka_sink import KafkaProducer
+
+from .conftest import ROOT, TIMEOUT_S
+
+JARS = kafka_jars.SPARK_KAFKA
+FETCH = "import sys, kafka_jars\nprint(kafka_jars.fetch(kafka_jars.SPARK_KAFKA))"
+
+
+class Mirror(http.server.ThreadingHTTPServer):
+    """A Maven repository on loopback with the jars of Spark's Kafka sink."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sent: Counter[str] = Counter()
+        self.may_send = threading.Event()
+        self.may_send.set()
+        self.is_asked = threading.Event()
+        super().__init__(("127.0.0.1", 0), functools.partial(_Handler, directory=str(folder)))
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        """What KAFKA_JARS_MIRROR is set to."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def file(self, coordinates: str) -> Path:
+        """Return the place of a jar in the repository."""
+        group, artifact, version = coordinates.split(":")
+        folder = self.folder / group.replace(".", "/") / artifact / version
+        return folder / f"{artifact}-{version}.jar"
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Mirror)
+        self.server.is_asked.set()
+        self.server.may_send.wait(TIMEOUT_S)
+        self.server.sent[self.path.rpartition("/")[2]] += 1
+        super().do_GET()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[Mirror]:
+    """A repository of its own for each test, of links to the jars in the user's cache."""
+    need_kafka()
+    with Mirror(tmp_path / "repository") as server:
+        for coordinates in kafka_jars._checksums(JARS):
+            file = server.file(coordinates)
+            file.parent.mkdir(parents=True)
+            file.symlink_to(JARS.path / file.name)
+        yield server
+        server.may_send.set()
+        server.shutdown()
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """Return the environment of a process whose cache is in `folder`."""
+    return os.environ | {"PYTHONPATH": "jobs", "XDG_CACHE_HOME": str(folder / "cache")} | more
+
+
+def fetching(env: dict[str, str]) -> subprocess.Popen[str]:
+    """Start to fetch the jars of Spark's Kafka sink."""
+    return subprocess.Popen(
+        [sys.executable, "-c", FETCH],
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run_broker(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `jobs/broker.py`, which must end by itself."""
+    return subprocess.run(
+        [sys.executable, "jobs/broker.py", *arguments],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+
+
+@pytest.mark.kafka
+def test_two_that_fetch_at_once_both_have_the_jars_and_each_is_sent_once(
+    mirror: Mirror, tmp_path: Path
+) -> None:
+    env = environment(tmp_path, KAFKA_JARS_MIRROR=mirror.address)
+    mirror.may_send.clear()
+    first = fetching(env)
+    mirror.is_asked.wait(TIMEOUT_S)
+    second = fetching(env)
+    assert second.stdout is not None
+    waiting = second.stdout.readline()
+    mirror.may_send.set()
+    said = [process.communicate(timeout=TIMEOUT_S)[0] for process in (first, second)]
+    folder = tmp_path / "cache" / "spark-kafka-sink" / JARS.folder
+    assert waiting.startswith("waiting for another process that fetches Spark's Kafka sink 4.2.0")
+    assert f"fetching {JARS.name} (4 jars) from {mirror.address}/" in said[0]
+    assert f"{JARS.name}: 4 of 4 jars in " in said[0]
+    assert [text.splitlines()[-1] for text in said] == [str(folder)] * 2
+    assert [process.returncode for process in (first, second)] == [0, 0]
+    assert len(list(folder.iterdir())) == 4
+    assert set(mirror.sent.values()) == {1}
+
+
+@pytest.mark.kafka
+def test_a_download_that_was_killed_leaves_nothing_that_the_next_one_would_use(
+    mirror: Mirror, tmp_path: Path
+) -> None:
+    env = environment(tmp_path, KAFKA_JARS_MIRROR=mirror.address)
+    mirror.may_send.clear()
+    killed = fetching(env)
+    mirror.is_asked.wait(TIMEOUT_S)
+    killed.kill()
+    killed.communicate()
+    cache = tmp_path / "cache" / "spark-kafka-sink"
+    assert [path.name[:8] for path in cache.iterdir() if path.is_dir()] == ["partial-"]
+    mirror.may_send.set()
+    said, _ = fetching(env).communicate(timeout=TIMEOUT_S)
+    assert said.splitlines()[-1] == str(cache / JARS.folder)
+    assert [path.name for path in cache.iterdir() if path.is_dir()] == [JARS.folder]
+
+
+@pytest.mark.kafka
+def test_a_jar_with_another_checksum_is_named_and_nothing_is_kept(
+    mirror: Mirror, tmp_path: Path
+) -> None:
+    changed = mirror.file("org.apache.commons:commons-pool2:2.12.1")
+    content = changed.read_bytes()
+    changed.unlink()
+    changed.write_bytes(content[:-1] + b"?")
+    env = environment(tmp_path, KAFKA_JARS_MIRROR=mirror.address)
+    said, _ = fetching(env).communicate(timeout=TIMEOUT_S)
+    assert "JarsError: Spark's Kafka sink 4.2.0 could not be fetched from " in said
+    assert "commons-pool2-2.12.1.jar has the SHA-256 " in said
+    cache = tmp_path / "cache" / "spark-kafka-sink"
+    assert [path.name for path in cache.iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"KAFKA_JARS_MIRROR": "http://127.0.0.1:1/maven2"},
+            "Apache Kafka 4.3.1 could not be fetched from http://127.0.0.1:1/maven2/: Connection ",
+        ),
+        ({"KAFKA_JARS_MIRROR": "http://me:hunter2@host/"}, "KAFKA_JARS_MIRROR has a user name or "),
+        (
+            {"XDG_CACHE_HOME": "/dev/null"},
+            "the cache folder /dev/null/spark-kafka-sink cannot be w",
+        ),
+        ({"PATH": "java 11"}, "Java is too old for Spark and Kafka: "),
+        ({"PATH": "nowhere"}, "Java is missing: there is none on the PATH; install a JDK or JRE"),
+        (
+            {"PATH": "no room"},
+            "the cache folder {cache} cannot be written: No space left on device",
+        ),
+    ],
+    ids=["no network", "a password", "no folder", "Java 11", "no Java", "no room"],
+)
+def test_what_stands_against_a_broker_is_one_sentence(
+    tmp_path: Path, more: dict[str, str], said: str
+) -> None:
+    scripts = {
+        "java 11": "echo 'openjdk version \"11.0.2\"' >&2",
+        "no room": "echo 'openjdk version \"21.0.1\"' >&2; echo No space left on device",
+    }
+    for name, script in scripts.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "java").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name / "java").chmod(0o755)
+    if "PATH" in more:
+        more = more | {"PATH": str(tmp_path / more["PATH"])}
+    env = environment(tmp_path, **more)
+    env.pop("JAVA_HOME", None)
+    ended = run_broker(env, "--port", "0")
+    assert ended.returncode == 2
+    expected = said.format(cache=tmp_path / "cache" / "spark-kafka-sink")
+    assert ended.stderr.startswith(f"broker.py: {expected}")
+    assert ended.stderr.count("\n") == 1
+    assert "hunter2" not in ended.stdout + ended.stderr
+
+
+def test_a_port_that_is_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = run_broker(environment(tmp_path), "--port", port)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"broker.py: port {port} of 127.0.0.1 ")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.kafka
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
+def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Path) -> None:
+    need_kafka()
+    mark = uuid.uuid4().hex
+    env = os.environ | {"BROKER_TEST": mark, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "jobs/broker.py", "--port", "0"]
+    with listened_to(command, cwd=ROOT, env=env) as killed:
+        hear(killed, "It keeps")
+        killed.send_signal(signal.SIGKILL)
+        killed.communicate()
+    (left,) = tmp_path.glob("spark-kafka-sink-broker-*")
+    with listened_to(command, cwd=ROOT, env=env) as running:
+        said = hear(running, "It keeps")
+        (own,) = tmp_path.glob("spark-kafka-sink-broker-*")
+        assert own != left
+        press_ctrl_c(running, TIMEOUT_S)
+    assert 'option("kafka.bootstrap.servers", "127.0.0.1:' in said
+    assert running.returncode == 0
+    assert marked_processes(f"BROKER_TEST={mark}") == []
+    assert list(tmp_path.iterdir()) == []
+
+
+# Long: it writes 3 GB.
+@pytest.mark.long
+@pytest.mark.kafka
+def test_a_topic_of_twelve_partitions_stays_below_a_gigabyte_at_full_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_kafka()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    batch = pa.record_batch({"value": pa.array([os.urandom(1000)] * 10_000)})
+    largest = 0
+    with Children() as processes, broker.running(processes) as node:
+        create_topic(node.address, "full-speed", 12)
+        with KafkaProducer({"bootstrap.servers": node.address, "linger.ms": 50}) as producer:
+            for _ in range(300):
+                producer.append("full-speed", batch)
+                largest = max(largest, _allocated_bytes(tmp_path))
+    print(f"the largest that was seen: {largest / 1e6:.0f} MB")
+    assert largest < 1e9
+
+
+def _allocated_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_blocks * 512
+        except FileNotFoundError:  # the broker has just deleted it
+            continue
+    return total
