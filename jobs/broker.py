@@ -45,13 +45,14 @@ _JAVA: Final = (
     f"{_LOGGING}.log.kafka.server.KafkaRaftServer=info",  # says that it has started
 )
 # Retention deletes closed segments only, partition by partition, and a file is deleted some time
-# after its segment. So all four count: how much is kept, in segments of which size, how often the
-# broker looks, and how long a deleted file stays.
+# after its segment. So all five count: how much is kept, in segments of which size, how often the
+# broker looks, how long a deleted file stays, and when it looks first (after 30 s by default).
 _LIMITS: Final = {
     "log.retention.bytes": 48 << 20,
     "log.segment.bytes": 8 << 20,
     "log.retention.check.interval.ms": 500,
     "log.segment.delete.delay.ms": 100,
+    "log.initial.task.delay.ms": 500,
 }
 # The flights of the demo are of 2013: with a retention by time, a broker would delete them at once,
 # and begin a segment for every week of that year.
