@@ -4,7 +4,7 @@
     python jobs/broker.py --port 9093
 
 Java and pyspark are all it needs; the first start fetches Kafka's jars (kafka_jars.py). The broker
-keeps the last 48 MiB of every partition, so that 12 partitions take less than 1 GB of disk, however
+keeps the last 32 MiB of every partition, so that 12 partitions take less than 1 GB of disk, however
 fast they are written. Ctrl-C ends it, and what it has stored is deleted.
 """
 
@@ -48,7 +48,7 @@ _JAVA: Final = (
 # after its segment. So all five count: how much is kept, in segments of which size, how often the
 # broker looks, how long a deleted file stays, and when it looks first (after 30 s by default).
 _LIMITS: Final = {
-    "log.retention.bytes": 48 << 20,
+    "log.retention.bytes": 32 << 20,
     "log.segment.bytes": 8 << 20,
     "log.retention.check.interval.ms": 500,
     "log.segment.delete.delay.ms": 100,
@@ -83,13 +83,14 @@ def _run(processes: Children, argv: Sequence[str] | None) -> int:
     given = parser.parse_args(argv)
     try:
         with running(processes, given.port) as broker:
-            print(
-                f"{kafka_jars.KAFKA.name} listens on {broker.address}. Paste this into a write:\n\n"
-                f'    .option("kafka.bootstrap.servers", "{broker.address}")\n\n'
-                "It keeps the last 48 MiB of every partition. Ctrl-C ends it and deletes its data.",
-                flush=True,
-            )
             try:
+                print(
+                    f"{kafka_jars.KAFKA.name} listens on {broker.address}. Paste this into a "
+                    f'write:\n\n    .option("kafka.bootstrap.servers", "{broker.address}")\n\n'
+                    "It keeps the last 32 MiB of every partition. Ctrl-C ends it and deletes its "
+                    "data.",
+                    flush=True,
+                )
                 broker.process.wait()
             except SystemExit:
                 return 0  # Ctrl-C is how it ends; make would call another exit code an error

@@ -18,6 +18,7 @@ from pathlib import Path
 import broker
 import kafka_jars
 import pyarrow as pa
+import pyspark
 import pytest
 from children import Children
 from conftest import need_kafka
@@ -187,15 +188,37 @@ def test_a_jar_with_another_checksum_is_named_and_nothing_is_kept(
             {"PATH": "no room"},
             "the cache folder {cache} cannot be written: No space left on device",
         ),
+        (
+            {"PATH": "no name"},
+            "Apache Kafka 4.3.1 could not be fetched from Maven Central: the name repo.example "
+            "does not resolve; check the network, or name another Maven repository by the ",
+        ),
+        (
+            {"PATH": "no jar"},
+            "Apache Kafka 4.3.1 could not be fetched from Maven Central: a-1.jar: File not found; ",
+        ),
+        (
+            {"KAFKA_JARS_MIRROR": "mirror"},
+            "KAFKA_JARS_MIRROR is 'mirror': expected the address of ",
+        ),
     ],
-    ids=["no network", "a password", "no folder", "Java 11", "no Java", "no room"],
+    ids=[
+        *("no network", "a password", "no folder", "Java 11", "no Java", "no room"),
+        *("no name", "no jar", "no address"),
+    ],
 )
 def test_what_stands_against_a_broker_is_one_sentence(
     tmp_path: Path, more: dict[str, str], said: str
 ) -> None:
+    java_21, a_jar = (
+        "echo 'openjdk version \"21.0.1\"' >&2; echo ",
+        "url=http://repo.example/a-1.jar",
+    )
     scripts = {
         "java 11": "echo 'openjdk version \"11.0.2\"' >&2",
-        "no room": "echo 'openjdk version \"21.0.1\"' >&2; echo No space left on device",
+        "no room": f"{java_21} No space left on device",
+        "no name": f"{java_21} Host repo.example not found. {a_jar}",
+        "no jar": f"{java_21} CLIENT ERROR: File not found {a_jar}",
     }
     for name, script in scripts.items():
         (tmp_path / name).mkdir()
@@ -204,13 +227,32 @@ def test_what_stands_against_a_broker_is_one_sentence(
     if "PATH" in more:
         more = more | {"PATH": str(tmp_path / more["PATH"])}
     env = environment(tmp_path, **more)
-    env.pop("JAVA_HOME", None)
+    for name in {"JAVA_HOME", "KAFKA_JARS_MIRROR"} - more.keys():
+        env.pop(name, None)
     ended = run_broker(env, "--port", "0")
     assert ended.returncode == 2
     expected = said.format(cache=tmp_path / "cache" / "spark-kafka-sink")
     assert ended.stderr.startswith(f"broker.py: {expected}")
     assert ended.stderr.count("\n") == 1
     assert "hunter2" not in ended.stdout + ended.stderr
+
+
+@pytest.mark.kafka
+def test_ivy_is_taken_from_spark_home_where_there_is_no_pyspark(
+    mirror: Mirror, tmp_path: Path
+) -> None:
+    env = environment(tmp_path, KAFKA_JARS_MIRROR=mirror.address)
+    env.pop("SPARK_HOME", None)
+    command = [sys.executable, "-S", "-c", FETCH]  # it has no installed packages
+    without = subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    env["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    (reason,) = (line for line in without.stderr.splitlines() if "JarsError: " in line)
+    assert "has no pyspark: run 'pip install pyspark', or name a Spark by the " in reason
+    folder = tmp_path / "cache" / "spark-kafka-sink" / JARS.folder
+    assert found.stdout.splitlines()[-1] == str(folder)
 
 
 def test_a_port_that_is_in_use_is_one_sentence(tmp_path: Path) -> None:
