@@ -171,12 +171,12 @@ def running_cluster(
         cluster.stop()
 
 
-def need_kafka() -> None:
-    """Skip the test where there is no Kafka, or fail it where Kafka is required."""
-    if NO_KAFKA is not None:
+def need_kafka(problem: str | None = NO_KAFKA) -> None:
+    """Skip the test if there is a problem with Kafka's jars, or fail it where Kafka is required."""
+    if problem is not None:
         if os.environ.get("REQUIRE_KAFKA") == "1":
-            pytest.fail(NO_KAFKA)
-        pytest.skip(NO_KAFKA)
+            pytest.fail(problem)
+        pytest.skip(problem)
 
 
 Folder = Callable[[], Path]

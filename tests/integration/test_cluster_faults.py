@@ -28,10 +28,10 @@ from support.flights import check_every_row_once, rows
 from support.kafka_cluster import KafkaCluster
 from support.measured_metrics import measured
 from support.readers import (
+    committed_values,
     read_at_least,
     read_with_confluent,
     read_with_kafka_python,
-    wait_for_transactions,
 )
 from support.steady_load import (
     SteadyLoad,
@@ -167,12 +167,6 @@ def _values(*texts: str) -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array(texts)})
 
 
-def _committed(cluster: KafkaCluster, topic: str) -> list[str]:
-    wait_for_transactions(cluster.bootstrap, topic)
-    records = read_with_confluent(cluster.bootstrap, topic)
-    return sorted(record.value.decode() for record in records if record.value is not None)
-
-
 def test_rows_go_on_over_the_death_of_a_leader(
     frail_kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
@@ -219,7 +213,7 @@ def test_a_transaction_survives_the_death_of_its_coordinator(
         producer.append(topic, _values("the next"))
         producer.commit_transaction()
     expected = [f"{when} {number}" for when in ("before", "after") for number in range(50)]
-    assert _committed(frail_kafka, topic) == sorted([*expected, "the next"])
+    assert committed_values(frail_kafka.bootstrap, topic) == sorted([*expected, "the next"])
 
 
 def test_a_reading_goes_on_where_partitions_move_to(

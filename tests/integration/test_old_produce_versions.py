@@ -6,14 +6,13 @@ read back what was written.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
 import pytest
-from conftest import NewTopic
+from conftest import NewTopic, need_kafka
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructType
 from support import fetch_kafka
 from support.kafka_0_10 import OldBroker
@@ -45,10 +44,7 @@ EVERY_CODEC: Final = pytest.mark.parametrize("compression", ["none", "gzip", "sn
 @pytest.fixture(scope="module")
 def kafka_0_10(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OldBroker]:
     """A broker of the version itself."""
-    if (missing := fetch_kafka.missing(fetch_kafka.OLDEST)) is not None:
-        if os.environ.get("REQUIRE_KAFKA") == "1":
-            pytest.fail(missing)
-        pytest.skip(missing)
+    need_kafka(fetch_kafka.missing(fetch_kafka.OLDEST))
     broker = OldBroker(
         fetch_kafka.libs(fetch_kafka.OLDEST), tmp_path_factory.mktemp("old") / "broker"
     )

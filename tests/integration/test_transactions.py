@@ -20,7 +20,7 @@ from conftest import NewTopic, need_kafka, topic_maker
 from support import fetch_kafka
 from support.class_archives import kafka_options
 from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent, read_with_kafka_python, wait_for_transactions
+from support.readers import committed_values, read_with_kafka_python
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import (
@@ -119,13 +119,6 @@ def values(*texts: str) -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array(texts)})
 
 
-def committed(cluster: KafkaCluster, topic: str) -> list[str]:
-    """Give the values that a reader sees who waits for transactions to end, sorted."""
-    wait_for_transactions(cluster.bootstrap, topic)
-    records = read_with_confluent(cluster.bootstrap, topic)
-    return sorted(record.value.decode() for record in records if record.value is not None)
-
-
 def committed_offset(cluster: KafkaCluster, group: str, partition: TopicPartition) -> int:
     """Give a group's offset of a partition; negative if it has none."""
     config = {"bootstrap.servers": cluster.bootstrap, "group.id": group, "log_level": 0}
@@ -158,7 +151,7 @@ def test_what_is_committed_is_seen_and_what_is_aborted_is_not(
     producer.begin_transaction()
     producer.commit_transaction()
     producer.close()
-    assert committed(cluster, topic) == sorted(expected)
+    assert committed_values(cluster.bootstrap, topic) == sorted(expected)
     # The aborted records that were sent are there for readers who do not ask for committed ones.
     assert len(read_with_kafka_python(cluster.bootstrap, topic)) >= len(expected) + 100
 
@@ -192,7 +185,7 @@ def test_a_second_producer_with_the_id_fences_the_first_and_ends_its_transaction
     second.begin_transaction()
     second.append(topic, values("and again"))
     second.commit_transaction()
-    assert committed(cluster, topic) == ["and again", "of the second"]
+    assert committed_values(cluster.bootstrap, topic) == ["and again", "of the second"]
 
 
 def test_offsets_are_committed_with_the_transaction_or_not_at_all(
@@ -221,7 +214,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(
     producer.begin_transaction()
     producer.append(topic, values("b"))
     producer.commit_transaction()
-    assert committed(cluster, topic) == ["a", "b"]
+    assert committed_values(cluster.bootstrap, topic) == ["a", "b"]
 
 
 @LONG_BUT_FOR_THE_NEWEST
@@ -248,7 +241,7 @@ def test_a_commit_that_times_out_while_the_broker_is_down_is_called_again_and_co
     producer.begin_transaction()
     producer.append(topic, values("after"))
     producer.commit_transaction()
-    assert committed(cluster, topic) == ["after", "before", "failure", "the"]
+    assert committed_values(cluster.bootstrap, topic) == ["after", "before", "failure", "the"]
 
 
 def test_after_a_record_was_refused_the_transaction_is_aborted_and_the_next_one_works(
@@ -272,8 +265,8 @@ def test_after_a_record_was_refused_the_transaction_is_aborted_and_the_next_one_
     producer.flush()
     producer.commit_transaction()
     producer.close()
-    assert committed(cluster, topic) == ["afterwards"]
-    assert committed(cluster, small) == ["fits"]
+    assert committed_values(cluster.bootstrap, topic) == ["afterwards"]
+    assert committed_values(cluster.bootstrap, small) == ["fits"]
 
 
 def test_a_transaction_without_a_row_that_send_refused_is_not_committed(
@@ -291,7 +284,7 @@ def test_a_transaction_without_a_row_that_send_refused_is_not_committed(
     sent = producer.send(topic, "again", partition=0)
     producer.commit_transaction()
     assert sent.result(0).partition == 0
-    assert committed(cluster, topic) == ["again"]
+    assert committed_values(cluster.bootstrap, topic) == ["again"]
 
 
 @pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
@@ -329,7 +322,7 @@ def test_a_row_that_comes_while_a_transaction_ends_is_refused_and_its_end_waits_
     producer.begin_transaction()
     producer.send(topic, "next")
     producer.commit_transaction()
-    assert committed(cluster, topic) == sorted(["next", *expected])
+    assert committed_values(cluster.bootstrap, topic) == sorted(["next", *expected])
 
 
 def test_a_row_whose_transaction_ends_while_it_is_serialized_is_refused(
@@ -351,7 +344,7 @@ def test_a_row_whose_transaction_ends_while_it_is_serialized_is_refused(
     producer.begin_transaction()
     producer.send(topic, "next")
     producer.commit_transaction()
-    assert committed(cluster, topic) == ["next", "sent"]
+    assert committed_values(cluster.bootstrap, topic) == ["next", "sent"]
 
 
 def test_a_row_whose_transaction_ends_while_it_waits_for_room_is_refused(
@@ -380,7 +373,7 @@ def test_a_row_whose_transaction_ends_while_it_waits_for_room_is_refused(
     producer.begin_transaction()
     producer.send(topic, "next")
     producer.commit_transaction()
-    assert committed(cluster, topic) == ["next", "sent"]
+    assert committed_values(cluster.bootstrap, topic) == ["next", "sent"]
 
 
 def test_a_row_that_cannot_be_put_into_a_batch_fails_the_commit(
@@ -401,7 +394,7 @@ def test_a_row_that_cannot_be_put_into_a_batch_fails_the_commit(
     producer.begin_transaction()
     producer.send(topic, "good")
     producer.commit_transaction()
-    assert committed(cluster, topic) == ["good"]
+    assert committed_values(cluster.bootstrap, topic) == ["good"]
 
 
 def test_closing_gives_up_the_rows_of_an_open_transaction_that_linger(
@@ -412,7 +405,7 @@ def test_closing_gives_up_the_rows_of_an_open_transaction_that_linger(
     sent = producer.send(topic, "open")
     producer.close()
     assert isinstance(sent.exception(0), TransactionAbortedException)
-    assert committed(cluster, topic) == []
+    assert committed_values(cluster.bootstrap, topic) == []
 
 
 def test_an_abort_does_not_wait_for_what_was_not_sent(
@@ -427,7 +420,7 @@ def test_an_abort_does_not_wait_for_what_was_not_sent(
     producer.append(topic, values("at once"))
     producer.commit_transaction()
     producer.close()
-    assert committed(cluster, topic) == ["at once"]
+    assert committed_values(cluster.bootstrap, topic) == ["at once"]
 
 
 def test_records_need_a_transaction(
@@ -459,7 +452,7 @@ def test_closing_aborts_what_is_open_so_that_readers_go_on(
     other.begin_transaction()
     other.append(topic, values("later"))
     other.commit_transaction()
-    assert committed(cluster, topic) == ["later"]
+    assert committed_values(cluster.bootstrap, topic) == ["later"]
 
 
 def test_closing_sees_out_a_commit_that_timed_out(
@@ -474,7 +467,7 @@ def test_closing_sees_out_a_commit_that_timed_out(
         producer.commit_transaction()
     producer._transactions._max_block_ms = 60_000
     producer.close()
-    assert committed(cluster, topic) == ["committed"]
+    assert committed_values(cluster.bootstrap, topic) == ["committed"]
 
 
 def test_closing_raises_why_records_failed_if_nobody_was_told(
@@ -489,7 +482,7 @@ def test_closing_raises_why_records_failed_if_nobody_was_told(
             producer._thread.changed.wait(10)
     with pytest.raises(RecordTooLargeException):
         producer.close()
-    assert committed(cluster, small) == []
+    assert committed_values(cluster.bootstrap, small) == []
 
 
 def time_out(cluster: KafkaCluster, topic: str, new_producer: NewProducer) -> KafkaProducer:
@@ -506,7 +499,7 @@ def time_out(cluster: KafkaCluster, topic: str, new_producer: NewProducer) -> Ka
     other.append(topic, values("later"))
     other.commit_transaction()
     deadline = time.monotonic() + 60
-    while not committed(cluster, topic):
+    while not committed_values(cluster.bootstrap, topic):
         assert time.monotonic() < deadline, "the coordinator did not abort the transaction"
     return producer
 
@@ -518,7 +511,7 @@ def test_a_transaction_that_timed_out_at_its_coordinator_cannot_be_committed(
     producer = time_out(cluster, topic, new_producer)
     with pytest.raises(KafkaException, match=r"INVALID_TXN_STATE|PRODUCER_FENCED"):
         producer.commit_transaction()
-    assert committed(cluster, topic) == ["later"]
+    assert committed_values(cluster.bootstrap, topic) == ["later"]
 
 
 def test_in_version_2_a_producer_goes_on_after_its_transaction_timed_out(
@@ -541,7 +534,7 @@ def test_in_version_2_a_producer_goes_on_after_its_transaction_timed_out(
     producer.begin_transaction()
     producer.append(topic, values("the next"))
     producer.commit_transaction()
-    assert committed(cluster, topic) == ["later", "the next"]
+    assert committed_values(cluster.bootstrap, topic) == ["later", "the next"]
 
 
 def test_a_timeout_that_the_brokers_do_not_allow_is_refused_with_what_to_do(
@@ -567,7 +560,7 @@ def test_delivery_errors_of_an_aborted_transaction_are_not_raised_later(
     except TransactionAbortedException as error:  # pragma: no cover - what must not be
         pytest.fail(f"the next transaction was told of the one before: {error}")
     producer.commit_transaction()
-    assert committed(cluster, topic) == ["kept"]
+    assert committed_values(cluster.bootstrap, topic) == ["kept"]
 
 
 def test_transactions_need_an_id_and_idempotence() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from conftest import topic_maker
+from conftest import need_kafka, topic_maker
 from support import fetch_kafka
 from support.kafka_cluster import KafkaCluster
 from support.peer import OURS, THEIRS, Sink
@@ -14,11 +12,8 @@ from support.peer import OURS, THEIRS, Sink
 @pytest.fixture(params=[OURS, THEIRS] if fetch_kafka.takes_jvm_sink() else [OURS])
 def sink(request: pytest.FixtureRequest) -> Sink:
     """Each of the sinks."""
-    problem = fetch_kafka.missing_jvm_sink()
-    if request.param == THEIRS and problem is not None:
-        if os.environ.get("REQUIRE_KAFKA") == "1":
-            pytest.fail(problem)
-        pytest.skip(problem)
+    if request.param == THEIRS:
+        need_kafka(fetch_kafka.missing_jvm_sink())
     kafka: KafkaCluster = request.getfixturevalue("kafka")
     return Sink(request.param, kafka.bootstrap)
 

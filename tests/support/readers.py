@@ -125,6 +125,13 @@ def wait_for_transactions(bootstrap: str, topic: str) -> None:
             raise TimeoutError(f"topic {topic} can be read up to, and ends at: {found}")
 
 
+def committed_values(bootstrap: str, topic: str) -> list[str]:
+    """Return the values of a topic, sorted, once no transaction is open there."""
+    wait_for_transactions(bootstrap, topic)
+    records = read_with_confluent(bootstrap, topic)
+    return sorted(record.value.decode() for record in records if record.value is not None)
+
+
 def read_topics(
     bootstrap: str, topics: Sequence[str], *, checksums: bool = True
 ) -> dict[str, list[Record]]:
