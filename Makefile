@@ -99,11 +99,12 @@ java: python
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { echo "Python 3.11 or newer is missing: install it, or name one with 'make PYTHON=/path/to/python3'." >&2; exit 1; }
 
+# Python compiles what is imported, which is a small part of what is installed.
 # The wheel is installed, not the checkout: Spark finds data sources among installed modules only.
 $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,$(VENV))
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
-	@$(BIN)/pip install --quiet --disable-pip-version-check ".[$*]" pyspark==$(SPARK)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[$*]" pyspark==$(SPARK)
 	@touch $@
 
 .venv-lowest/.lowest: $(SOURCES) | python
@@ -115,5 +116,5 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 .venv-bench/.bench: $(SOURCES) | python
 	$(call make_environment,.venv-bench)
 	@echo "installing spark-kafka-sink[bench] into .venv-bench …"
-	@.venv-bench/bin/pip install --quiet --disable-pip-version-check ".[bench]" pyspark==$(SPARK)
+	@.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-compile ".[bench]" pyspark==$(SPARK)
 	@touch $@

@@ -17,6 +17,7 @@ import hypothesis
 import pytest
 from support import class_archives, fetch_kafka, shared
 from support.fault_proxy import FaultProxy
+from support.job_server import JobServer, job_server
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topic
 from support.spark_processes import ConnectServer, connect_server
@@ -209,12 +210,21 @@ def _run_connect(folder: Folder) -> Iterator[ConnectServer]:
         yield ConnectServer(remote, place / "connect.log")
 
 
+@contextlib.contextmanager
+def _run_jobs(folder: Folder) -> Iterator[JobServer]:
+    place = folder() / "jobs"
+    place.mkdir()
+    with job_server(place) as server:
+        yield server
+
+
 _STACK = pytest.StashKey[contextlib.ExitStack]()
 _MAKERS: Mapping[str, Callable[[Folder], contextlib.AbstractContextManager[object]]] = {
     "kafka": _run_kafka,
     "old_kafka": _run_old_kafka,
     "guarded_kafka": _run_guarded_kafka,
     "connect": _run_connect,
+    "jobs": _run_jobs,
 }
 
 
@@ -255,16 +265,16 @@ def connect(request: pytest.FixtureRequest) -> ConnectServer:
     return server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def proxies() -> Iterator[dict[int, FaultProxy]]:
     """By node of `frail_kafka`, a proxy: clients that come by it stay behind the proxies."""
     with contextlib.ExitStack() as stack:
         yield {node: stack.enter_context(FaultProxy()) for node in (1, 2, 3)}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def frail_kafka(scratch: Path, proxies: dict[int, FaultProxy]) -> Iterator[KafkaCluster]:
-    """Three nodes of the newest Kafka for tests that stop them; their worker alone has it."""
+    """Three nodes of the newest Kafka for the tests of a file that stop them."""
     need_kafka()
     with running_cluster(fetch_kafka.NEWEST, scratch / "frail", 3, proxies) as cluster:
         yield cluster

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pyarrow as pa
 import pytest
@@ -35,7 +36,7 @@ def narrow_topic(kafka: KafkaCluster) -> str:
 
 def noise(row: int) -> bytes:
     """Give 3,000 bytes that no codec makes much smaller."""
-    return b"".join((row * 7919 + n * n * 104729).to_bytes(8, "big")[2:] for n in range(500))
+    return random.Random(row).randbytes(3000)
 
 
 def batch(rows: int) -> pa.RecordBatch:

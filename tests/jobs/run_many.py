@@ -1,7 +1,8 @@
 """Runs jobs one after the other in one JVM, as a test asks: spark-submit run_many.py PORT.
 
-It connects to a port of loopback; every line is a JSON list [job, argument, …], and is answered by
-a line [exit code, output]. The jobs share one Spark session, where by themselves each starts and
+It listens on a port of loopback, and writes its number to PORT when it is ready. Clients come one
+after the other; every line is a JSON list [job, argument, …], and is answered by a line
+[exit code, output]. The jobs share one Spark session, where by themselves each starts and
 stops its own; ["sql", statement] has that session do a statement, for jobs to find what it made.
 """
 
@@ -51,10 +52,12 @@ def run(job: str, *arguments: str) -> tuple[int, str]:
 if __name__ == "__main__":
     running.session = shared_session
     SparkSession.builder.getOrCreate()
-    with (
-        socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection,
-        connection.makefile("rw") as lines,
-    ):
-        for line in lines:
-            lines.write(json.dumps(run(*json.loads(line))) + "\n")
-            lines.flush()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as ready:
+            ready.sendall(str(listener.getsockname()[1]).encode())
+        while True:
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rw") as lines:
+                for line in lines:
+                    lines.write(json.dumps(run(*json.loads(line))) + "\n")
+                    lines.flush()

@@ -12,10 +12,11 @@ import pyarrow.csv
 import pyarrow.orc
 import pyarrow.parquet
 import pytest
+from support.job_server import Ended
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topic, read_with_kafka_python
 
-from .conftest import Ended, RunMany
+from .conftest import RunMany
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -7,9 +7,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from support.job_server import command
 from support.kafka_cluster import KafkaCluster
 
-from .conftest import SubmitAll, command
+from .conftest import SubmitAll
 
 
 @pytest.mark.long

@@ -22,12 +22,11 @@ import pyspark
 import pytest
 from children import Children
 from conftest import need_kafka
+from support.job_server import ROOT, TIMEOUT_S
 from support.processes import hear, listened_to, marked_processes, press_ctrl_c
 from support.readers import create_topic
 
 from spark_kafka_sink import KafkaProducer
-
-from .conftest import ROOT, TIMEOUT_S
 
 JARS = kafka_jars.SPARK_KAFKA
 FETCH = "import sys, kafka_jars\nprint(kafka_jars.fetch(kafka_jars.SPARK_KAFKA))"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+from support.job_server import ROOT
 
 from spark_kafka_sink.config import option_fields, producer_config
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
-
-from .conftest import ROOT
 
 CONF = ROOT / "conf"
 OPTION = re.compile(r"^#?([a-z.0-9]+)=(.*)$")

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support.job_server import ROOT, TIMEOUT_S
 from support.kafka_cluster import KafkaCluster
 from support.processes import hear, listened_to, marked_processes, press_ctrl_c
-
-from .conftest import ROOT, TIMEOUT_S
 
 # The promise is under three minutes; streams are six times Spark in place of two.
 WHOLE_DEMO_S, STREAMS_TOO_S = 180, 480

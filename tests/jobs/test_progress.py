@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import progress
 import pytest
-
-from .conftest import TIMEOUT_S
+from support.job_server import TIMEOUT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

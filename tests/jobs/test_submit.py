@@ -12,10 +12,11 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+from support.job_server import ROOT, TIMEOUT_S, command
 from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent
 
-from .conftest import ROOT, TIMEOUT_S, RunMany, SubmitAll, command
+from .conftest import RunMany, SubmitAll
 
 JOBS = ("produce.py", "verify.py", "stream.py", "demo.py", "bench.py")
 # The groups of arguments that verify.py is to be given, as its help says.

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
+from support.job_server import Ended
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topic
 
-from .conftest import Ended, RunMany
+from .conftest import RunMany
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
