@@ -177,7 +177,7 @@ class KafkaProducer:
         try:
             self.close(_AT_EXIT_S if issubclass(kind, KeyboardInterrupt) else None)
         except KafkaException as failure:  # what ended the block is what counts
-            logger.error("closing %s after %s: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - a sentence says it
+            logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - a sentence says it
         if self._given_up:
             records = _records_by_topic(self._given_up)
             logger.error(
