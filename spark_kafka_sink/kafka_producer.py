@@ -82,8 +82,10 @@ class KafkaProducer:
     place of bootstrap.servers, unless they cannot be reached. Raises ConfigException, and
     KafkaException where there is no thread or socket left for it; what was made by then is closed.
 
-    Slices of several threads are appended one after another. A producer belongs to the process that
-    made it: it does not survive a fork.
+    Leaving the block closes the producer, also by an error: what was sent before it is delivered,
+    after KeyboardInterrupt for 5 s at most. A program that ends without `close` has as long, and
+    counts on stderr what is lost. Slices of several threads are appended one after another. A
+    producer belongs to the process that made it: it does not survive a fork.
     """
 
     def __init__(
@@ -250,7 +252,7 @@ class KafkaProducer:
         value, key: bytes, str or None, or what the serializers take. partition: None to let key or
         partitioner choose. timestamp_ms: milliseconds since 1970, None for now. headers: pairs of
         str and bytes (or None). on_delivery: called with the RecordMetadata and the error (or None)
-        by the I/O thread, in order per partition; one that raises is logged and skipped.
+        by the I/O thread, in order per partition; whatever it raises is logged and dropped.
 
         Blocks at most max.block.ms, for the topic's metadata and for memory. The future fails with
         an ApiException: the time-outs of that wait, a topic that cannot be written to, a record

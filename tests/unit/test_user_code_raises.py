@@ -63,7 +63,8 @@ def in_time(call: Callable[[], object]) -> None:
 def check_goes_on(producer: KafkaProducer) -> None:
     """See that nothing is kept, that rows still end, and that closing closes all."""
     thread, turn = producer._thread, producer._columns._appender.turn
-    assert not turn.locked()
+    assert turn.acquire(timeout=ENOUGH_S)
+    turn.release()
     called = threading.Event()
     later = producer.send(TOPIC, b"later", partition=0, on_delivery=lambda *_: called.set())
     in_time(producer.flush)
