@@ -534,6 +534,7 @@ def _close_at_exit() -> None:
     send until then, have ended; the I/O threads, which are daemons, still run.
     """
     deadline = time.monotonic() + _AT_EXIT_S
+    # In a forked child none is: what it has of its parent is its parent's to close.
     unclosed = [item for item in list(_unclosed.items()) if item[0].is_alive]
     for thread, _ in unclosed:
         thread.hurry()
@@ -555,4 +556,3 @@ def _say_lost(name: str, records: Counter[str], said: list[str]) -> None:
 
 
 atexit.register(_close_at_exit)
-os.register_at_fork(after_in_child=_unclosed.clear)

@@ -330,7 +330,7 @@ def test_what_a_plugin_s_close_raises_reaches_the_caller_when_all_is_closed(
     ],
 )
 def test_a_call_that_waits_for_brokers_is_refused_inside_a_callback(call: str) -> None:
-    arguments = [{}, None] if call.startswith("send_offsets") else []
+    arguments: list[object] = [{}, None] if call.startswith("send_offsets") else []
     found: list[str] = []
     with giving_up(transactional_id="tid", max_block_ms=60_000) as producer:
 
