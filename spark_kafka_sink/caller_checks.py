@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from spark_kafka_sink.errors import IllegalStateException
+from spark_kafka_sink.errors import IllegalStateException, KafkaException
 from spark_kafka_sink.producer_thread import ProducerThread
 
 
@@ -44,12 +44,25 @@ class CallerChecks:
 
     def check_open(self) -> None:
         """Raise where the producer is another process's, closed, or over."""
+        self.check_process()
+        self.raise_if_closed()
+
+    def check_process(self) -> None:
+        """Raise in a forked child: nobody there sends anything, or gives back a lock."""
         if self.is_forked:
             message = (
                 "this KafkaProducer was made before a fork; make one in the process that uses it"
             )
             raise IllegalStateException(message)
-        self.raise_if_closed()
+
+    def check_not_in_callback(self, call: str) -> None:
+        """Raise in the I/O thread, which cannot wait for itself; call: a method's name."""
+        if self._thread.is_current:
+            message = (
+                f"KafkaProducer.{call}() invocation inside a callback is not permitted because it "
+                "would never end: callbacks run in the thread that delivers records"
+            )
+            raise KafkaException(message)
 
     def raise_if_not_appendable(self) -> None:
         """Raise what stands against putting columns into batches."""

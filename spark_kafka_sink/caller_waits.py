@@ -249,7 +249,7 @@ class CallerWaits:
             return None if waiting_for else True
 
         def too_late(what: str) -> TimeoutException:
-            return TimeoutException(f"{what} in {timeout} s")
+            return TimeoutException(f"{what} in {round(timeout or 0, 3)} s")
 
         with thread.lock:
             accumulator.flushes += 1

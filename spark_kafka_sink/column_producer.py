@@ -70,10 +70,11 @@ class ColumnProducer:
         look_anew: Callable[[], Mapping[str, int]] | None,
     ) -> None:
         """Know the max.message.bytes of topics; see `KafkaProducer.limit_messages`."""
+        limits = dict(max_message_bytes)  # a mapping of the user's own is not called under the lock
         with self._thread.lock:
-            self._max_message_bytes = dict(max_message_bytes)
+            self._max_message_bytes = limits
             self._look_anew = look_anew
-            self._thread.accumulator.limit_topics(max_message_bytes)
+            self._thread.accumulator.limit_topics(limits)
 
     def append(
         self,

@@ -7,16 +7,20 @@ afterwards is the I/O thread's (`producer_thread`).
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import itertools
+import logging
 import os
+import sys
+import threading
 import time
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
@@ -51,7 +55,14 @@ from spark_kafka_sink.slice_appender import SliceAppender
 from spark_kafka_sink.slice_owner import OnFailure
 from spark_kafka_sink.topic_names import check_topic_name
 
+logger = logging.getLogger(__name__)
+
 _numbers = itertools.count(1)
+# How long what was sent may take when the program is about to end, by Ctrl-C or by itself.
+_AT_EXIT_S: Final = 5.0
+# How long `close` waits for the last callbacks, of records that it gives up, whatever its timeout.
+_LAST_CALLBACKS_S: Final = 5.0
+_LAST_CALLBACKS_AT_EXIT_S: Final = 1.0
 
 
 class KafkaProducer:
@@ -71,8 +82,10 @@ class KafkaProducer:
     place of bootstrap.servers, unless they cannot be reached. Raises ConfigException, and
     KafkaException where there is no thread or socket left for it; what was made by then is closed.
 
-    Slices of several threads are appended one after another. A producer belongs to the process that
-    made it: it does not survive a fork.
+    Leaving the block closes the producer, also by an error: what was sent before it is delivered,
+    after KeyboardInterrupt for 5 s at most. A program that ends without `close` has as long, and
+    counts on stderr what is lost. Slices of several threads are appended one after another. A
+    producer belongs to the process that made it: it does not survive a fork.
     """
 
     def __init__(
@@ -111,8 +124,12 @@ class KafkaProducer:
             message = f"Failed to construct kafka producer: {said}"
             raise KafkaException(message) from error
         self._is_closing = False
-        self._finalizer = weakref.finalize(self, _warn_unclosed, client_id, thread, os.getpid())
+        self._name = f"KafkaProducer {client_id}"
+        self._delivery_timeout_s = config.delivery_timeout_ms / 1000
+        self._given_up = Counter[str]()
+        self._finalizer = weakref.finalize(self, _warn_unclosed, self._name, thread, os.getpid())
         self._finalizer.atexit = False
+        _remember(thread, self._name, self)
 
     def _join(self, thread: ProducerThread, config: ProducerConfig, user_code: UserCode) -> None:
         """Make the caller's side of the thread."""
@@ -158,8 +175,16 @@ class KafkaProducer:
         if kind is None:
             self.close()
             return
-        with contextlib.suppress(KafkaException):  # what ended the block is what counts
-            self.close(0)
+        # As Java's try-with-resources: what was sent before the error is delivered.
+        try:
+            self.close(_AT_EXIT_S if issubclass(kind, KeyboardInterrupt) else None)
+        except KafkaException as failure:  # what ended the block is what counts
+            logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - a sentence says it
+        if self._given_up:
+            records = _records_by_topic(self._given_up)
+            logger.error(
+                "%s was closed after %s: %s were given up", self._name, kind.__name__, records
+            )
 
     # -- appending --------------------------------------------------------------------------------
 
@@ -207,6 +232,7 @@ class KafkaProducer:
         left to the broker where they are compressed. look_anew: asked for what they are now, before
         `append` refuses a row.
         """
+        self._checks.check_process()
         self._columns.limit_messages(max_message_bytes, look_anew)
 
     # -- sending row by row -----------------------------------------------------------------------
@@ -226,7 +252,7 @@ class KafkaProducer:
         value, key: bytes, str or None, or what the serializers take. partition: None to let key or
         partitioner choose. timestamp_ms: milliseconds since 1970, None for now. headers: pairs of
         str and bytes (or None). on_delivery: called with the RecordMetadata and the error (or None)
-        by the I/O thread, in order per partition; one that raises is logged and skipped.
+        by the I/O thread, in order per partition; whatever it raises is logged and dropped.
 
         Blocks at most max.block.ms, for the topic's metadata and for memory. The future fails with
         an ApiException: the time-outs of that wait, a topic that cannot be written to, a record
@@ -276,7 +302,7 @@ class KafkaProducer:
         not possible now (nothing has changed then), and ProducerFencedException once a newer
         producer has taken over the id; then, and after other fatal errors, only `close` is left.
         """
-        self._transactional().init()
+        self._transactional("init_transactions").init()
 
     def begin_transaction(self) -> None:
         """Begin a transaction; everything appended from here on is part of it."""
@@ -295,24 +321,27 @@ class KafkaProducer:
         goes on: IllegalArgumentException for offsets or a group that no request can carry,
         DataException for a name that no topic can have.
         """
-        self._transactional().send_offsets(offsets, group_metadata)
+        self._transactional("send_offsets_to_transaction").send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
         """Deliver what was appended, then commit. From here on, nothing more is taken.
 
         Raises the error of a delivery that failed: the transaction can then only be aborted.
         """
-        self._transactional().commit()
+        self._transactional("commit_transaction").commit()
 
     def abort_transaction(self) -> None:
         """Abort the transaction; what was not sent yet is dropped. After an error, the way on."""
-        self._transactional().abort()
+        self._transactional("abort_transaction").abort()
 
-    def _transactional(self) -> ProducerTransactions:
+    def _transactional(self, waiting: str | None = None) -> ProducerTransactions:
+        """Return what makes a transactional call; waiting: its name where it waits for brokers."""
         self._checks.check_open()
         if self._transactions is None:
             message = "transactions need a transactional.id: set it in the producer's configuration"
             raise IllegalStateException(message)
+        if waiting is not None:
+            self._checks.check_not_in_callback(waiting)
         return self._transactions
 
     # -- flush and close --------------------------------------------------------------------------
@@ -320,16 +349,12 @@ class KafkaProducer:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every record so far is acknowledged or given up, and its callbacks were run.
 
-        timeout: seconds, None for as long as delivery.timeout.ms allows. Raises the first delivery
-        error of `append` since the last call that raised one, and TimeoutException.
+        timeout: seconds, None for as long as delivery.timeout.ms allows. When all has ended, raises
+        the first delivery error of `append` since the last call that raised one; raises
+        TimeoutException where it has not ended in time.
         """
-        if self._thread.is_current:
-            message = (
-                "KafkaProducer.flush() invocation inside a callback is not permitted because it "
-                "would never end: callbacks run in the thread that delivers records"
-            )
-            raise KafkaException(message)
-        self._checks.before_call()
+        self._checks.check_open()
+        self._checks.check_not_in_callback("flush")
         self._flush(timeout, time.monotonic())
         self._checks.before_call()
 
@@ -337,13 +362,9 @@ class KafkaProducer:
         self._feeder.drain()
         self._waits.flush(timeout, since)
 
-    def deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Give what has been acknowledged so far, per partition."""
-        with self._thread.lock:
-            return dict(self._thread.deliveries.partitions)
-
     def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
         """Give what has been acknowledged since the last call, per partition."""
+        self._checks.check_process()
         with self._thread.lock:
             return self._thread.deliveries.take_partitions()
 
@@ -365,11 +386,13 @@ class KafkaProducer:
     @property
     def topics_written(self) -> int:
         """To how many topics something was sent since the producer was made."""
+        self._checks.check_process()
         return self._thread.metrics.topics_written
 
     @property
     def throttle_time_ms(self) -> int:
         """How long brokers have asked to be left alone, in all their answers to Produce."""
+        self._checks.check_process()
         return self._thread.metrics.throttle_time_ms
 
     def metrics(self) -> dict[MetricName, float]:
@@ -382,6 +405,7 @@ class KafkaProducer:
         their units. What has no value yet, as an average of nothing, is NaN. Any thread may ask,
         also after close.
         """
+        self._checks.check_process()
         return self._thread.metrics.measure(time.monotonic())
 
     def close(self, timeout: float | None = None) -> None:
@@ -390,7 +414,8 @@ class KafkaProducer:
         One that was interrupted (KeyboardInterrupt) may be repeated, to close what is still open.
 
         timeout: seconds to wait for deliveries; what is not acknowledged then is given up (0: at
-        once; a callback that closes its producer cannot wait either). An open transaction is
+        once; a callback that closes its producer cannot wait either), and a callback that does not
+        return then is left to end by itself. An open transaction is
         aborted, with timeout 0 by its coordinator once transaction.timeout.ms has passed. Closes
         serializers, interceptors and the partitioner, where they have a ``close``. Raises the first
         delivery error that nobody was told of, unless timeout is 0; else, when all is closed, the
@@ -403,12 +428,16 @@ class KafkaProducer:
                 "once, or None to wait as long as deliveries may take"
             )
             raise IllegalArgumentException(message)
+        self._close_once(timeout, _LAST_CALLBACKS_S)
+
+    def _close_once(self, timeout: float | None, last_callbacks_s: float) -> None:
         started = time.monotonic()
         if self._is_closing:
             return
         try:
             self._is_closing = True
-            failure = self._close(0 if self._thread.is_current else timeout, started)
+            limit = 0 if self._thread.is_current else timeout
+            failure = self._close(limit, started, last_callbacks_s)
         except KafkaException:
             raise
         except BaseException:
@@ -417,8 +446,10 @@ class KafkaProducer:
         if failure is not None:
             raise failure
 
-    def _close(self, timeout: float | None, started: float) -> KafkaException | None:
-        """Close what is open; gives what `close` raises when all is closed."""
+    def _close(
+        self, timeout: float | None, started: float, last_callbacks_s: float
+    ) -> KafkaException | None:
+        """Close what is open; return what `close` raises when all is closed."""
         self._checks.is_closed = True
         if self._checks.is_forked:
             self._finalizer.detach()
@@ -431,18 +462,97 @@ class KafkaProducer:
                 self._flush(timeout, started)
         finally:
             error = KafkaException("Producer is closed forcefully.")
+            self._given_up += self._thread.undelivered()
             # What is in batches was sent before what is not, and is told so first.
             with self._thread.lock:
                 self._thread.give_up(error)
             self._feeder.give_up(error)
-            self._thread.stop()
+            is_over = self._thread.stop(
+                None if timeout is None else _join_s(started + timeout, last_callbacks_s)
+            )
+            if not is_over:
+                logger.warning(
+                    "%s is closed, but its I/O thread is in a callback: it ends when that returns",
+                    self._name,
+                )
             self._finalizer.detach()
             unclosed = self._user_code.close()
         undelivered = None if timeout == 0 else self._thread.deliveries.take_error()
         return undelivered or unclosed
 
+    def _close_at_exit(self, limit_s: float) -> None:
+        """Close at the end of the program, and tell on stderr what that loses."""
+        has_transaction = self._transactions is not None and self._transactions.is_open
+        said: list[str] = []
+        try:
+            self._close_once(min(limit_s, self._delivery_timeout_s), _LAST_CALLBACKS_AT_EXIT_S)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as failure:  # noqa: BLE001 - told; the exit code stays as it is
+            said.append(f"{type(failure).__name__}: {failure}")
+        finally:
+            if has_transaction:
+                said.insert(0, "its open transaction was not committed")
+            _say_lost(self._name, self._given_up, said)
 
-def _warn_unclosed(client_id: str, thread: ProducerThread, pid: int) -> None:
+
+def _join_s(deadline: float, least_s: float) -> float:
+    return min(max(deadline - time.monotonic(), least_s), threading.TIMEOUT_MAX)
+
+
+def _records_by_topic(records: Counter[str]) -> str:
+    """Name up to ten topics with most records, and the number of all records."""
+    shown = ", ".join(f"{topic}: {count}" for topic, count in records.most_common(10))
+    more = len(records) - 10
+    return f"{records.total()} record(s) ({shown}{f' and {more} more topics' if more > 0 else ''})"
+
+
+def _warn_unclosed(name: str, thread: ProducerThread, pid: int) -> None:
     if os.getpid() == pid:
         thread.leave()
-        warnings.warn(f"unclosed KafkaProducer {client_id}", ResourceWarning, stacklevel=2)
+        warnings.warn(f"unclosed {name}", ResourceWarning, stacklevel=2)
+
+
+# -- producers that nobody has closed when the program ends ---------------------------------------
+
+# By their threads, which outlive a producer that is garbage while it has records to deliver.
+_unclosed: dict[ProducerThread, tuple[str, weakref.ref[KafkaProducer]]] = {}
+
+
+def _remember(thread: ProducerThread, name: str, producer: KafkaProducer) -> None:
+    """Have a producer closed when the program ends; forget those that have ended."""
+    for other in list(_unclosed):
+        if not other.is_alive:
+            _unclosed.pop(other, None)
+    _unclosed[thread] = (name, weakref.ref(producer))
+
+
+def _close_at_exit() -> None:
+    """Deliver what producers that nobody has closed still have, and tell what is lost.
+
+    In Java, that is lost without a word. Python calls this when all threads of the user, which may
+    send until then, have ended; the I/O threads, which are daemons, still run.
+    """
+    deadline = time.monotonic() + _AT_EXIT_S
+    # In a forked child none is: what it has of its parent is its parent's to close.
+    unclosed = [item for item in list(_unclosed.items()) if item[0].is_alive]
+    for thread, _ in unclosed:
+        thread.hurry()
+    for thread, (name, ref) in unclosed:
+        producer, limit_s = ref(), max(deadline - time.monotonic(), 0)
+        if producer is not None:
+            producer._close_at_exit(limit_s)  # noqa: SLF001 - of this module
+        elif not thread.join(limit_s):
+            _say_lost(name, thread.undelivered(), [])
+
+
+def _say_lost(name: str, records: Counter[str], said: list[str]) -> None:
+    """Tell on stderr of records that the end of the program loses, and what else is said."""
+    if records:
+        said = [f"{_records_by_topic(records)} were not delivered", *said]
+    if said and sys.stderr is not None:
+        message = f"{name} was not closed before the program ended: {'; '.join(said)}"
+        print(message, file=sys.stderr, flush=True)  # noqa: T201 - loggers may write elsewhere
+
+
+atexit.register(_close_at_exit)

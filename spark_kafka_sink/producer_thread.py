@@ -5,6 +5,7 @@ touch (network client, sender, metadata). The loop: take events, decide what is 
 lock), build and send requests, wait for the network (both without it). It knows nothing of columns.
 
 Whatever goes wrong in the loop ends every wait with that error: no caller hangs on a dead thread.
+User code that raises is nothing that goes wrong (`guarded_call`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
@@ -22,6 +23,7 @@ from typing import Protocol
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
+from spark_kafka_sink.guarded_call import call_in_io_thread
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
@@ -56,6 +58,9 @@ class Feeder(Protocol):
 
     def feed(self, now: float, *, hurry: bool) -> None:
         """Append what is due; called by the I/O thread, without the lock."""
+
+    def waiting_rows(self) -> Counter[str]:
+        """Count by topic what has not been appended yet."""
 
     def give_up(self, error: KafkaException) -> None:
         """Fail what has not been appended yet; called without the lock."""
@@ -155,6 +160,8 @@ class ProducerThread:
         self._rebootstraps = 0
         self._asleep = False
         self._stopping = False
+        self._leaving = False
+        self._is_in_hurry = False
         self._has_ended = False
         self._name = f"kafka-producer-network-thread | {client_id}"
         self._thread = self._make_thread(self._run)
@@ -289,20 +296,52 @@ class ProducerThread:
                 self.transactions.open_appends = len(self._under_way)
                 self.wake()
 
-    def stop(self) -> None:
-        """End the thread and close the connections; what is in flight is abandoned."""
+    def undelivered(self) -> Counter[str]:
+        """Count by topic the records that are neither acknowledged nor given up."""
+        records = Counter[str]() if self.feeder is None else self.feeder.waiting_rows()
+        with self.lock:
+            for batch in self.accumulator.incomplete:
+                records[batch.topic_partition.topic] += batch.record_count
+        return records
+
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """End the thread and close the connections; what is in flight is abandoned.
+
+        timeout_s: how long to wait for the thread, which user code may hold up; None for as long as
+        it takes. Returns whether it has ended, or will with the callback that calls this.
+        """
         with self.lock:
             self._stopping = True
             self.wake()
-        if not self.is_current:
-            self._thread.join()
+        return self.is_current or self.join(timeout_s)
+
+    def join(self, timeout_s: float | None) -> bool:
+        """Wait for the thread's end; return whether it has ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def hurry(self) -> None:
+        """Send what lingers from here on at once; what is part of a transaction stays."""
+        if self.transactions is None:
+            with self.lock:
+                self._is_in_hurry = True
+                self.accumulator.flushes += 1
+                self.wake()
 
     def leave(self) -> None:
-        """Have the thread end some time, without the lock: for a finalizer.
+        """Have the thread deliver what it has and end, without the lock: for a finalizer.
 
         Garbage is collected in any thread at any moment, in this one also while it has the lock.
+        What is part of a transaction is abandoned: nobody will commit it.
         """
-        self._stopping = True
+        if self.transactions is not None:
+            self._stopping = True
+        self._leaving = True
         self._client.wakeup()
 
     @property
@@ -316,15 +355,17 @@ class ProducerThread:
         try:
             self._loop()
         except BaseException as error:  # a bug, or the interpreter going down: end every wait
-            logger.exception("the I/O thread of a Kafka producer failed")
             message = f"the producer's I/O thread failed: {type(error).__name__}: {error}"
             failure = KafkaException(message)
             failure.__cause__ = error
             with self.lock:
                 self.give_up(failure)
+            logger.exception("the I/O thread of a Kafka producer failed")
         finally:
-            self._end()
-            self._client.close()
+            try:
+                self._end()
+            finally:
+                self._client.close()
 
     def _end(self) -> None:
         """Fail what nobody will send any more, so that nobody waits for it."""
@@ -332,9 +373,16 @@ class ProducerThread:
         with self.lock:
             # Also where all is complete: what a caller is encoding now finds that it is too late.
             self.give_up(error)
-        if self.feeder is not None:
-            self.feeder.give_up(error)
-        self._make_last_calls()
+        try:
+            if self.feeder is not None:
+                self.feeder.give_up(error)
+        finally:
+            self._make_last_calls()
+        if self._leaving:
+            with self.lock:
+                unseen = self.deliveries.take_error()
+            if unseen is not None:
+                logger.error("%s, which nobody closed, lost records: %s", self._name, unseen)
 
     def _make_last_calls(self) -> None:
         """Make the calls that are due, and be over as soon as there are none."""
@@ -354,11 +402,13 @@ class ProducerThread:
             with self.lock:
                 now = self._clock()
                 has_news = self._take_in(work, events, now)
+                if self._leaving:
+                    self.accumulator.flushes = 1  # nobody else flushes any more
                 # Nothing of what is done stays here while the thread waits: it may be much.
                 events, work = [], self._sender.poll(now)
                 if self._collect() or has_news or work.has_news:
                     self.changed.notify_all()
-                if self._stopping:
+                if self._stopping or (self._leaving and self._is_idle()):
                     return
                 self._asleep = True
             self._act(work, now)
@@ -412,18 +462,21 @@ class ProducerThread:
                 self.call_later(partial(_tell_owners, batch))
         return bool(done)
 
+    def _is_idle(self) -> bool:
+        """Whether nothing is left to deliver or to call."""
+        is_fed = self.feeder is None or not self.feeder.waiting_rows()
+        return is_fed and not self.accumulator.has_incomplete
+
     @property
     def _hurry(self) -> bool:
-        return self.accumulator.waiters > 0
+        return self.accumulator.waiters > 0 or self._is_in_hurry or self._leaving
 
     def _make_calls(self) -> None:
         """Make the calls that are due, also those that they cause."""
         made = 0
         while self._calls:
-            try:
-                self._calls.popleft()()
-            except Exception:  # user code is guarded where it is called: this is a bug
-                logger.exception("a call of the I/O thread of a Kafka producer failed")
+            # User code is guarded where it is called: what raises here is a bug.
+            call_in_io_thread("call", self._calls.popleft())
             made += 1
         if made:
             with self.lock:
@@ -456,4 +509,4 @@ class _Whole:
 
 def _tell_owners(batch: ProducerBatch) -> None:
     for span in batch.spans:
-        span.owner.completed(span, batch)
+        call_in_io_thread("owner", span.owner.completed, span, batch)

@@ -64,7 +64,8 @@ class ProducerTransactions:
         """See KafkaProducer.send_offsets_to_transaction."""
         check_offsets(offsets)
         check_group(group)
-        self._call(lambda: self._manager.send_offsets(offsets, group))
+        copied = dict(offsets)  # a mapping of the user's own is not called under the lock
+        self._call(lambda: self._manager.send_offsets(copied, group))
 
     def commit(self) -> None:
         """See KafkaProducer.commit_transaction."""
@@ -76,6 +77,12 @@ class ProducerTransactions:
         with self._thread.lock:
             # Records that failed belong to the transaction that is over.
             self._thread.deliveries.take_error()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction is to be ended."""
+        with self._thread.lock:
+            return self._open_end() is not None
 
     def end_open(self, timeout: float | None) -> None:
         """Abort what a producer that is being closed has open, and see out a call that timed out.

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.guarded_call import call_in_io_thread
 from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan
 from spark_kafka_sink.producer.slices import GroupedRows
 from spark_kafka_sink.records.varint import Int64s
@@ -29,6 +30,9 @@ class AppendFailure(NamedTuple):
     rows: Int64s
     culprits: Int64s | None
     error: KafkaException
+
+    def __str__(self) -> str:
+        return f"{len(self.rows)} row(s) that were not delivered ({self.error})"
 
 
 OnFailure: TypeAlias = Callable[[AppendFailure], object]
@@ -57,4 +61,5 @@ class SliceOwner:
             culprits = rows[numbers[(numbers >= 0) & (numbers < span.records)]]
         elif batch.record_count == 1:
             culprits = rows
-        self._on_failure(AppendFailure(rows, culprits, batch.error))
+        failure = AppendFailure(rows, culprits, batch.error)
+        call_in_io_thread("on_failure callback", self._on_failure, failure)

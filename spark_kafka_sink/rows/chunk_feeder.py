@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from functools import partial
 
 from spark_kafka_sink.batch_partitioner import sent_batch, with_partitions
@@ -207,6 +208,16 @@ class ChunkFeeder:
             ]
         for chunk, queue in due:
             self.convert(chunk, queue)
+
+    def waiting_rows(self) -> Counter[str]:
+        """Count by topic the rows that are in no batch yet."""
+        with self._lock:
+            pending = list(self._pending)
+        rows = Counter[str]()
+        for chunk in pending:
+            if len(chunk) and not chunk.progress.is_in_batches:
+                rows[chunk.topic] += len(chunk)
+        return rows
 
     def close(self) -> None:
         """Begin no more chunks."""

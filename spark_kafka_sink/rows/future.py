@@ -8,26 +8,29 @@ nothing to resolve, where `concurrent.futures.Future` costs a condition and a no
 
 from __future__ import annotations
 
-import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from spark_kafka_sink.deadlines import deadline_of, wait_until
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.guarded_call import call_in_caller, call_in_io_thread
 from spark_kafka_sink.model import RecordMetadata
 from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan
 from spark_kafka_sink.producer.slices import GroupedRows
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.rows.interceptors import ProducerInterceptors, unsent_metadata
 
-logger = logging.getLogger(__name__)
-
 OnDelivery: TypeAlias = Callable[[RecordMetadata, BaseException | None], object]
+
+# What log lines name them.
+ON_DELIVERY: Final = "on_delivery callback"
+_DONE_CALLBACK: Final = "done callback"
 
 
 class _End(NamedTuple):
@@ -44,12 +47,14 @@ class SentRows:
     The caller's thread lays the rows out, the I/O thread ends them (`completed`, `fail`), any
     thread asks. A row's callback runs before its future is done, as in the Java client.
 
-    callbacks: by row; filled by the chunk. check_may_wait: raises where waiting would never end.
+    callbacks: by row; filled by the chunk. check_may_wait: raises where waiting would never end;
+    check_process: where this is a forked child, in which no row ends and any lock may be taken.
     """
 
     __slots__ = (
         "_changed",
         "_check_may_wait",
+        "_check_process",
         "_columns",
         "_end_of",
         "_ends",
@@ -68,11 +73,13 @@ class SentRows:
         topic: str,
         interceptors: ProducerInterceptors,
         check_may_wait: Callable[[], None],
+        check_process: Callable[[], None],
     ) -> None:
         self.topic = topic
         self.callbacks: dict[int, OnDelivery] = {}
         self._interceptors = interceptors
         self._check_may_wait = check_may_wait
+        self._check_process = check_process
         # See ProducerThread: no interrupted caller keeps it.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -135,9 +142,15 @@ class SentRows:
         self._finish(pending, _End(-1, -1, error))
 
     def _finish(self, rows: Int64s, end: _End) -> None:
-        if self.callbacks or self._interceptors:
-            for row in rows.tolist():
-                self._call_back(row, end)
+        try:
+            if self.callbacks or self._interceptors:
+                for row in rows.tolist():
+                    self._call_back(row, end)
+        finally:
+            self._end_rows(rows, end)
+
+    def _end_rows(self, rows: Int64s, end: _End) -> None:
+        """Have the rows' futures done."""
         watches = []
         with self._lock:
             self._ends.append(end)
@@ -154,7 +167,7 @@ class SentRows:
         self._interceptors.on_acknowledgement(metadata, error)
         callback = self.callbacks.pop(row, None)
         if callback is not None:
-            call_back(callback, metadata, error)
+            call_in_io_thread(ON_DELIVERY, callback, metadata, error)
 
     def _metadata(self, row: int, end: _End) -> RecordMetadata:
         partition, log_append_time_ms, error = end
@@ -211,6 +224,9 @@ class SentRows:
 
     def watch(self, row: int, watch: _Watch) -> bool:
         """Have `watch` told when the row ends; False if it has ended."""
+        if self._end(row) is not None:
+            return False
+        self._check_process()
         with self._lock:
             if self._end(row) is not None:
                 return False
@@ -218,22 +234,15 @@ class SentRows:
             return True
 
 
-def call_back(callback: OnDelivery, metadata: RecordMetadata, error: BaseException | None) -> None:
-    """Call a user's callback; one that raises is logged and skipped."""
-    try:
-        callback(metadata, error)
-    except Exception:
-        logger.exception("on_delivery callback %r failed for %s", callback, metadata)
-
-
 class _Watch:
     """What a future needs once somebody watches it: what `Future` has from the beginning.
 
     is_told: changes under the condition alone, and with it what waiters see of the future, so that
     who looks at several futures and then waits for the rest sees each either done or not.
+    pid: of its process; in a forked child, another thread may have its lock for ever.
     """
 
-    __slots__ = ("callbacks", "condition", "future", "is_told", "lock", "waiters")
+    __slots__ = ("callbacks", "condition", "future", "is_told", "lock", "pid", "waiters")
 
     def __init__(self, future: RowFuture) -> None:
         self.future = future
@@ -242,12 +251,13 @@ class _Watch:
         self.waiters: list[Any] = []
         self.callbacks: list[Callable[[Future[RecordMetadata]], object]] = []
         self.is_told = False
+        self.pid = os.getpid()
 
     def tell(self) -> None:
         """Tell all who watch that the future is done; the I/O thread calls this, once."""
         self.tell_waiters()
         for callback in self.callbacks:
-            self.call(callback)
+            call_in_io_thread(_DONE_CALLBACK, callback, self.future)
 
     def tell_waiters(self) -> None:
         """Tell those who wait that the future is done, unless they have been told."""
@@ -258,13 +268,6 @@ class _Watch:
             failed = self.future.exception() is not None
             for waiter in self.waiters:
                 (waiter.add_exception if failed else waiter.add_result)(self.future)
-
-    def call(self, callback: Callable[[Future[RecordMetadata]], object]) -> None:
-        """Run a done callback; one that raises is logged and skipped, as `Future` does."""
-        try:
-            callback(self.future)
-        except Exception:
-            logger.exception("exception calling callback for %r", self.future)
 
 
 class RowFuture(Future[RecordMetadata]):
@@ -310,27 +313,31 @@ class RowFuture(Future[RecordMetadata]):
 
     def add_done_callback(self, fn: Callable[[Future[RecordMetadata]], object]) -> None:
         """Call `fn` with this future when it is done: in the I/O thread, or now if it is done."""
-        watch = self._watched()
-        with watch.lock:
-            if not self.done():
-                watch.callbacks.append(fn)
-                return
-        watch.call(fn)
+        if not self.done():
+            watch = self._watched()
+            with watch.lock:
+                if not self.done():
+                    watch.callbacks.append(fn)
+                    return
+        raised = call_in_caller(_DONE_CALLBACK, [fn], self)
+        if raised is not None:
+            raise raised
 
     # -- what the functions of concurrent.futures look at ------------------------------------------
 
     def _watched(self) -> _Watch:
-        try:
-            return self._watch
-        except AttributeError:
-            with _MAKING_WATCHES:
-                if not hasattr(self, "_watch"):
-                    watch = _Watch(self)
-                    if not self._rows.watch(self._row, watch):
-                        watch.is_told = True
-                    # Only now do others see it: what they add to it is sure to be told.
-                    self._watch: _Watch = watch
-            return self._watch
+        watch: _Watch | None = getattr(self, "_watch", None)
+        if watch is not None and watch.pid == os.getpid():
+            return watch
+        with _making_watches:
+            watch = getattr(self, "_watch", None)
+            if watch is None or watch.pid != os.getpid():
+                watch = _Watch(self)
+                if not self._rows.watch(self._row, watch):
+                    watch.is_told = True
+                # Only now do others see it: what they add to it is sure to be told.
+                self._watch: _Watch = watch
+            return watch
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override] # made when asked for
@@ -352,4 +359,12 @@ class RowFuture(Future[RecordMetadata]):
 _new_metadata: Callable[[tuple[object, ...]], RecordMetadata] = partial(
     tuple.__new__, RecordMetadata
 )
-_MAKING_WATCHES = threading.Lock()
+_making_watches = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _making_watches  # noqa: PLW0603 - the lock may be taken for ever in a forked child
+    _making_watches = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

@@ -1,16 +1,18 @@
 """Interceptors: user code that sees every record before it is sent and after it is acknowledged.
 
-Owns the chain and its rule: user code that raises is logged and skipped, never felt by the caller
-or the I/O thread (ProducerInterceptors of the Java client).
+Owns the chain and its rule: an interceptor that raises is logged and skipped (ProducerInterceptors
+of the Java client). What is no Exception, as SystemExit, reaches the caller, never the I/O thread.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from spark_kafka_sink import plugins
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.guarded_call import call_in_caller, call_in_io_thread
 from spark_kafka_sink.model import RecordMetadata
 from spark_kafka_sink.rows.producer_record import ProducerRecord
 
@@ -47,6 +49,7 @@ class ProducerInterceptors:
 
     def __init__(self, interceptors: Sequence[ProducerInterceptor] = ()) -> None:
         self._interceptors = tuple(interceptors)
+        self._open = deque(self._interceptors)
 
     def __bool__(self) -> bool:
         return bool(self._interceptors)
@@ -71,24 +74,26 @@ class ProducerInterceptors:
     def on_acknowledgement(
         self, metadata: RecordMetadata | None, error: BaseException | None
     ) -> None:
-        """Tell all of a record that is acknowledged or has failed."""
+        """Call all for a record that is acknowledged or has failed; in the I/O thread."""
         for interceptor in self._interceptors:
-            try:
-                interceptor.on_acknowledgement(metadata, error)
-            except Exception:
-                logger.exception("on_acknowledgement of %r failed", interceptor)
+            call_in_io_thread("interceptor", interceptor.on_acknowledgement, metadata, error)
 
-    def on_send_error(self, record: ProducerRecord, error: BaseException) -> None:
-        """Tell all of a record that `send` could not take."""
-        self.on_acknowledgement(unsent_metadata(record.topic, record.partition), error)
+    def on_send_error(
+        self, topic: str, partition: int | None, error: BaseException
+    ) -> BaseException | None:
+        """Call all for a record that `send` could not take; return what the caller has to raise."""
+        if not self._interceptors:
+            return None
+        calls = [interceptor.on_acknowledgement for interceptor in self._interceptors]
+        return call_in_caller("interceptor", calls, unsent_metadata(topic, partition), error)
 
-    def close(self) -> None:
-        """Close all."""
-        for interceptor in self._interceptors:
-            try:
-                interceptor.close()
-            except Exception:
-                logger.exception("close of %r failed", interceptor)
+    def close(self) -> BaseException | None:
+        """Close all, each once; return what the caller has to raise."""
+        return call_in_caller("interceptor", self._closes())
+
+    def _closes(self) -> Iterator[Callable[[], None]]:
+        while self._open:
+            yield self._open.popleft().close
 
 
 def unsent_metadata(topic: str, partition: int | None) -> RecordMetadata:
@@ -117,7 +122,7 @@ def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerI
                 interceptor = _Adapted(interceptor)
             chain.append(interceptor)
     except BaseException:
-        ProducerInterceptors(chain).close()
+        ProducerInterceptors(chain).close()  # what ended this is raised, and nothing else
         raise
     return ProducerInterceptors(chain)
 

@@ -23,6 +23,7 @@ from spark_kafka_sink.errors import (
     RecordTooLargeException,
     SerializationException,
 )
+from spark_kafka_sink.guarded_call import call_in_caller
 from spark_kafka_sink.model import RecordMetadata
 from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.producer_thread import ProducerThread
@@ -31,7 +32,7 @@ from spark_kafka_sink.records.varint import varint_size
 from spark_kafka_sink.reservation import Reservation
 from spark_kafka_sink.rows.chunk import CELLS, RowChunk
 from spark_kafka_sink.rows.chunk_feeder import ChunkFeeder
-from spark_kafka_sink.rows.future import OnDelivery, RowFuture, SentRows, call_back
+from spark_kafka_sink.rows.future import ON_DELIVERY, OnDelivery, RowFuture, SentRows
 from spark_kafka_sink.rows.interceptors import unsent_metadata
 from spark_kafka_sink.rows.producer_record import Headers, ProducerRecord, checked_headers
 from spark_kafka_sink.rows.row_queue import Row, RowQueue
@@ -167,17 +168,19 @@ class RowProducer:
         self, record: ProducerRecord, on_delivery: OnDelivery | None
     ) -> Future[RecordMetadata]:
         """Append a row that interceptors see, or for which the topic is to be asked for."""
+        self._checks.check_process()
         record = self._interceptors.on_send(record)
         try:
             return self._append_record(record, on_delivery)
         except ApiException as error:
-            self._interceptors.on_send_error(record, error)
             return self._refuse(error, record.topic, record.partition, on_delivery)
         except BaseException as error:
-            self._interceptors.on_send_error(record, error)
             # A call out of order is no row that failed, as in the Java client.
             if isinstance(error, KafkaException) and not isinstance(error, IllegalStateException):
                 self._thread.refused(1, error)
+            raised = self._interceptors.on_send_error(record.topic, record.partition, error)
+            if raised is not None:
+                raise raised from error
             raise
 
     def _append_record(self, record: ProducerRecord, on_delivery: OnDelivery | None) -> RowFuture:
@@ -200,13 +203,18 @@ class RowProducer:
         partition: int | None,
         on_delivery: OnDelivery | None,
     ) -> Future[RecordMetadata]:
-        """Give a failed future: what brokers and limits have against a record is not raised."""
+        """Return a failed future: what brokers and limits have against a record is not raised."""
         self._thread.refused(1, error)
         self._thread.spoil_transaction(error)
-        if on_delivery is not None:
-            call_back(on_delivery, unsent_metadata(topic, partition), error)
         failed: Future[RecordMetadata] = Future()
         failed.set_exception(error)
+        raised = self._interceptors.on_send_error(topic, partition, error)
+        if on_delivery is not None:
+            metadata = unsent_metadata(topic, partition)
+            failure = call_in_caller(ON_DELIVERY, [on_delivery], metadata, error)
+            raised = failure if raised is None else raised
+        if raised is not None:
+            raise raised
         return failed
 
     def _serialize(
@@ -272,7 +280,9 @@ class RowProducer:
         reservation, chunk = Reservation(), None
         try:
             self._waits.reserve(reservation, wanted, deadline, self._checks.raise_if_closed)
-            sent = SentRows(queue.topic, self._interceptors, self._check_may_wait)
+            sent = SentRows(
+                queue.topic, self._interceptors, self._check_may_wait, self._check_process
+            )
             chunk = RowChunk(queue.topic, metadata, reservation, time.monotonic(), sent)
             self._feeder.begin(chunk, queue)
         except BaseException:
@@ -294,7 +304,10 @@ class RowProducer:
                 "never end: callbacks run in the thread that delivers records"
             )
             raise KafkaException(message)
-        if self not in _OF_THIS_PROCESS:
+        self._check_process()
+
+    def _check_process(self) -> None:
+        if self._checks.is_forked:
             message = "this record was sent before a fork; wait for it in the process that sent it"
             raise IllegalStateException(message)
 

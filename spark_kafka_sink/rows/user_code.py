@@ -51,6 +51,7 @@ class UserCode:
         self.partitioner: BatchPartitioner | None = None
         self.key_serializer: LoadedSerializer | None = None
         self.value_serializer: LoadedSerializer | None = None
+        self._closed: set[int] = set()
         try:
             self.partitioner = load_partitioner(given.get(PARTITIONER), prefix)
             self.key_serializer = _serializer(KEY_SERIALIZER, key_serializer, given)
@@ -61,8 +62,12 @@ class UserCode:
             raise
 
     def close(self) -> KafkaException | None:
-        """Close all that can be closed; gives the first failure, besides those of interceptors."""
-        self.interceptors.close()
+        """Close all that is open; return the first failure, besides those of interceptors.
+
+        Raises what is no Exception, as SystemExit, when all is closed.
+        """
+        raised = self.interceptors.close()
+        failures: list[KafkaException] = []
         plugins = {
             PARTITIONER: self.partitioner,
             VALUE_SERIALIZER: self.value_serializer and self.value_serializer.plugin,
@@ -70,18 +75,27 @@ class UserCode:
         }
         # An object that is more than one of them stands under the first it is closed as.
         once = {id(plugin): (option, plugin) for option, plugin in plugins.items()}
-        failures = [_close(option, plugin) for option, plugin in reversed(once.values())]
-        return next((failure for failure in failures if failure is not None), None)
+        for option, plugin in reversed(once.values()):
+            if id(plugin) in self._closed:
+                continue
+            self._closed.add(id(plugin))
+            try:
+                _close(option, plugin, failures)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                raised = error if raised is None else raised
+        if raised is not None:
+            raise raised
+        return next(iter(failures), None)
 
 
 def _serializer(option: str, instance: object, given: Mapping[str, Any]) -> LoadedSerializer | None:
     return load_serializer(option, given.get(option) if instance is None else instance, given)
 
 
-def _close(option: str, plugin: object) -> KafkaException | None:
+def _close(option: str, plugin: object, failures: list[KafkaException]) -> None:
     close = getattr(plugin, "close", None)
     if close is None:
-        return None
+        return
     try:
         close()
     except Exception as error:
@@ -92,5 +106,4 @@ def _close(option: str, plugin: object) -> KafkaException | None:
         )
         failure = KafkaException(message)
         failure.__cause__ = error
-        return failure
-    return None
+        failures.append(failure)

@@ -69,6 +69,7 @@ class InlineThread(ProducerThread):
         self._events = self._client.poll(max(0.0, wait))
         self._observe(self._events)
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float | None = None) -> bool:
         """Close the connections."""
         self._client.close()
+        return True

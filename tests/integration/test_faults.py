@@ -88,7 +88,7 @@ def wait_for_trouble(producer: KafkaProducer, text: str) -> None:
 
 def acknowledged(producer: KafkaProducer, topic: str) -> dict[int, int]:
     """Give how many records were acknowledged, by partition."""
-    known = producer.deliveries()
+    known = producer.take_deliveries()
     return {
         number: known[TopicPartition(topic, number)].records
         for number in range(_PARTITIONS)

@@ -102,7 +102,7 @@ def test_every_row_is_written_by_smaller_batches(
             wait_for_transactions(kafka.bootstrap, narrow_topic)
         splits = [v for name, v in producer.metrics().items() if name.name == "batch-split-total"]
         assert splits[0] > 0
-        deliveries = producer.deliveries()
+        deliveries = producer.take_deliveries()
         assert sum(delivery.records for delivery in deliveries.values()) == 200
         accumulator = producer._thread.accumulator
         assert accumulator.available_bytes == accumulator.buffer_memory_bytes

@@ -415,7 +415,7 @@ def test_an_abort_does_not_wait_for_what_was_not_sent(
     producer.begin_transaction()
     producer.append(topic, values("never"))
     producer.abort_transaction()
-    assert producer.deliveries() == {}
+    assert producer.take_deliveries() == {}
     producer.begin_transaction()
     producer.append(topic, values("at once"))
     producer.commit_transaction()

@@ -54,7 +54,7 @@ def no_check() -> None:
 
 def sent_rows(interceptors: ProducerInterceptors | None = None) -> SentRows:
     """Make the table of a chunk's rows."""
-    return SentRows(TOPIC, interceptors or ProducerInterceptors(), no_check)
+    return SentRows(TOPIC, interceptors or ProducerInterceptors(), no_check, no_check)
 
 
 def chunk_of(rows: list[SentRow], sent: SentRows, metadata: TopicMetadata) -> RowChunk:

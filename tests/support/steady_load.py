@@ -28,9 +28,9 @@ class SteadyLoad:
     def __init__(self, producer: KafkaProducer, topic: str, partitions: int) -> None:
         self.rows = NumberedRows(producer, topic, partitions)
         self._producer = producer
-        self._partitions = partitions
         self._stopping = threading.Event()
         self._error: BaseException | None = None
+        self._counts = [0] * partitions
         self._thread = threading.Thread(target=self._run, name="steady load")
         self._thread.start()
 
@@ -64,10 +64,9 @@ class SteadyLoad:
                 changed.wait(1.0)
 
     def _acknowledged(self) -> list[int]:
-        counts = [0] * self._partitions
-        for topic_partition, delivery in self._producer.deliveries().items():
-            counts[topic_partition.partition] = delivery.records
-        return counts
+        for topic_partition, delivery in self._producer.take_deliveries().items():
+            self._counts[topic_partition.partition] += delivery.records
+        return list(self._counts)
 
 
 @contextlib.contextmanager

@@ -82,8 +82,12 @@ class NoThread:
     def start(self) -> None:
         """Do nothing."""
 
-    def join(self) -> None:
+    def join(self, timeout: float | None = None) -> None:
         """Do nothing."""
+
+    def is_alive(self) -> bool:
+        """Return False."""
+        return False
 
 
 def stop_time(monkeypatch: pytest.MonkeyPatch) -> Clock:

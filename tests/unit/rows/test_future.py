@@ -202,7 +202,7 @@ def test_waiting_where_it_would_never_end_is_refused() -> None:
     def check() -> None:
         raise KafkaException("inside a callback")
 
-    sent = SentRows(TOPIC, ProducerInterceptors(), check)
+    sent = SentRows(TOPIC, ProducerInterceptors(), check, lambda: None)
     with pytest.raises(KafkaException, match="inside a callback"):
         RowFuture(sent, 0).result()
     sent.fail(1, ZeroDivisionError())
@@ -270,7 +270,7 @@ def test_done_callbacks_run_once_each_now_or_later_and_their_failures_are_logged
     kafka.deliver()
     future.add_done_callback(note)
     assert told == [0, 0]
-    assert "exception calling callback" in caplog.text
+    assert "done callback" in caplog.text
 
 
 def test_asyncio_awaits_a_row() -> None:
@@ -332,7 +332,7 @@ def test_whoever_watches_a_row_while_another_thread_begins_to_is_told_as_well(
     told: list[str] = []
     second: list[threading.Thread] = []
     is_there = threading.Event()  # the second one watches, or waits for the first to do so
-    monkeypatch.setattr(rows_future, "_MAKING_WATCHES", NoticingLock(is_there))
+    monkeypatch.setattr(rows_future, "_making_watches", NoticingLock(is_there))
     before_waiting(monkeypatch, lambda _: is_there.set())
 
     async def await_it() -> None:

@@ -103,7 +103,7 @@ def test_a_record_that_send_refuses_is_told_of_with_where_it_was_to_go(
 ) -> None:
     interceptor, error = Append(), KafkaException("refused")
     chain = ProducerInterceptors([interceptor])
-    chain.on_send_error(ProducerRecord("t", b"v", partition=partition), error)
+    assert chain.on_send_error("t", partition, error) is None
     known = -1 if partition is None else partition
     assert interceptor.told == [(RecordMetadata("t", known, -1, -1, -1, -1), error)]
 

@@ -1,0 +1,208 @@
+"""A forked child has its parent's producer without its threads, and maybe with taken locks.
+
+Each public method says so at once there: none hangs, whoever had which lock at the fork.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import inspect
+import multiprocessing
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.idle_producer import idle_producer
+from support.pure_producer import TOPIC
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import IllegalStateException
+from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from spark_kafka_sink.rows import future as row_futures
+from spark_kafka_sink.rows.interceptors import ProducerInterceptor
+
+ENOUGH_S = 20
+ROW = pa.record_batch({"value": ["v"]})
+# What says nothing of deliveries, and takes no lock.
+CONSTANT = {"record_limits", "slice_bytes", "__enter__"}
+SILENT = {"close", "__exit__"}
+ARGUMENTS: dict[str, list[object]] = {
+    "append": [TOPIC, ROW],
+    "limit_messages": [{TOPIC: 1000}],
+    "partition_counts": [{TOPIC: 1}],
+    "partitions_for": [TOPIC],
+    "send": [TOPIC, b"v"],
+    "send_offsets_to_transaction": [
+        {TopicPartition(TOPIC, 0): OffsetAndMetadata(1)},
+        ConsumerGroupMetadata("group"),
+    ],
+    "slice_bytes": [1],
+    "__exit__": [None, None, None],
+}
+
+
+def public_members() -> list[str]:
+    """List the methods and properties that a user of KafkaProducer may call."""
+    own = [name for name, _ in inspect.getmembers(KafkaProducer) if name in vars(KafkaProducer)]
+    ours = [name for name in own if not name.startswith("_")]
+    return [*ours, "__enter__", "__exit__"]
+
+
+def found_by(call: Callable[[], object]) -> str:
+    """Return what a call comes to."""
+    try:
+        call()
+    except IllegalStateException as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - told
+        return repr(error)
+    return "nothing"
+
+
+def in_child(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
+    """Make calls in a forked child; those that hang are not among the answers."""
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+
+    def run() -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(ENOUGH_S)  # ends the child where a call hangs
+        for name, call in calls.items():
+            answers.put((name, found_by(call)))
+
+    child = context.Process(target=run)
+    child.start()
+    child.join(2 * ENOUGH_S)
+    found: dict[str, str] = {}
+    while not answers.empty():
+        name, answer = answers.get()
+        found[name] = answer
+    return found
+
+
+@contextlib.contextmanager
+def taken(*locks: Any) -> Iterator[None]:  # noqa: ANN401 - locks of all kinds
+    """Have another thread hold locks."""
+    are_taken, may_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            are_taken.set()
+            may_go.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert are_taken.wait(ENOUGH_S)
+    try:
+        yield
+    finally:
+        may_go.set()
+        holder.join()
+
+
+def call_of(producer: KafkaProducer, name: str) -> Callable[[], object]:
+    """Return what calls a method, or asks for a property."""
+    return lambda: (
+        getattr(producer, name)
+        if isinstance(vars(KafkaProducer)[name], property)
+        else getattr(producer, name)(*ARGUMENTS.get(name, []))
+    )
+
+
+class Noting(ProducerInterceptor):
+    """Notes that it is called."""
+
+    def on_send(self, record: Any) -> Any:  # noqa: ANN401 - handed on
+        """Raise: a child's rows are nobody's."""
+        raise AssertionError(record)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize("config", [{}, {"transactional_id": "tid"}])
+def test_each_public_method_raises_at_once_in_a_child_whatever_locks_are_taken(
+    config: dict[str, object],
+) -> None:
+    with idle_producer(1, **config) as producer:
+        if not config:
+            producer.send(TOPIC, b"v")
+        queues = list(producer._rows._queues.values())
+        locks = [producer._thread.lock, producer._feeder._lock, producer._columns._appender.turn]
+        # Those that close are the last: each of the others finds the producer open.
+        names = sorted(public_members(), key=SILENT.__contains__)
+        with taken(*locks, *(queue.lock for queue in queues)):
+            found = in_child({name: call_of(producer, name) for name in names})
+    assert found.keys() == set(names), "the first one that is missing hangs"
+    for name, said in found.items():
+        if name in CONSTANT | SILENT:
+            assert said == "nothing", name
+        else:
+            assert said.startswith("this KafkaProducer was made before a fork"), (name, said)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_child_does_not_ask_interceptors_of_its_parent(caplog: pytest.LogCaptureFixture) -> None:
+    with idle_producer(1, interceptor_classes=[Noting()]) as producer:
+        found = in_child(
+            {
+                "send": lambda: producer.send(TOPIC, b"v"),
+                "log": lambda: pytest.fail(caplog.text) if caplog.text else None,
+            }
+        )
+    assert found["send"].startswith("this KafkaProducer was made before a fork")
+    assert found["log"] == "nothing"
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_futures_of_rows_of_the_parent_are_asked_in_a_child_without_waiting() -> None:
+    with idle_producer(1) as producer:
+        futures: dict[str, Future[Any]] = {}
+        for kind in ("done", "watched and done", "pending", "watched and pending"):
+            futures[kind] = producer.send(TOPIC, b"v", partition=0)
+            if "watched" in kind:
+                futures[kind].add_done_callback(lambda _: None)
+            if "done" in kind:
+                sent = futures[kind]._rows  # type: ignore[attr-defined]
+                with producer._feeder._lock:
+                    (chunk,) = producer._feeder._pending
+                producer._feeder.convert(chunk, producer._rows._queues[TOPIC])
+                with producer._thread.lock:
+                    (batch,) = producer._thread.accumulator.incomplete
+                    producer._thread._completion.abandon(batch, IllegalStateException("given up"))
+                    producer._thread._collect()
+                assert str(futures[kind].exception(ENOUGH_S)) == "given up"
+        sent = [future._rows for future in futures.values()]  # type: ignore[attr-defined]
+        watches = [
+            future._watch.lock  # type: ignore[attr-defined]
+            for kind, future in futures.items()
+            if "watched" in kind
+        ]
+        calls: dict[str, Callable[[], object]] = {}
+        for kind, future in futures.items():
+            calls |= {
+                f"{kind}, result": future.result,
+                f"{kind}, exception": future.exception,
+                f"{kind}, callback": lambda future=future: future.add_done_callback(  # type: ignore[misc]
+                    lambda _: None
+                ),
+                f"{kind}, wait": lambda future=future: concurrent.futures.wait([future]),  # type: ignore[misc]
+                f"{kind}, state": lambda future=future: (future.done(), future.running()),  # type: ignore[misc]
+            }
+        locks = [row_futures._making_watches, *{id(s): s._lock for s in sent}.values(), *watches]
+        with taken(*locks):
+            found = in_child(calls)
+    assert found.keys() == calls.keys(), "the first one that is missing hangs"
+    for name, said in found.items():
+        kind, _, call = name.partition(", ")
+        if call == "state" or ("done" in kind and call in ("callback", "wait")):
+            assert said == "nothing", name
+        elif "done" in kind:
+            assert said == ("given up" if call == "result" else "nothing"), name
+        else:
+            assert said.startswith("this record was sent before a fork"), (name, said)

@@ -1,0 +1,149 @@
+"""What the end of a program loses, it tells: rows of producers that nobody has closed.
+
+No broker can be reached. `integration/test_program_end.py` has the ends that lose nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from support.program_ends import ProgramEnd, program_ends
+
+# Makes a producer that knows its topic, with rows that stay. The time at the end is cut short.
+BEGIN = """
+import threading, time
+import pyarrow as pa
+from spark_kafka_sink import KafkaProducer, kafka_producer
+from support.unreachable import NOBODY, TOPIC, answer
+
+kafka_producer._AT_EXIT_S = 0.3
+kafka_producer._LAST_CALLBACKS_AT_EXIT_S = 0.1
+AT_ONCE = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
+
+def made(name="mine", options={"linger.ms": 60_000}):
+    producer = KafkaProducer({"bootstrap.servers": NOBODY, "client.id": name, **options})
+    with producer._thread.lock:
+        producer._thread.metadata.track(TOPIC, time.monotonic())
+        producer._thread.metadata.update(answer([1]), time.monotonic())
+    return producer
+
+def send(producer):
+    producer.send(TOPIC, b"in a batch")
+    producer._feeder.drain()
+    producer.send(TOPIC, b"in no batch yet")
+"""
+LOST = "2 record(s) (t: 2)"
+NOT_CLOSED = "KafkaProducer mine was not closed before the program ended: "
+
+
+class Program(NamedTuple):
+    """A program, its exit code, and what it tells on stderr: the beginnings of its lines."""
+
+    text: str
+    code: int
+    told: list[str]
+
+
+PROGRAMS = {
+    "plain end": Program(
+        "producer = made(); send(producer)",
+        0,
+        [f"{NOT_CLOSED}{LOST} were not delivered; TimeoutException: 1 batch(es) not acknowledged"],
+    ),
+    "exit code": Program(
+        "import sys; producer = made(); send(producer); sys.exit(3)", 3, [f"{NOT_CLOSED}{LOST}"]
+    ),
+    # Its thread goes on with what it has.
+    "garbage": Program("send(made())", 0, [f"{NOT_CLOSED}{LOST} were not delivered"]),
+    "two share the time": Program(
+        "one, two, three = made('one'), made('two'), made('three'); send(one); send(two)",
+        0,
+        [f"KafkaProducer {name} was not closed" for name in ("one", "two")],
+    ),
+    "an error that nobody was told of": Program(
+        "producer = made(options=AT_ONCE)\n"
+        "producer.append(TOPIC, pa.record_batch({'value': ['v']}))\n"
+        "while producer._thread.deliveries.error is None: time.sleep(0.01)",
+        0,
+        [f"{NOT_CLOSED}TimeoutException: t-0: 1 record(s) were not acknowledged"],
+    ),
+    "garbage with an error that nobody was told of": Program(
+        "made(options=AT_ONCE).append(TOPIC, pa.record_batch({'value': ['v']}))",
+        0,
+        [
+            "kafka-producer-network-thread | mine, which nobody closed, lost records: t-0: 1 "
+            "record(s) were not acknowledged"
+        ],
+    ),
+    "ctrl-c in with": Program(
+        "with made() as producer:\n    send(producer)\n    signal.raise_signal(signal.SIGINT)",
+        -2,
+        [
+            "closing KafkaProducer mine after KeyboardInterrupt failed: 1 batch(es) not "
+            "acknowledged in 0.3",
+            f"KafkaProducer mine was closed after KeyboardInterrupt: {LOST} were given up",
+            "Traceback",
+            "KeyboardInterrupt",
+        ],
+    ),
+    "ctrl-c": Program(
+        "producer = made(); send(producer); signal.raise_signal(signal.SIGINT)",
+        -2,
+        ["Traceback", "KeyboardInterrupt", f"{NOT_CLOSED}{LOST}"],
+    ),
+    "an error in with": Program(
+        "with made(options=AT_ONCE) as producer:\n"
+        "    producer.append(TOPIC, pa.record_batch({'value': ['v']}))\n"
+        "    1 / 0",
+        1,
+        [
+            "closing KafkaProducer mine after ZeroDivisionError failed: t-0: 1 record(s) were "
+            "not acknowledged within delivery.timeout.ms=1",
+            "Traceback",
+            "ZeroDivisionError",
+        ],
+    ),
+    "a callback that does not return": Program(
+        "producer = made(options=AT_ONCE)\n"
+        "begun = threading.Event()\n"
+        "producer.send(TOPIC, b'v', on_delivery=lambda *_: (begun.set(), time.sleep(3600)))\n"
+        "begun.wait()",
+        0,
+        [
+            "KafkaProducer mine is closed, but its I/O thread is in a callback",
+            f"{NOT_CLOSED}TimeoutException: callbacks have not ended",
+        ],
+    ),
+    "no rows": Program("producer = made()", 0, []),
+    "closed": Program("producer = made(); send(producer); producer.close(0)", 0, []),
+    "a child of a process with a producer": Program(
+        "import sys\n"
+        "producer = made(); send(producer)\n"
+        "child = os.fork()\n"
+        "if child == 0: sys.exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "producer.close(0)",
+        0,
+        [],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def ends() -> dict[str, ProgramEnd]:
+    """How the programs end."""
+    texts = {name: program.text for name, program in PROGRAMS.items()}
+    return program_ends(BEGIN, texts)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_the_end_of_a_program_loses_is_told_and_its_exit_code_stays(
+    name: str, ends: dict[str, ProgramEnd]
+) -> None:
+    code, stderr = ends[name]
+    assert code == PROGRAMS[name].code, stderr
+    lines = [line for line in stderr.splitlines() if not line.startswith(" ")]
+    assert len(lines) == len(PROGRAMS[name].told), stderr
+    for line, told in zip(lines, PROGRAMS[name].told, strict=True):
+        assert line.startswith(told)
