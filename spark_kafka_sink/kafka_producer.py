@@ -124,7 +124,7 @@ class KafkaProducer:
         # None of these knows the producer: the I/O thread holds them, and has to end with it.
         self._checks = CallerChecks(thread)
         self._waits = CallerWaits(thread, config)
-        appender = SliceAppender(thread, config)
+        self._appender = appender = SliceAppender(thread, config)
         self._feeder = ChunkFeeder(
             thread, appender, user_code.partitioner, linger_s=config.linger_ms / 1000
         )
@@ -208,6 +208,18 @@ class KafkaProducer:
         `append` refuses a row.
         """
         self._columns.limit_messages(max_message_bytes, look_anew)
+
+    def spread_evenly(self, start: int) -> None:
+        """Spread rows that have neither partition nor key evenly from here on, however few.
+
+        For a job that several producers share: each one visits all partitions of a topic before it
+        visits one again, with little for each at first. start: which of the available partitions is
+        first; take another number for each producer. Without this call, a batch goes to one
+        partition, as in the Java client. It has no effect on topics of more than 100 partitions but
+        their order, and none where partitioner.class names one of the Java client's.
+        """
+        self._checks.check_open()
+        self._appender.spread_evenly(start)
 
     # -- sending row by row -----------------------------------------------------------------------
 

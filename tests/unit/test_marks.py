@@ -90,9 +90,9 @@ def test_a_producer_refuses_a_mark_and_goes_on(what: str, mark: int) -> None:
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_an_offset_to_commit_that_is_a_mark_is_refused(mark: int) -> None:
-    with idle_producer(1, transactional_id="tid") as producer:
-        with pytest.raises(IllegalArgumentException, match=str(mark)):
-            commit_offset(producer, mark)
+    refused = pytest.raises(IllegalArgumentException, match=str(mark))
+    with idle_producer(1, transactional_id="tid") as producer, refused:
+        commit_offset(producer, mark)
 
 
 @pytest.mark.parametrize("mark", MARKS)
