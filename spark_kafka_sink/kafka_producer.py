@@ -210,13 +210,13 @@ class KafkaProducer:
         self._columns.limit_messages(max_message_bytes, look_anew)
 
     def spread_evenly(self, start: int) -> None:
-        """Spread rows that have neither partition nor key evenly from here on, however few.
+        """Spread rows that have neither partition nor key evenly from here on, also few of them.
 
-        For a job that several producers share: each one visits all partitions of a topic before it
-        visits one again, with little for each at first. start: which of the available partitions is
-        first; take another number for each producer. Without this call, a batch goes to one
-        partition, as in the Java client. It has no effect on topics of more than 100 partitions but
-        their order, and none where partitioner.class names one of the Java client's.
+        For a job that several producers share. The producer visits all partitions of a topic before
+        it visits one again; the first visits are short, unless there are more than 100 partitions.
+        start: which of the available partitions is first; give each producer another number.
+        Without this call, the producer spreads rows as the Java client does. A partitioner.class of
+        the Java client's stays as it is.
         """
         self._checks.check_open()
         self._appender.spread_evenly(start)
