@@ -126,7 +126,11 @@ class KafkaProducer:
         self._waits = CallerWaits(thread, config)
         self._appender = appender = SliceAppender(thread, config)
         self._feeder = ChunkFeeder(
-            thread, appender, user_code.partitioner, linger_s=config.linger_ms / 1000
+            thread,
+            appender,
+            user_code.partitioner,
+            linger_s=config.linger_ms / 1000,
+            delivery_timeout_s=config.delivery_timeout_ms / 1000,
         )
         self._rows = RowProducer(thread, self._feeder, self._waits, self._checks, user_code, limits)
         self._columns = ColumnProducer(
@@ -346,7 +350,7 @@ class KafkaProducer:
         self._checks.before_call()
 
     def _flush(self, timeout: float | None, since: float) -> None:
-        self._feeder.drain()
+        self._feeder.drain(None if timeout is None else since + timeout)
         self._waits.flush(timeout, since)
 
     def deliveries(self) -> dict[TopicPartition, PartitionDelivery]:

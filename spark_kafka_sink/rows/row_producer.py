@@ -262,7 +262,7 @@ class RowProducer:
         """Learn of the partition, turn the full chunk into batches, or begin a chunk."""
         full = queue.chunk
         if full is not None and queue.has(partition):
-            self._feeder.convert(full, queue)
+            self._feeder.convert(full, queue, deadline)
             return
         metadata = self._topic_with(partition, queue.topic, deadline)
         if full is not None:
@@ -294,6 +294,7 @@ class RowProducer:
                 "never end: callbacks run in the thread that delivers records"
             )
             raise KafkaException(message)
+        self._feeder.check_not_in_partitioner()
         if self not in _OF_THIS_PROCESS:
             message = "this record was sent before a fork; wait for it in the process that sent it"
             raise IllegalStateException(message)
