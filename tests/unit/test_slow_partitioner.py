@@ -194,7 +194,7 @@ def test_rows_of_send_are_partitioned_by_a_thread_that_has_neither_lock_nor_turn
 
     def partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
         thread, turn = made[0]._thread, made[0]._appender.turn
-        locks = [thread.lock, *(queue.lock for queue in made[0]._rows._queues.values())]
+        locks: list[Any] = [thread.lock, *(queue.lock for queue in made[0]._rows._queues.values())]
         # Nobody else has the turn for long.
         got_turn = turn.acquire(timeout=A_WHILE_S)
         turn.release()
