@@ -4,7 +4,8 @@ It is named by partitioner.class, as an object or as ``module.Name``, and called
 ``partitioner(topic, batch, partitions)``: the name of the topic, a pyarrow.RecordBatch (of `append`
 its own columns; of `send` key, value and timestamp) and how many partitions the topic has. It gives
 an array, Arrow's or numpy's or a list, of one integer per row, null where the built-in partitioner
-is to choose. An explicit partition of a row wins over it.
+is to choose. An explicit partition of a row wins over it. The thread that calls `append` calls it,
+for rows of `send` a thread of its own (`rows.partitioner_threads`); several may do so at a time.
 """
 
 from __future__ import annotations
