@@ -4,7 +4,8 @@ It is named by partitioner.class, as an object or as ``module.Name``, and called
 ``partitioner(topic, batch, partitions)``: the name of the topic, a pyarrow.RecordBatch (of `append`
 its own columns; of `send` key, value and timestamp) and how many partitions the topic has. It gives
 an array, Arrow's or numpy's or a list, of one integer per row, null where the built-in partitioner
-is to choose. An explicit partition of a row wins over it.
+is to choose. An explicit partition of a row wins over it. The thread that calls `append` calls it,
+for rows of `send` a thread of its own (`rows.partitioner_threads`); several may do so at a time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.partitioner_class import OPTION, BatchPartitioner
@@ -73,7 +75,7 @@ def _arrow(column: BinaryColumn) -> pa.Array:
 def chosen_partitions(
     partitioner: BatchPartitioner, topic: str, batch: pa.RecordBatch, partitions: int, option: str
 ) -> Int64s:
-    """Give what a partitioner chooses for the rows of a batch, int64, -1 where it does not.
+    """Return what a partitioner chooses for the rows of a batch, int64, -1 where that is null.
 
     partitions: how many the topic has; option: its name as the user writes it. Raises DataException
     for an answer that is no partition for every row, and whatever the partitioner raises.
@@ -81,7 +83,7 @@ def chosen_partitions(
     given = partitioner(topic, batch, partitions)
     try:
         array = given if isinstance(given, pa.Array) else pa.array(given)
-        chosen = array.cast(pa.int64()).fill_null(_LEFT_OPEN).to_numpy(zero_copy_only=False)
+        chosen = array.cast(pa.int64())
     except (pa.ArrowException, TypeError, ValueError) as error:
         message = f"{option} gave {type(given).__name__}: expected an array of integers ({error})"
         raise DataException(message, topic=topic) from error
@@ -91,12 +93,14 @@ def chosen_partitions(
             "expected one for each row"
         )
         raise DataException(message, topic=topic)
-    wrong = chosen[(chosen < _LEFT_OPEN) | (chosen >= partitions)]
+    # The filter leaves nulls out: -1 means null only from here on, and is refused before.
+    is_wrong = pc.or_(pc.less(chosen, 0), pc.greater_equal(chosen, partitions))
+    wrong = chosen.filter(is_wrong)
     if len(wrong):
         message = (
-            f"{option} gave partition {int(wrong[0])} for a row of topic {topic}: "
+            f"{option} gave partition {wrong[0].as_py()} for a row of topic {topic}: "
             f"expected null or 0 to {partitions - 1}"
         )
         raise DataException(message, topic=topic)
-    result: Int64s = chosen
+    result: Int64s = chosen.fill_null(_LEFT_OPEN).to_numpy(zero_copy_only=False)
     return result

@@ -38,7 +38,7 @@ class ColumnProducer:
     """Takes Arrow batches.
 
     limits: the most that a record may take, by the names of the options; drain_rows: puts rows that
-    were sent one by one into batches, which go before.
+    were sent one by one to topics into batches, which go before; takes until when it may wait.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ColumnProducer:
         config: ProducerConfig,
         limits: Mapping[str, int],
         partitioner: BatchPartitioner | None,
-        drain_rows: Callable[[], None],
+        drain_rows: Callable[[float, list[str]], None],
     ) -> None:
         self._thread = thread
         self._appender = appender
@@ -96,10 +96,10 @@ class ColumnProducer:
             check = self._checks.raise_if_unusable
             topics = self._waits.topics(rows.topics, deadline, check)
             topics = self._check_partitions(rows, topics, deadline)
+            self._drain_rows(deadline, rows.topics)
             if self._partitioner is not None and not built_in_partitioner:
                 prefix = self._config.option_prefix
                 rows = with_partitions(rows, record_batch, topics, self._partitioner, prefix)
-            self._drain_rows()
         except KafkaException as error:
             self._thread.refused(record_batch.num_rows, error)
             raise

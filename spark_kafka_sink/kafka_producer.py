@@ -141,9 +141,13 @@ class KafkaProducer:
         # None of these knows the producer: the I/O thread holds them, and has to end with it.
         self._checks = CallerChecks(thread)
         self._waits = CallerWaits(thread, config)
-        appender = SliceAppender(thread, config)
+        self._appender = appender = SliceAppender(thread, config)
         self._feeder = ChunkFeeder(
-            thread, appender, user_code.partitioner, linger_s=config.linger_ms / 1000
+            thread,
+            appender,
+            user_code.partitioner,
+            linger_s=config.linger_ms / 1000,
+            delivery_timeout_s=config.delivery_timeout_ms / 1000,
         )
         self._rows = RowProducer(thread, self._feeder, self._waits, self._checks, user_code, limits)
         self._columns = ColumnProducer(
@@ -234,6 +238,18 @@ class KafkaProducer:
         """
         self._checks.check_process()
         self._columns.limit_messages(max_message_bytes, look_anew)
+
+    def spread_evenly(self, start: int) -> None:
+        """Spread rows that have neither partition nor key evenly from here on, also few of them.
+
+        For a job that several producers share. The producer visits all partitions of a topic before
+        it visits one again; the first visits are short, unless there are more than 100 partitions.
+        start: which of the available partitions is first; give each producer another number.
+        Without this call, the producer spreads rows as the Java client does. A partitioner.class of
+        the Java client's stays as it is.
+        """
+        self._checks.check_open()
+        self._appender.spread_evenly(start)
 
     # -- sending row by row -----------------------------------------------------------------------
 
@@ -359,7 +375,7 @@ class KafkaProducer:
         self._checks.before_call()
 
     def _flush(self, timeout: float | None, since: float) -> None:
-        self._feeder.drain()
+        self._feeder.drain(None if timeout is None else since + timeout)
         self._waits.flush(timeout, since)
 
     def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:

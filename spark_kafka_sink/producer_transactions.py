@@ -32,7 +32,7 @@ _RESUMED = ("init_transactions", "commit_transaction", "abort_transaction")
 class ProducerTransactions:
     """The calls; `thread` is one whose producer has a transactional.id.
 
-    drain_rows: puts rows that were sent one by one into batches.
+    drain_rows: puts rows that were sent one by one into batches; takes until when it may wait.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ProducerTransactions:
         thread: ProducerThread,
         manager: TransactionManager,
         max_block_ms: int,
-        drain_rows: Callable[[], None],
+        drain_rows: Callable[[float | None], None],
     ) -> None:
         self._thread = thread
         self._manager = manager
@@ -134,24 +134,35 @@ class ProducerTransactions:
         exception that comes from outside (KeyboardInterrupt) leaves EndTxn waiting for the call to
         be repeated.
         """
+        wait = self._max_block_ms / 1000 if timeout is None else timeout
+        deadline = deadline_of(wait)
         with self._thread.lock:
             is_new = not self._manager.is_completing
             with self._thread.whole:
                 result = begin()
                 if is_new:
                     self._manager.has_loose_rows = True
-        self._drain_rows()
+        self._drain_rows(deadline)
 
         def all_in_batches() -> TransactionalResult:
             self._manager.has_loose_rows = False
             return result
 
-        self._call(all_in_batches, timeout)
+        self._call(all_in_batches, timeout, deadline)
 
-    def _call(self, start: Callable[[], TransactionalResult], timeout: float | None = None) -> None:
-        """Start a call, or go on with it, and wait for its end. Raises what it came to."""
+    def _call(
+        self,
+        start: Callable[[], TransactionalResult],
+        timeout: float | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        """Start a call, or go on with it, and wait for its end. Raises what it came to.
+
+        deadline: where a part of the time has passed already.
+        """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
-        started, deadline = time.monotonic(), deadline_of(wait)
+        started = time.monotonic()
+        deadline = deadline_of(wait) if deadline is None else deadline
         with self._thread.lock:
             with self._thread.whole:
                 result = start()

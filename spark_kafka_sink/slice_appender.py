@@ -63,6 +63,11 @@ class SliceAppender:
         )
         self.turn = threading.Lock()
 
+    def spread_evenly(self, start: int) -> None:
+        """Spread rows without a key evenly from here on; see `KafkaProducer.spread_evenly`."""
+        with self.turn:
+            self._partitioner.spread_evenly(start)
+
     def append(
         self,
         rows: Rows,

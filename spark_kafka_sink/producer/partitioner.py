@@ -6,7 +6,7 @@ its partition whatever fails (BuiltInPartitioner.partitionForKey); the rest is s
 available partitions, in the way that partitioner.class names:
 
 built in (null)  sticky for a batch's worth of bytes, then another one: the less a partition has
-                 waiting, the more likely (KIP-794)
+                 waiting, the more likely (KIP-794); for Spark's tasks in rounds (EvenPartitioner)
 roundrobin       each row to the next one; keys do not count (RoundRobinPartitioner)
 uniformsticky    sticky, then any other one; keys do not count (KIP-480)
 
@@ -28,6 +28,8 @@ from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.varint import Int64s
 
+# With more partitions than these, few rows are not spread evenly (`EvenPartitioner`).
+MOST_EVEN: Final = 100
 _ALL: Final = slice(None)
 
 
@@ -65,22 +67,22 @@ class StickyPartitioner:
         self._bytes = 0
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
-        """Give the partition of each row."""
+        """Return the partition of each row."""
         # Few rows of a topic begin no new stretch, and then nobody asks.
         limits = cache(partial(_cumulative_weights, load.queue_lengths))
         if self._partition not in load.available:
             self._partition = self._pick(load.available, limits)
+        batch_bytes = max(1, load.batch_bytes)
         # A row belongs to the stretch in which it begins: the row that fills one still goes there.
         ends = np.cumsum(sizes) + self._bytes
-        stretch = (ends - sizes) // max(1, load.batch_bytes)
-        self._bytes = int(ends[-1]) - int(stretch[-1]) * max(1, load.batch_bytes)
-        # Where batches are smaller than rows, none begins in most stretches: those are passed over.
-        change = np.cumsum(np.diff(stretch, prepend=0) > 0)
+        stretches = (ends - sizes) // batch_bytes
+        self._bytes = int(ends[-1]) - int(stretches[-1]) * batch_bytes
+        changes = _changes(stretches, 0)
         chosen = [self._partition]
-        for _ in range(int(change[-1])):
+        for _ in range(int(changes[-1])):
             self._partition = self._pick(load.available, limits)
             chosen.append(self._partition)
-        assigned: Int64s = np.array(chosen, np.int64)[change]
+        assigned: Int64s = np.array(chosen, np.int64)[changes]
         return assigned
 
     def _pick(self, available: Sequence[int], limits: Callable[[], Int64s | None]) -> int:
@@ -93,14 +95,121 @@ class StickyPartitioner:
         return available[self._random.randrange(len(available))]
 
 
-class RoundRobinPartitioner:
-    """Each row to the next available partition of one topic."""
+class EvenPartitioner:
+    """Sticky, in rounds over the partitions of one topic, so that few rows are even as well.
 
-    def __init__(self) -> None:
-        self._next = 0
+    A round visits each available partition once, in a random order in which those with less waiting
+    tend to be first. The stretches of the first rounds are short. In the first round, they are what
+    the first rows have for each partition, and then what each partition has had so far, up to a
+    batch: no partition has more than twice the mean. From then on, partitions with more waiting are
+    left out of rounds, so that each has the share that KIP-794 gives it.
+
+    start: which of the available partitions is first. With more than `MOST_EVEN` partitions all
+    stretches are as long as a batch.
+    """
+
+    def __init__(self, random: Random, start: int) -> None:
+        self._random = random
+        self._start: int | None = start
+        self._partition = -1
+        # Where the stretches of the first rounds end, in bytes since the first row; empty when
+        # these rounds are over, None before the first row.
+        self._first_ends: list[int] | None = None
+        # Of the last row, the stretch, and the end in bytes: since the first row, and when the
+        # first rounds are over, since that stretch began, which is number 0 then.
+        self._stretch = 0
+        self._bytes = 0
+        # What is left of the round, the next one last.
+        self._round: list[int] = []
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
-        """Give the partition of each row."""
+        """Return the partition of each row."""
+        batch_bytes = max(1, load.batch_bytes)
+        shares = cache(partial(_shares, load))
+        first_ends = self._first_ends
+        if first_ends is None:
+            first_ends = _first_rounds(int(sizes.sum()), len(load.available), batch_bytes)
+            self._first_ends = first_ends
+        if self._partition not in load.available:
+            self._partition = self._pick(shares())
+        ends = np.cumsum(sizes) + self._bytes
+        begins = ends - sizes
+        if first_ends:
+            full = np.maximum(begins - first_ends[-1], 0) // batch_bytes
+            stretches = np.searchsorted(first_ends, begins, "right") + full
+        else:
+            stretches = begins // batch_bytes
+        changes = _changes(stretches, self._stretch)
+        chosen = [self._partition]
+        chosen += (self._pick(shares()) for _ in range(int(changes[-1])))
+        self._partition = chosen[-1]
+        self._stretch, self._bytes = int(stretches[-1]), int(ends[-1])
+        if self._stretch >= len(first_ends):
+            over = first_ends[-1] if first_ends else 0
+            self._bytes -= over + (self._stretch - len(first_ends)) * batch_bytes
+            self._stretch, self._first_ends = 0, []
+        assigned: Int64s = np.array(chosen, np.int64)[changes]
+        return assigned
+
+    def _pick(self, shares: Mapping[int, float]) -> int:
+        while True:
+            if not self._round:
+                self._round = self._new_round(shares)
+            partition = self._round.pop()
+            share = shares.get(partition, 0.0)  # none is left of one that is not available now
+            if self._random.random() < share or (share and self._first_ends):
+                return partition
+
+    def _new_round(self, shares: Mapping[int, float]) -> list[int]:
+        # In the order of such keys, the last is drawn by the weights, then the one before it from
+        # the others, and so on (Efraimidis and Spirakis 2006).
+        order = sorted(shares, key=lambda each: self._random.random() ** (1 / shares[each]))
+        if self._start is not None:
+            first = list(shares)[self._start % len(shares)]
+            order.remove(first)
+            order.append(first)
+            self._start = None
+        return order
+
+
+def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[int]:
+    """Return where the stretches end that go before those of a batch, from 0 on.
+
+    When they are over, each partition has had a batch. first_bytes: what the first rows have for
+    all partitions together.
+    """
+    ends: list[int] = []
+    first, had = max(1, first_bytes // partitions), 0
+    if partitions > MOST_EVEN or first >= batch_bytes:
+        return ends
+    while had < batch_bytes:
+        stretch = min(max(first, had), batch_bytes - had)
+        begin = had * partitions
+        ends += range(begin + stretch, begin + stretch * partitions + 1, stretch)
+        had += stretch
+    return ends
+
+
+def _changes(stretches: Int64s, current: int) -> Int64s:
+    """Return how often the stretch has changed up to each row, since the `current` one.
+
+    Where rows are larger than stretches, no row begins in most of these: they do not count.
+    """
+    changes: Int64s = np.cumsum(np.diff(stretches, prepend=current) > 0)
+    return changes
+
+
+class RoundRobinPartitioner:
+    """Each row to the next available partition of one topic, from a random one on.
+
+    So producers that send few rows each, as Spark's tasks may, do not all fill the first ones.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self._next = random.randrange(2**31)
+
+    def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
+        """Return the partition of each row."""
         turns = self._next + np.arange(len(sizes))
         self._next += len(sizes)
         assigned: Int64s = np.array(load.available, np.int64)[turns % len(load.available)]
@@ -118,7 +227,7 @@ class Strategy:
 # By partitioner.class; None is the built-in one.
 STRATEGIES: Final[Mapping[str | None, Strategy]] = {
     None: Strategy(StickyPartitioner, uses_keys=True),
-    "roundrobin": Strategy(lambda _: RoundRobinPartitioner(), uses_keys=False),
+    "roundrobin": Strategy(RoundRobinPartitioner, uses_keys=False),
     "uniformsticky": Strategy(
         lambda random: StickyPartitioner(random, elsewhere=True), uses_keys=False
     ),
@@ -142,9 +251,19 @@ class Partitioner:
         self, random: Random, name: str | None = None, *, ignore_keys: bool = False
     ) -> None:
         self._strategy = _strategy(name)
+        self._spread = self._strategy.spread
         self._random = random
         self._spreads: dict[str, Spread] = {}
         self.uses_keys = uses_keys(name, ignore_keys=ignore_keys)
+
+    def spread_evenly(self, start: int) -> None:
+        """Spread rows evenly from here on, by an `EvenPartitioner` in place of the sticky one.
+
+        start: which partition of each topic is first. One that partitioner.class names stays.
+        """
+        if self._strategy.spread is StickyPartitioner:
+            self._spread = partial(EvenPartitioner, start=start)
+            self._spreads.clear()
 
     def partition(
         self,
@@ -173,7 +292,7 @@ class Partitioner:
         if len(loose):
             spread = self._spreads.get(topic)
             if spread is None:
-                spread = self._spreads[topic] = self._strategy.spread(self._random)
+                spread = self._spreads[topic] = self._spread(self._random)
             chosen[loose] = spread.assign(sizes[loose], load())
         return chosen
 
@@ -190,6 +309,16 @@ def _cumulative_weights(queue_lengths: Sequence[int] | None) -> Int64s | None:
     if not (lengths != lengths[0]).any():
         return None
     return np.cumsum(int(lengths.max()) + 1 - lengths)
+
+
+def _shares(load: TopicLoad) -> dict[int, float]:
+    """Return each available partition's weight, as a part of the largest."""
+    if load.queue_lengths is None:
+        return dict.fromkeys(load.available, 1.0)
+    most = max(load.queue_lengths) + 1
+    largest = most - min(load.queue_lengths)
+    weights = ((most - length) / largest for length in load.queue_lengths)
+    return dict(zip(load.available, weights, strict=True))
 
 
 def hash_keys(key: BinaryColumn | None) -> Int64s | None:

@@ -270,7 +270,7 @@ class RowProducer:
         """Learn of the partition, turn the full chunk into batches, or begin a chunk."""
         full = queue.chunk
         if full is not None and queue.has(partition):
-            self._feeder.convert(full, queue)
+            self._feeder.convert(full, queue, deadline)
             return
         metadata = self._topic_with(partition, queue.topic, deadline)
         if full is not None:
@@ -304,6 +304,7 @@ class RowProducer:
                 "never end: callbacks run in the thread that delivers records"
             )
             raise KafkaException(message)
+        self._feeder.check_not_in_partitioner()
         self._check_process()
 
     def _check_process(self) -> None:

@@ -44,6 +44,7 @@ class RowQueue:
     """One topic's chunk.
 
     under_way: the chunk that is on its way into batches, or was when its caller was interrupted.
+    With a user's own partitioner, the next one goes when it is over.
     room: bytes that its chunk still takes, -1 without one. partitions: how many the topic has by
     the chunk's metadata, or had by that of the last one; 0 before there was any.
     """
@@ -108,7 +109,32 @@ class RowQueue:
     def take(self, chunk: RowChunk) -> None:
         """Let go of the chunk, if it is not another by now: it gets no more rows."""
         with self.lock:
-            if self.chunk is chunk:
-                used = chunk.room - self.room
-                self.chunk_bytes = next_chunk_bytes(used, time.monotonic() - chunk.created_at)
-                self.chunk, self.room = None, -1
+            self._let_go(chunk)
+
+    def _let_go(self, chunk: RowChunk) -> None:
+        if self.chunk is chunk:
+            used = chunk.room - self.room
+            self.chunk_bytes = next_chunk_bytes(used, time.monotonic() - chunk.created_at)
+            self.chunk, self.room = None, -1
+
+    def take_up(self, chunk: RowChunk) -> bool:
+        """Let go of the chunk, which is the one under way then; False while another one is.
+
+        Who is interrupted here may call this again.
+        """
+        with self.lock:
+            if self.may_take_up(chunk):
+                self.under_way = chunk
+                self._let_go(chunk)
+            return self.under_way is chunk
+
+    def may_take_up(self, chunk: RowChunk) -> bool:
+        """Whether the chunk may be taken up now; for certain only with the lock."""
+        is_untouched = not (chunk.is_over or chunk.is_partitioned)
+        return is_untouched and (self.under_way is None or self.under_way is chunk)
+
+    def release(self, chunk: RowChunk) -> None:
+        """Have no chunk under way, where it is this one."""
+        with self.lock:
+            if self.under_way is chunk:
+                self.under_way = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from random import Random
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -42,6 +43,7 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
         POOL.producer(options.producer, options.brokers) as producer,
         TaskRows(options, producer, task, attempt) as task_rows,
     ):
+        producer.spread_evenly(_first_partition(context))
         throttle_ms = producer.throttle_time_ms
         for batch in coalesce(batches, producer.slice_bytes(options.partitions)):
             task_rows.append(batch)
@@ -74,3 +76,15 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
         bad_rows=bad_rows,
         partitions=[p for p in partitions if p.topic != dead_letter_topic],
     )
+
+
+def _first_partition(context: TaskContext | None) -> int:
+    """Return the number of the partition that a task's rows without a key go to first.
+
+    The tasks of a stage have numbers side by side, so that tasks of few rows fill all partitions.
+    Which number the first task has differs by stage: a stream has a stage for each micro-batch.
+    """
+    if context is None:
+        return 0
+    of_stage = Random(context.stageId()).randrange(2**31)  # noqa: S311 - no secrets
+    return of_stage + context.partitionId()

@@ -172,11 +172,14 @@ class _Flow(NamedTuple):
 def _one_after_another(
     job: Job, size: float, rate: float, one_slice: float, settings: Settings
 ) -> _Flow:
-    """Fill a batch of one partition, then one of another; the last of a slice stays open."""
+    """Fill a batch of one partition, then one of another; the last of a slice stays open.
+
+    All partitions come before one comes again.
+    """
     slices, filled = size / one_slice, one_slice / settings.full_bytes
     lingers_out = one_slice / rate >= settings.linger_s
     batches = slices * math.ceil(filled) if lingers_out else max(1.0, slices * filled)
-    partitions = _distinct(job.partitions, batches)
+    partitions = min(float(job.partitions), batches)
     return _Flow(partitions, batches, min(filled, partitions), settings.linger_s)
 
 

@@ -75,6 +75,7 @@ class SimulatedTask:
         self._random = Random(seed)
         self._numpy = np.random.default_rng(seed)
         self._partitioner = Partitioner(self._random)
+        self._partitioner.spread_evenly(seed)
         self._round_trip_s = round_trip_s
         self._broker_bytes_per_s = broker_bytes_per_s
         self._busy_until: dict[int, float] = {}

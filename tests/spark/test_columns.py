@@ -250,6 +250,22 @@ def test_java_s_partitioners_go_by_their_names(
     assert counts == [[30, 30, 30], [90], [90]]
 
 
+def test_few_rows_without_keys_fill_all_partitions_evenly(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    for rows, tasks, partitions, most in ((20_000, 2, 4, 10_000), (8, 8, 8, 1)):
+        topic = new_topic(partitions)
+        save(
+            spark.range(0, rows, 1, tasks).selectExpr("CAST(id AS STRING) AS value"),
+            kafka.bootstrap,
+            topic,
+        )
+        found = Counter(r.partition for r in read_with_confluent(kafka.bootstrap, topic))
+        assert sum(found.values()) == rows
+        assert len(found) == partitions
+        assert max(found.values()) <= most
+
+
 @pytest.mark.long
 def test_two_thousand_topics_in_one_job(spark: SparkSession, old_kafka: KafkaCluster) -> None:
     names = [f"many-{number:04}" for number in range(2000)]

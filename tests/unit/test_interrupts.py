@@ -137,6 +137,11 @@ def some_rows(world: World) -> None:
     world.send(range(50))
 
 
+def partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
+    """Choose what does not count, since all rows name their partitions."""
+    return [0] * batch.num_rows
+
+
 def rows_and_a_flush(world: World) -> None:
     world.send(range(3))
     with contextlib.suppress(KafkaException):
@@ -161,6 +166,8 @@ SMALL: dict[str, object] = {"batch_size": 2_000, "buffer_memory": 40_000}
 CALLS: dict[str, tuple[Callable[[World], None], dict[str, object]]] = {
     "rows": (some_rows, SMALL),
     "compressed rows": (some_rows, SMALL | {"compression_type": "lz4", "batch_size": 1_000}),
+    "rows through a partitioner": (some_rows, SMALL | {"partitioner_class": partitioner}),
+    "flush through a partitioner": (rows_and_a_flush, {"partitioner_class": partitioner}),
     "flush": (rows_and_a_flush, {}),
     "columns": (a_batch, SMALL | {"buffer_memory": 20_000}),
     "compressed columns": (a_batch, {"compression_type": "lz4", "batch_size": 1_000}),

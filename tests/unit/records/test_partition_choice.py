@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from random import Random
 
 import numpy as np
@@ -16,6 +16,7 @@ from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.producer.partitioner import (
+    EvenPartitioner,
     Partitioner,
     RoundRobinPartitioner,
     StickyPartitioner,
@@ -237,12 +238,114 @@ def test_uniform_sticky_always_goes_elsewhere_and_does_not_look_at_keys(
             assert before != after
 
 
-@given(slices=st.lists(SIZES, min_size=1, max_size=6), partitions=st.integers(1, 5))
-def test_round_robin_gives_each_row_to_the_next(slices: list[list[int]], partitions: int) -> None:
-    robin = RoundRobinPartitioner()
+@given(slices=st.lists(SIZES, min_size=1, max_size=6), partitions=st.integers(1, 5), seed=SEEDS)
+def test_round_robin_gives_each_row_to_the_next(
+    slices: list[list[int]], partitions: int, seed: int
+) -> None:
+    robin = RoundRobinPartitioner(Random(seed))
     available = range(100, 100 + partitions)
     chosen = [p for s in slices for p in robin.assign(_int64(s), _load(available)()).tolist()]
-    assert chosen == [available[n % partitions] for n in range(len(chosen))]
+    first = available.index(chosen[0])
+    assert chosen == [available[(first + n) % partitions] for n in range(len(chosen))]
+
+
+def test_round_robin_of_many_producers_and_topics_starts_anywhere() -> None:
+    """Thirty producers of five rows each would else fill the first five partitions alone."""
+    starts = set()
+    for seed in range(30):
+        partitioner = Partitioner(Random(seed), "roundrobin")
+        for topic in ("a", "b"):
+            chosen = partitioner.partition(
+                topic, None, None, _int64([10] * 5), 100, _load(range(100))
+            )
+            starts.add(int(chosen[0]))
+    # Of sixty numbers below 100, some are drawn twice.
+    assert len(starts) > 30
+
+
+@given(slices=st.lists(SIZES, min_size=1, max_size=6), partitions=st.integers(1, 12), seed=SEEDS)
+def test_an_even_spread_never_gives_a_partition_twice_the_mean_and_a_row(
+    slices: list[list[int]], partitions: int, seed: int
+) -> None:
+    even = EvenPartitioner(Random(seed), seed)
+    had, largest_row, total = np.zeros(partitions), 0, 0
+    for sizes in slices:
+        chosen = even.assign(_int64(sizes), _load(range(partitions))())
+        np.add.at(had, chosen, sizes)
+        largest_row, total = max(largest_row, *sizes), total + sum(sizes)
+        # A row that begins in a stretch is in it as a whole; the last row may be at fault twice.
+        assert had.max() <= 2 * total / partitions + 2 * largest_row + BATCH_BYTES
+
+
+@given(
+    rows=st.integers(1, 400), partitions=st.integers(1, 12), start=st.integers(0, 2**40), seed=SEEDS
+)
+def test_the_first_slice_visits_every_partition_once_from_the_start_on(
+    rows: int, partitions: int, start: int, seed: int
+) -> None:
+    even = EvenPartitioner(Random(seed), start)
+    each = max(1, rows // partitions)
+    load = TopicLoad(available=range(partitions), queue_lengths=None, batch_bytes=each * 10 + 1)
+    chosen = even.assign(_int64([10] * rows), load).tolist()
+    visits = [each for each, _ in groupby(chosen)][:partitions]
+    assert visits[0] == start % partitions
+    assert len(set(visits)) == min(rows, partitions)
+
+
+def test_stretches_grow_to_a_batch_within_a_batch_for_each_partition() -> None:
+    partitions, batch = 4, 1600
+    even = EvenPartitioner(Random(1), 0)
+    load = TopicLoad(available=range(partitions), queue_lengths=None, batch_bytes=batch)
+    slices = [40] + [400] * 40
+    chosen = [p for size in slices for p in even.assign(_int64([10] * (size // 10)), load).tolist()]
+    rows_of_a_batch = batch // 10
+    before, after = chosen[: partitions * rows_of_a_batch], chosen[partitions * rows_of_a_batch :]
+    assert sorted(before[:partitions]) == [*range(partitions)]
+    assert np.bincount(before).tolist() == [rows_of_a_batch] * partitions
+    # From there on, the rows of a batch stay together.
+    whole = np.reshape(
+        after[: len(after) // rows_of_a_batch * rows_of_a_batch], (-1, rows_of_a_batch)
+    )
+    assert (whole == whole[:, :1]).all()
+
+
+@given(lengths=st.lists(st.integers(0, 9), min_size=2, max_size=6), seed=SEEDS)
+def test_an_even_spread_of_many_rows_has_the_shares_of_the_sticky_one(
+    lengths: list[int], seed: int
+) -> None:
+    sizes = _int64([BATCH_BYTES] * 6000)
+    partitions = [10 + number for number in range(len(lengths))]
+    even = EvenPartitioner(Random(seed), 0)
+    chosen = even.assign(sizes, _load(partitions, lengths)())
+    counts = np.bincount(chosen, minlength=partitions[-1] + 1)[10:]
+    weights = max(lengths) + 1 - np.array(lengths)
+    expected = weights / weights.sum() * len(sizes)
+    assert (abs(counts - expected) < 5 * np.sqrt(expected) + 1).all()
+
+
+def test_an_even_spread_goes_on_with_the_partitions_that_are_available() -> None:
+    even = EvenPartitioner(Random(3), 1)
+    seen = []
+    for available in ([4, 5, 6], [4, 5, 6], [6, 7], [7, 8], [4]):
+        chosen = even.assign(_int64([30] * 12), _load(available)())
+        assert set(chosen.tolist()) <= set(available)
+        seen.append(set(chosen.tolist()))
+    assert seen[0] == {4, 5, 6}
+
+
+def test_an_even_spread_begins_again_and_leaves_named_partitioners_alone() -> None:
+    partitioner = Partitioner(Random(1))
+    for start in (3, 1, 4):
+        partitioner.spread_evenly(start)
+        for topic in ("a", "b"):
+            chosen = partitioner.partition(topic, None, None, _int64([10]), 5, _load(range(5)))
+            assert chosen.tolist() == [start]
+    for name in ("roundrobin", "uniformsticky"):
+        same, told = (Partitioner(Random(7), name) for _ in range(2))
+        told.spread_evenly(0)
+        sizes, load = _int64([40] * 20), _load(range(9))
+        expected = same.partition("a", None, None, sizes, 9, load)
+        assert told.partition("a", None, None, sizes, 9, load).tolist() == expected.tolist()
 
 
 def test_keys_do_not_count_where_they_are_to_be_ignored() -> None:

@@ -1,0 +1,122 @@
+"""Jobs of few rows without keys fill the partitions of a topic evenly, with few batches.
+
+The partitioner, the accumulator and the sink's defaults are real; nothing is sent, so that every
+batch is still there to be counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.pure_producer import TOPIC, PureProducer, Settings
+
+from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
+from spark_kafka_sink.producer.slices import Rows, choose_partitions, encode_rows, record_sizes
+from spark_kafka_sink.producer.topic_load import topic_load
+from spark_kafka_sink.producer.topic_metadata import TopicMetadata
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
+from spark_kafka_sink.records.varint import Int64s
+
+ROWS = 20_000
+SEEDS = range(50)
+BATCH_BYTES = 512 * 1024
+# Spark hands rows over in batches of so many; how a task joins them depends on their pace.
+ARROW_BATCH_ROWS = 10_000
+
+
+@cache
+def rows_of(count: int) -> tuple[Rows, Int64s]:
+    """Return rows of some 30 bytes, and their sizes."""
+    columns = RecordColumns.of(
+        key=None,
+        value=BinaryColumn.of(pa.array([bytes(20)] * count, pa.binary())),
+        headers=None,
+        timestamps_ms=np.zeros(count, np.int64),
+    )
+    return Rows(columns, [TOPIC], None, None), record_sizes(columns)
+
+
+class Task:
+    """A task that appends rows; start: of its even spread, None for the Java client's way."""
+
+    def __init__(
+        self, partitions: int, start: int | None, seed: int, batch_bytes: int = BATCH_BYTES
+    ) -> None:
+        settings = Settings(batch_size=batch_bytes, buffer_memory=64 << 20, linger=0.3)
+        self._producer = PureProducer([1] * partitions, settings)
+        self._producer.ready()
+        self._partitioner = Partitioner(Random(seed))
+        if start is not None:
+            self._partitioner.spread_evenly(start)
+
+    def append(self, rows: int) -> None:
+        """Append rows as one slice."""
+        topic = self._producer.metadata.topic(TOPIC)
+        assert topic is not None
+        grouped = choose_partitions(*rows_of(rows), [topic], self._partitioner, self._load)
+        accumulator = self._producer.accumulator
+        cuts, encoded = encode_rows(grouped, accumulator.hold(grouped.targets))
+        accumulator.append(grouped.targets, cuts, encoded, 0.0)
+        accumulator.let_go(grouped.targets)
+
+    def _load(self, name: str, topic: TopicMetadata) -> TopicLoad:
+        producer = self._producer
+        return topic_load(name, topic, producer.accumulator, producer.latencies, adaptive=True)
+
+    def batches(self) -> list[tuple[int, int]]:
+        """Return the partition and the number of rows of each batch."""
+        batches = self._producer.accumulator.incomplete
+        return [(batch.topic_partition.partition, batch.record_count) for batch in batches]
+
+
+@pytest.mark.parametrize("partitions", [4, 12])
+@pytest.mark.parametrize(
+    ("tasks", "slice_rows"),
+    [(1, ROWS), (1, ARROW_BATCH_ROWS), (2, ARROW_BATCH_ROWS), (8, ARROW_BATCH_ROWS)],
+)
+def test_a_small_job_fills_all_partitions_evenly_with_few_batches(
+    tasks: int, partitions: int, slice_rows: int
+) -> None:
+    for seed in SEEDS:
+        rows, batches = Counter[int](), 0
+        for number in range(tasks):
+            task = Task(partitions, seed + number, 1000 * seed + number)
+            left = ROWS // tasks
+            while left:
+                task.append(min(left, slice_rows))
+                left -= min(left, slice_rows)
+            for partition, count in task.batches():
+                rows[partition] += count
+                batches += 1
+        assert sum(rows.values()) == ROWS
+        assert len(rows) == partitions, seed
+        assert max(rows.values()) <= 2 * ROWS / partitions, seed
+        assert batches <= partitions * tasks, seed
+
+
+def test_tasks_of_one_row_each_fill_a_partition_each() -> None:
+    for seed in SEEDS:
+        filled = set()
+        for number in range(8):
+            task = Task(8, seed + number, 1000 * seed + number)
+            task.append(1)
+            filled |= {partition for partition, _ in task.batches()}
+        assert filled == set(range(8))
+
+
+@pytest.mark.parametrize("partitions", [1, 12, 100])
+def test_a_large_job_has_as_large_batches_as_by_the_java_client_s_way(partitions: int) -> None:
+    """Also where its first slice is small, so that the first rows are spread thinly."""
+    batches = []
+    for start in (0, None):
+        task = Task(partitions, start, 1, batch_bytes=4096)
+        for rows in (100, *[10_000] * 12):
+            task.append(rows)
+        batches.append(len(task.batches()))
+    even, sticky = batches
+    assert even <= sticky + partitions

@@ -1,0 +1,379 @@
+"""A user's own partitioner that takes long, or never returns: rows of other topics do not wait.
+
+No broker can be reached: rows that went through the partitioner wait in batches.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.pure_producer import TOPIC
+from support.unreachable import NOBODY, answer
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
+from spark_kafka_sink.reservation import Reservation
+from spark_kafka_sink.rows import partitioner_threads
+from spark_kafka_sink.rows.partitioner_threads import PartitionerThreads
+from spark_kafka_sink.rows.row_queue import SMALLEST_CHUNK_BYTES
+
+OTHER = "other"
+A_WHILE_S = 20
+A_LONG_TIME_MS = 600_000
+BIG = b"x" * (SMALLEST_CHUNK_BYTES // 2)
+
+
+class SlowPartitioner:
+    """Does not return for rows of the topic before it is told to; notes how it is called."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+        self.calls: list[tuple[str, int]] = []
+        self.threads: set[threading.Thread] = set()
+
+    def __call__(self, topic: str, batch: pa.RecordBatch, partitions: int) -> list[int]:
+        """Choose the last partition."""
+        self.threads.add(threading.current_thread())
+        if topic == TOPIC:
+            self.reached.set()
+            assert self.opened.wait(A_WHILE_S)
+        self.calls.append((topic, batch.num_rows))
+        return [partitions - 1] * batch.num_rows
+
+
+@contextmanager
+def producing(partitioner: object, **options: object) -> Iterator[KafkaProducer]:
+    """Make a producer that knows two topics of two partitions and reaches nobody."""
+    configs: dict[str, Any] = {
+        "bootstrap.servers": NOBODY,
+        "reconnect.backoff.ms": A_LONG_TIME_MS,
+        "reconnect.backoff.max.ms": A_LONG_TIME_MS,
+        "linger.ms": A_LONG_TIME_MS,
+        "delivery.timeout.ms": 2 * A_LONG_TIME_MS,
+        "partitioner.class": partitioner,
+        **{name.replace("_", "."): value for name, value in options.items()},
+    }
+    producer = KafkaProducer(configs)
+    try:
+        known = answer([1, 1])
+        known.topics.append(replace(known.topics[0], name=OTHER))
+        with producer._thread.lock:
+            for topic in (TOPIC, OTHER):
+                producer._thread.metadata.track(topic, time.monotonic())
+            producer._thread.metadata.update(known, time.monotonic())
+        yield producer
+    finally:
+        producer.close(0)
+
+
+def wait_for(producer: KafkaProducer, what: Callable[[], object]) -> None:
+    """Wait until the producer has come to something."""
+    deadline = time.monotonic() + A_WHILE_S
+    with producer._thread.lock:
+        while not what():
+            assert producer._thread.changed.wait(0.01) or time.monotonic() < deadline
+
+
+def rows_in_batches(producer: KafkaProducer) -> dict[str, int]:
+    """Count by topic the rows in batches."""
+    rows: dict[str, int] = {}
+    for batch in producer._thread.accumulator.incomplete:
+        topic = batch.topic_partition.topic
+        rows[topic] = rows.get(topic, 0) + batch.record_count
+    return rows
+
+
+def all_memory_is_free(producer: KafkaProducer) -> bool:
+    accumulator = producer._thread.accumulator
+    return accumulator.available_bytes == accumulator.buffer_memory_bytes
+
+
+@contextmanager
+def flushing(producer: KafkaProducer) -> Iterator[None]:
+    """Have another thread flush meanwhile."""
+
+    def flush_to_the_end() -> None:
+        with suppress(KafkaException):  # it says that the producer was closed
+            producer.flush()
+
+    flush = threading.Thread(target=flush_to_the_end)
+    flush.start()
+    yield
+    producer.close(0)
+    flush.join(A_WHILE_S)
+    assert not flush.is_alive()
+
+
+def send(producer: KafkaProducer, topic: str) -> None:
+    producer.send(topic, b"v")
+
+
+def send_to_a_partition(producer: KafkaProducer, topic: str) -> None:
+    producer.send(topic, b"v", partition=0)
+
+
+def append(producer: KafkaProducer, topic: str) -> None:
+    producer.append(topic, pa.record_batch({"value": ["v"]}))
+
+
+@pytest.mark.parametrize("put", [send, send_to_a_partition, append])
+@pytest.mark.parametrize("by", ["linger", "flush"])
+def test_rows_of_another_topic_do_not_wait(
+    by: str, put: Callable[[KafkaProducer, str], None]
+) -> None:
+    slow = SlowPartitioner()
+    with producing(slow, linger_ms=1 if by == "linger" else 100) as producer:
+        producer.send(TOPIC, b"slow")
+        with flushing(producer) if by == "flush" else nullcontext():
+            assert slow.reached.wait(A_WHILE_S)
+            put(producer, OTHER)
+            wait_for(producer, lambda: rows_in_batches(producer) == {OTHER: 1})
+            slow.opened.set()
+            wait_for(producer, lambda: rows_in_batches(producer) == {OTHER: 1, TOPIC: 1})
+
+
+def rows_that_linger(producer: KafkaProducer) -> None:
+    producer.send(TOPIC, b"v")
+    wait_for(producer, lambda: rows_in_batches(producer))
+
+
+def a_full_chunk(producer: KafkaProducer) -> None:
+    for _ in range(4):
+        producer.send(TOPIC, BIG)
+
+
+def rows_that_others_want_the_memory_of(producer: KafkaProducer) -> None:
+    producer.send(TOPIC, b"v")
+    wanted = producer._thread.accumulator.available_bytes + 1
+    deadline, check = producer._waits.deadline(), producer._checks.raise_if_closed
+    producer._waits.reserve(Reservation(), wanted, deadline, check)
+
+
+def a_flush(producer: KafkaProducer) -> None:
+    producer.send(TOPIC, b"v")
+    with pytest.raises(KafkaException, match="not acknowledged"):
+        producer.flush(0.01)
+
+
+def an_append_behind_rows(producer: KafkaProducer) -> None:
+    producer.send(TOPIC, b"v")
+    producer.append(TOPIC, pa.record_batch({"value": ["v"], "partition": pa.array([0], "int32")}))
+
+
+def a_close(producer: KafkaProducer) -> None:
+    producer.send(TOPIC, b"v")
+    with pytest.raises(KafkaException):
+        producer.close(0.01)
+
+
+WAYS: dict[Callable[[KafkaProducer], None], dict[str, object]] = {
+    rows_that_linger: {"linger_ms": 0},
+    a_full_chunk: {},
+    rows_that_others_want_the_memory_of: {"buffer_memory": 150_000},
+    a_flush: {},
+    an_append_behind_rows: {},
+    a_close: {},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_of_send_are_partitioned_by_a_thread_that_has_neither_lock_nor_turn(
+    way: Callable[[KafkaProducer], None],
+) -> None:
+    seen: list[tuple[bool, bool, bool]] = []
+    made: list[KafkaProducer] = []
+
+    def partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
+        thread, turn = made[0]._thread, made[0]._appender.turn
+        locks: list[Any] = [thread.lock, *(queue.lock for queue in made[0]._rows._queues.values())]
+        # Nobody else has the turn for long.
+        got_turn = turn.acquire(timeout=A_WHILE_S)
+        turn.release()
+        got_locks = all(lock.acquire(timeout=A_WHILE_S) for lock in locks)
+        for lock in locks:
+            lock.release()
+        seen.append((thread.is_current, got_turn, got_locks))
+        return [0] * batch.num_rows
+
+    with producing(partitioner, **WAYS[way]) as producer:
+        made.append(producer)
+        way(producer)
+    assert set(seen) == {(False, True, True)}
+
+
+def test_rows_of_a_topic_keep_their_order_and_one_call_at_a_time() -> None:
+    inside, most = [0], [0]
+    counting = threading.Lock()
+
+    def partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
+        with counting:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+        try:
+            return [0] * batch.num_rows
+        finally:
+            with counting:
+                inside[0] -= 1
+
+    with producing(partitioner, linger_ms=0, batch_size=10_000_000) as producer:
+        timestamps: list[int] = []
+        append_slice = producer._appender.append
+
+        def append_and_note(rows: Any, *args: Any, **more: Any) -> None:  # noqa: ANN401 - handed on
+            timestamps.extend(rows.columns.timestamps_ms.tolist())
+            append_slice(rows, *args, **more)
+
+        producer._appender.append = append_and_note  # type: ignore[method-assign] # to see the order
+        for number in range(5000):
+            producer.send(TOPIC, b"x" * 100, timestamp_ms=number)
+        wait_for(producer, lambda: rows_in_batches(producer).get(TOPIC) == 5000)
+    assert timestamps == list(range(5000))
+    assert most == [1]
+
+
+def test_a_wait_for_a_partitioner_is_as_long_as_it_may_be() -> None:
+    slow = SlowPartitioner()
+    with producing(slow, max_block_ms=50) as producer:
+        first = producer.send(TOPIC, BIG)
+        said = re.escape("partitioner.class SlowPartitioner has not chosen the partitions of 1 row")
+        with pytest.raises(TimeoutException, match=said):
+            producer.flush(0.01)
+        # There is room in the next chunk for a while; the row that finds it full has to wait.
+        for _ in range(10):
+            sent = producer.send(TOPIC, BIG)
+            if sent.done():
+                break
+        with pytest.raises(TimeoutException, match=said):
+            sent.result(0)
+        with pytest.raises(TimeoutException, match=said):
+            append(producer, TOPIC)
+        assert not first.done()
+        slow.opened.set()
+        wait_for(producer, lambda: rows_in_batches(producer))
+
+
+def test_rows_whose_partitioner_never_returns_expire() -> None:
+    slow = SlowPartitioner()
+    times = {"linger_ms": 0, "request_timeout_ms": 30, "delivery_timeout_ms": 30}
+    with producing(slow, **times) as producer:
+        sent = producer.send(TOPIC, b"v")
+        behind = None
+        assert slow.reached.wait(A_WHILE_S)
+        behind = producer.send(TOPIC, b"v")
+        for future in (sent, behind):
+            with pytest.raises(
+                TimeoutException, match=r"=30: partitioner\.class SlowPartitioner has"
+            ):
+                future.result(A_WHILE_S)
+        producer.flush()
+        wait_for(producer, lambda: all_memory_is_free(producer))
+        # What it returns now is too late.
+        slow.opened.set()
+        late = producer.send(TOPIC, b"v")
+        wait_for(producer, lambda: len(slow.calls) == 2)
+        assert "=30: waiting to be sent" in str(late.exception(A_WHILE_S))
+        assert slow.calls == [(TOPIC, 1)] * 2
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
+def test_a_partitioner_that_raises_fails_its_rows_alone(kind: type[BaseException]) -> None:
+    def partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
+        if b"bad" in batch["value"].to_pylist():
+            raise kind("no place")
+        return [0] * batch.num_rows
+
+    with producing(partitioner, linger_ms=0) as producer:
+        said = f"partitioner.class raised {kind.__name__} for 1 row.* of topic t, .*: no place"
+        with pytest.raises(KafkaException, match=said):
+            producer.send(TOPIC, b"bad").result(A_WHILE_S)
+        wait_for(producer, lambda: all_memory_is_free(producer))
+        producer.send(TOPIC, b"good")
+        wait_for(producer, lambda: rows_in_batches(producer) == {TOPIC: 1})
+
+
+def test_a_partitioner_that_waits_for_the_producer_that_asks_it_is_refused() -> None:
+    made: list[KafkaProducer] = []
+    refused: list[str] = []
+
+    def partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
+        for wait in (sent.result, made[0].flush, partial(append, made[0], TOPIC)):
+            with pytest.raises(IllegalStateException) as refusal:
+                wait()
+            refused.append(str(refusal.value))
+        return [0] * batch.num_rows
+
+    with producing(partitioner, max_block_ms=A_LONG_TIME_MS) as producer:
+        made.append(producer)
+        sent = producer.send(TOPIC, b"v")
+        with flushing(producer):
+            wait_for(producer, lambda: rows_in_batches(producer))
+    assert len(refused) == 3
+    assert all("would never end" in each for each in refused)
+
+
+def test_rows_that_no_thread_can_be_started_for_are_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_thread(*_: object) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    with producing(SlowPartitioner()) as producer:
+        monkeypatch.setattr(producer._feeder._threads, "run", no_thread)
+        sent = producer.send(TOPIC, b"v")
+        producer.flush()
+        said = "no thread could be started to call partitioner.class in: can't start new thread"
+        with pytest.raises(KafkaException, match=said):
+            sent.result(A_WHILE_S)
+        wait_for(producer, lambda: all_memory_is_free(producer))
+
+
+def test_a_callback_that_would_wait_for_a_partitioner_fails_at_once() -> None:
+    slow, told = SlowPartitioner(), threading.Event()
+    failures: list[BaseException | None] = []
+    times = {"linger_ms": 0, "request_timeout_ms": 30, "delivery_timeout_ms": 30}
+    with producing(slow, max_block_ms=A_LONG_TIME_MS, **times) as producer:
+
+        def send_more(*_: object) -> None:
+            sent = [producer.send(TOPIC, BIG) for _ in range(10)]
+            failures.extend(each.exception(0) for each in sent if each.done())
+            told.set()
+
+        producer.send(TOPIC, b"v")
+        assert slow.reached.wait(A_WHILE_S)
+        producer.send(OTHER, b"v", on_delivery=send_more)
+        assert told.wait(A_WHILE_S)
+        assert failures
+        assert all(isinstance(failure, TimeoutException) for failure in failures)
+        slow.opened.set()
+
+
+def test_very_many_topics_share_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitioner_threads, "MOST_THREADS", 2)
+    threads, started, opened = PartitionerThreads(), threading.Semaphore(0), threading.Event()
+    ended = threading.Semaphore(0)
+
+    def call() -> None:
+        assert threads.is_current
+        started.release()
+        assert opened.wait(A_WHILE_S)
+        ended.release()
+
+    for _ in range(2):
+        threads.run(call)
+        assert started.acquire(timeout=A_WHILE_S)
+    for _ in range(5):
+        threads.run(call)
+    assert not started.acquire(blocking=False)
+    opened.set()
+    assert all(ended.acquire(timeout=A_WHILE_S) for _ in range(7))
+    assert not threads.is_current
