@@ -280,6 +280,7 @@ class NetworkClient:
                     state.ready()
                 self._events.append(event)
         except ProtocolError as error:
+            state.frame_broken()
             self._lost(state, str(error), now)
             return
         finally:
@@ -364,7 +365,10 @@ class NetworkClient:
             return
         state.connecting(now, self._config.connection_setup_timeout, self._random)
         state.connection = Connection(
-            node.id, self._config.client_id, self._config.request_timeout_s
+            node.id,
+            self._config.client_id,
+            self._config.request_timeout_s,
+            state.api_versions_version,
         )
         logger.debug("connecting to %s at %s", node, address)
         state.channel, self._next_channel = self._next_channel, self._next_channel + 1

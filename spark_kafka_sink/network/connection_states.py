@@ -16,6 +16,7 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection, ConnectionState
 from spark_kafka_sink.network.selector import Address, HostResolver
+from spark_kafka_sink.wire.messages import API_VERSIONS
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +40,8 @@ class NodeState:
     last_used: float = 0.0
     throttled_until: float = 0.0
     last_error: str = ""
+    # The version in which the next connection asks for the broker's versions.
+    api_versions_version: int = API_VERSIONS.max_version
 
     @property
     def is_ready(self) -> bool:
@@ -89,6 +92,17 @@ class NodeState:
         """Note that the node takes requests: what was wrong with it is over."""
         self.failures = 0
         self.last_error = ""
+
+    def frame_broken(self) -> None:
+        """Note that what the peer sent is not made of frames.
+
+        A broker that cannot answer the newest ApiVersions may answer version 0, on a connection
+        that nothing has gone wrong on.
+        """
+        if self.connection is None or self.connection.is_ready:
+            return
+        newest = API_VERSIONS.max_version
+        self.api_versions_version = 0 if self.api_versions_version == newest else newest
 
     def lost(self, reason: str, now: float, backoff: ExponentialBackoff, random: Random) -> None:
         """Note that the connection broke or did not come up; it may be tried again after a pause.
