@@ -94,6 +94,8 @@ class Connection:
         self._splitter = FrameSplitter(MAX_RESPONSE_BYTES)
         self._versions: NodeApiVersions | None = None
         self._next_correlation_id = 0
+        self.has_answered = False
+        """Whether the broker has answered anything but ApiVersions."""
         self._outgoing: list[list[Buffer]] = []
 
     @property
@@ -163,6 +165,7 @@ class Connection:
             else:
                 response = decode_response(sent.api, sent.version, frame)
                 self.in_flight.complete_oldest()
+                self.has_answered = True
                 latency = now - sent.sent_at
                 yield Answered(sent.request, self.node_id, response, sent.version, latency)
                 yield from self._throttled(sent, response, now)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Final
 
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.wire import schema
@@ -26,6 +27,12 @@ from spark_kafka_sink.wire.primitives import Buffer, Writer, read_unsigned_varin
 
 UNLIMITED = -1
 
+# What other protocols begin with.
+_OTHER_PROTOCOLS: Final = {
+    b"HTTP": "speaks HTTP",
+    b"SSH-": "speaks SSH",
+    b"\x15\x03": "expects TLS",
+}
 _HEADER = struct.Struct(">ihhi")
 _INT32 = struct.Struct(">i")
 
@@ -103,7 +110,7 @@ class FrameSplitter:
         start = 0
         while len(self._buffer) - start >= 4:
             (size,) = _INT32.unpack_from(self._buffer, start)
-            self._check(size)
+            self._check(size, start)
             if len(self._buffer) - start - 4 < size:
                 break
             start += 4
@@ -112,13 +119,15 @@ class FrameSplitter:
         if start:
             del self._buffer[:start]
 
-    def _check(self, size: int) -> None:
+    def _check(self, size: int, start: int) -> None:
         if size < 0:
             message = f"invalid receive (size = {size}): the peer does not speak Kafka's protocol"
             raise ProtocolError(message)
         if self._max_size_bytes != UNLIMITED and size > self._max_size_bytes:
+            said = bytes(self._buffer[start : start + 4])
+            known = (text for first, text in _OTHER_PROTOCOLS.items() if said.startswith(first))
             message = (
                 f"invalid receive (size = {size} larger than {self._max_size_bytes}): "
-                "the peer does not speak Kafka's protocol, or listens for TLS"
+                f"the peer does not speak Kafka's protocol: it {next(known, 'may expect TLS')}"
             )
             raise ProtocolError(message)
