@@ -245,7 +245,8 @@ class NetworkClient:
     def _warn_of_silence(self, now: float) -> None:
         """Say who is being tried in vain, long before a caller's wait for it is over."""
         is_wanted = bool(self._for_any or self._wanted)
-        if not is_wanted or any(state.is_ready for state in self._states.values()):
+        states = self._states.values()
+        if not is_wanted or any(state.is_ready and not state.last_error for state in states):
             self._in_vain_since = None
         elif self._in_vain_since is None:
             self._in_vain_since = now

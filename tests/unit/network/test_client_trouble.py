@@ -132,6 +132,29 @@ def test_who_is_tried_in_vain_is_told_once_in_a_process_after_five_seconds(
     assert "bootstrap (127.0.0.1:1002): it takes connections, but has said nothing" in warning
 
 
+def test_a_listener_that_hangs_up_on_every_first_request_is_told_after_five_seconds(
+    warnings: Callable[[], list[str]],
+) -> None:
+    world = World()
+    world.client.set_nodes(NODES)
+    while world.now < 6:
+        world.client.connect({1})
+        for _ in range(3):
+            world.poll()
+        if world.client.in_flight_count():
+            continue
+        if world.client.connection_count():
+            world.selector.silent = True
+            world.client.send(metadata(1))
+            world.selector.break_port(2001)
+            world.poll()
+            world.selector.silent = False
+        world.now += 0.1
+    (warning,) = warnings()
+    assert "for 5 s, still trying: node 1 (127.0.0.1:2001): " in warning
+    assert "it may expect SASL" in warning
+
+
 def test_nobody_is_warned_while_a_broker_answers_or_none_is_wanted(
     warnings: Callable[[], list[str]],
 ) -> None:
