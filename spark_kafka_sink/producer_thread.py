@@ -389,6 +389,8 @@ class ProducerThread:
                 self.metrics.answered(event)
 
     def _act(self, work: SenderPoll, now: float) -> None:
+        for warning in work.warnings:
+            logger.warning("%s", warning)
         nodes, rebootstraps = self._sender.nodes, self.metadata.rebootstraps
         if nodes != self._known_nodes or rebootstraps != self._rebootstraps:
             self._known_nodes, self._rebootstraps = nodes, rebootstraps
