@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
+from typing import Final
 
 from spark_kafka_sink.errors import ConfigException
+
+# A package that begins with a top-level domain turned round, as is the custom in Java.
+_JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*")
 
 
 def load(option: str, given: object) -> object:
@@ -21,6 +26,8 @@ def load(option: str, given: object) -> object:
     except (Exception, SystemExit) as error:
         # A module of the user's own may raise whatever it likes, and scripts exit.
         why = _described(error)
+        if _JAVA_CLASS.fullmatch(given.strip()):
+            why += "; it looks like a Java class, and this producer is Python and runs none"
         message = (
             f"{option} is {given!r}, which cannot be imported ({why}): expected a Python object, "
             "a class, or the name of one as module.Name"

@@ -42,7 +42,7 @@ from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.producer_metrics import ProducerMetrics
 from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.reservation import Reservation
-from spark_kafka_sink.wire.exchange import Answered, Event, NodeDown
+from spark_kafka_sink.wire.exchange import Answered, Event
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +147,6 @@ class ProducerThread:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.whole = _Whole(self._cut_short)
-        self.network_trouble = ""
         self.feeder: Feeder | None = None
         # The appends that are under way, where there are transactions.
         self._under_way: set[object] = set()
@@ -261,6 +260,11 @@ class ProducerThread:
         self.wake()
 
     # -- for callers, without the lock -------------------------------------------------------------
+
+    @property
+    def network_trouble(self) -> str:
+        """What is wrong with brokers now, nothing where all is well as far as is known."""
+        return self._client.last_errors()
 
     def refused(self, records: int, error: KafkaException) -> None:
         """Count records that a caller could not append."""
@@ -433,10 +437,10 @@ class ProducerThread:
         for event in events:
             if isinstance(event, Answered):
                 self.metrics.answered(event)
-            elif isinstance(event, NodeDown):
-                self.network_trouble = self._client.last_errors()
 
     def _act(self, work: SenderPoll, now: float) -> None:
+        for warning in work.warnings:
+            logger.warning("%s", warning)
         nodes, rebootstraps = self._sender.nodes, self.metadata.rebootstraps
         if nodes != self._known_nodes or rebootstraps != self._rebootstraps:
             self._known_nodes, self._rebootstraps = nodes, rebootstraps

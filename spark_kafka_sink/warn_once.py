@@ -10,16 +10,20 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
 _is_unsaid: Final[ContextVar[bool]] = ContextVar("is_unsaid", default=False)
 
 
-def warn_once(logger: logging.Logger, message: str) -> None:
-    """Log a warning, unless this process has logged it lately."""
+def warn_once(logger: logging.Logger, message: str, subject: str | None = None) -> None:
+    """Log a warning, unless this process has logged it lately.
+
+    subject: what the warning is about, where its words differ each time; one is logged for it.
+    """
     if not _is_unsaid.get():
-        _warn(logger, message)
+        _warn(logger, _Warning(message, subject or message))
 
 
 @contextmanager
@@ -32,6 +36,12 @@ def unsaid() -> Iterator[None]:
         _is_unsaid.reset(before)
 
 
+@dataclass(frozen=True, slots=True)
+class _Warning:
+    message: str = field(compare=False)
+    subject: str
+
+
 @lru_cache(maxsize=128)
-def _warn(logger: logging.Logger, message: str) -> None:
-    logger.warning("%s", message)
+def _warn(logger: logging.Logger, warning: _Warning) -> None:
+    logger.warning("%s", warning.message)

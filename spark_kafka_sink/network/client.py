@@ -27,7 +27,7 @@ from spark_kafka_sink.errors import ProtocolError, UnsupportedVersionException
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection, ConnectionState
-from spark_kafka_sink.network.connection_states import NodeState, least_loaded
+from spark_kafka_sink.network.connection_states import NO_BROKER, NodeState, least_loaded
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.selector import (
     Closed,
@@ -38,11 +38,12 @@ from spark_kafka_sink.network.selector import (
     SelectorEvent,
     Sent,
 )
+from spark_kafka_sink.warn_once import warn_once
 from spark_kafka_sink.wire.exchange import (
+    Answered,
     ClientRequest,
     Event,
     NodeDown,
-    NodeReady,
     NodeThrottled,
     RequestFailed,
 )
@@ -54,6 +55,9 @@ _NEVER: Final = float("inf")
 # for the bootstrap addresses within max.block.ms.
 _HEARSAY_LOSSES: Final = 2
 _HEARSAY_S: Final = 15.0
+# After so long without an answer of anybody, users are told who is being tried.
+_SILENCE_S: Final = 5.0
+_MOST_TOLD: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,9 @@ class NetworkClient:
         self._patient_until = _NEVER
         self._heard_in_vain = ""
         self._for_any: list[tuple[ClientRequest, float]] = []
+        # Since when no node is ready although one is wanted.
+        self._in_vain_since: float | None = None
+        self._has_warned = False
         self._events: list[Event] = []
 
     # -- what is asked for ------------------------------------------------------------------------
@@ -152,6 +159,9 @@ class NetworkClient:
         self._losses_left = 0
         if nodes:
             self._heard_in_vain = ""
+            for state in self._states.values():
+                if state.node.id < 0:  # another one has led to the brokers: it is not missed
+                    state.last_error = ""
         else:
             for state in self._states.values():
                 self._disconnect(state, "the bootstrap servers are asked anew")
@@ -188,14 +198,14 @@ class NetworkClient:
         self._selector.wakeup()
 
     def last_errors(self) -> str:
-        """Say what the latest failure of each node that has no connection was."""
-        failures = [
-            f"{state.node}: {state.last_error}"
-            for state in self._states.values()
-            if state.last_error and not state.is_ready
-        ]
+        """Say what is wrong with each node that is not well; from any thread."""
+        now = self._clock()
+        found = [(state.node, state.trouble(now)) for state in list(self._states.values())]
+        failures = [f"{node}: {trouble}" for node, trouble in found if trouble]
         if self._heard_in_vain:
             failures.append(self._heard_in_vain)
+        if len(failures) > _MOST_TOLD:
+            failures[_MOST_TOLD:] = [f"and {len(failures) - _MOST_TOLD} more"]
         return "; ".join(failures)
 
     def in_flight_count(self) -> int:
@@ -220,6 +230,7 @@ class NetworkClient:
         self._send_waiting(now)
         self._connect_wanted(now)
         self._close_idle(now)
+        self._warn_of_silence(now)
         wait = 0.0 if self._events else min(timeout_s, self._next_deadline(now) - now)
         happened = self._selector.poll(wait)
         self._metrics.fold(self._clock())
@@ -231,8 +242,24 @@ class NetworkClient:
         events, self._events = self._events, []
         return events
 
+    def _warn_of_silence(self, now: float) -> None:
+        """Say who is being tried in vain, long before a caller's wait for it is over."""
+        is_wanted = bool(self._for_any or self._wanted)
+        states = self._states.values()
+        if not is_wanted or any(state.is_ready and not state.last_error for state in states):
+            self._in_vain_since = None
+        elif self._in_vain_since is None:
+            self._in_vain_since = now
+        elif now >= self._in_vain_since + _SILENCE_S and not self._has_warned:
+            self._has_warned = True
+            message = f"no broker has answered for {now - self._in_vain_since:.0f} s, still trying"
+            tried = self.last_errors()
+            warn_once(logger, f"{message}: {tried}" if tried else message, "silence")
+
     def _next_deadline(self, now: float) -> float:
         due = [deadline for _, deadline in self._for_any]
+        if self._in_vain_since is not None and not self._has_warned:
+            due.append(self._in_vain_since + _SILENCE_S)
         for node_id, state in self._states.items():
             connection = state.connection
             if connection is None:
@@ -262,6 +289,7 @@ class NetworkClient:
             self._metrics.sent(state.node.id, state.sending.popleft())
             done = state.connection.sent()
             if done is not None:
+                state.well()
                 self._events.append(done)
         elif isinstance(event, Closed):
             self._lost(state, event.reason + _circumstances(state.connection), now)
@@ -276,10 +304,11 @@ class NetworkClient:
                     self._events.append(NodeThrottled(state.node.id, state.throttled_until))
                     continue
                 answers += 1
-                if isinstance(event, NodeReady):
-                    state.ready()
+                if isinstance(event, Answered):
+                    state.well()
                 self._events.append(event)
         except ProtocolError as error:
+            state.frame_broken()
             self._lost(state, str(error), now)
             return
         finally:
@@ -293,7 +322,7 @@ class NetworkClient:
             state.connection.send(request, now)
         except UnsupportedVersionException as error:
             code = error_codes.UNSUPPORTED_VERSION
-            self._failed(request, state.node.id, code, str(error))
+            self._failed(request, state.node.id, code, f"{state.node}: {error}")
             return
         except (ProtocolError, UnicodeError) as error:  # text that no request can carry
             reason = f"the request cannot be written: {error}"
@@ -364,7 +393,10 @@ class NetworkClient:
             return
         state.connecting(now, self._config.connection_setup_timeout, self._random)
         state.connection = Connection(
-            node.id, self._config.client_id, self._config.request_timeout_s
+            node.id,
+            self._config.client_id,
+            self._config.request_timeout_s,
+            state.api_versions_version,
         )
         logger.debug("connecting to %s at %s", node, address)
         state.channel, self._next_channel = self._next_channel, self._next_channel + 1
@@ -417,8 +449,11 @@ class NetworkClient:
             self._selector.close(state.channel)
 
     def _disconnect(self, state: NodeState, reason: str) -> None:
+        """Close a connection of our own accord, which says nothing against the node."""
         if state.connection is not None:
+            said = state.last_error
             self._lost(state, reason, self._clock())
+            state.last_error = said
 
     def _expire(self, now: float) -> None:
         """Drop connections that took too long to come up, or to answer."""
@@ -433,6 +468,8 @@ class NetworkClient:
             elif now >= connection.in_flight.expires_at():
                 timeout_ms = round(self._config.request_timeout_s * 1000)
                 reason = f"no answer within {prefix}request.timeout.ms={timeout_ms}"
+                if not connection.is_ready:
+                    reason += f", not even to ApiVersions; {NO_BROKER}"
                 self._lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
 
     def _close_idle(self, now: float) -> None:
@@ -453,5 +490,7 @@ def _circumstances(connection: Connection) -> str:
     if connection.is_inside_answer:
         return " in the middle of an answer"
     if connection.state is ConnectionState.CHECKING_API_VERSIONS:
-        return " before it said which versions it speaks; it may expect TLS or SASL"
+        return f" before it said which versions it speaks; {NO_BROKER}"
+    if connection.is_ready and not connection.has_answered and len(connection.in_flight):
+        return " before it answered the first request; it may expect SASL"
     return ""

@@ -4,6 +4,10 @@ Owns the connection's state, its requests in flight and the frames being receive
 on every connection is ApiVersions; the connection is READY when it is answered. (TLS and SASL are
 steps between CONNECTING and READY; there is room for them in the table and nowhere else.)
 
+A broker that refuses the version of ApiVersions is asked in one that its refusal lists (KIP-511),
+and in version 0 where neither list nor answer can be read: some brokers of other makes write them
+otherwise than Kafka does.
+
 ::
 
     CONNECTING ──connected──> CHECKING_API_VERSIONS ──answered──> READY
@@ -75,14 +79,23 @@ TRANSITIONS: Final[Mapping[ConnectionState, frozenset[ConnectionState]]] = {
 class Connection:
     """The protocol of one connection to the node `node_id`; times are the clock's seconds."""
 
-    def __init__(self, node_id: int, client_id: str, request_timeout_s: float) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        client_id: str,
+        request_timeout_s: float,
+        api_versions_version: int = API_VERSIONS.max_version,
+    ) -> None:
         self.node_id = node_id
+        self._api_versions_version = api_versions_version
         self.in_flight = InFlightRequests(request_timeout_s)
         self._client_id = client_id
         self._state = ConnectionState.CONNECTING
         self._splitter = FrameSplitter(MAX_RESPONSE_BYTES)
         self._versions: NodeApiVersions | None = None
         self._next_correlation_id = 0
+        self.has_answered = False
+        """Whether the broker has answered anything but ApiVersions."""
         self._outgoing: list[list[Buffer]] = []
 
     @property
@@ -108,7 +121,7 @@ class Connection:
     def connected(self, now: float) -> None:
         """Note that TCP is up; ApiVersions goes out."""
         self._to(ConnectionState.CHECKING_API_VERSIONS)
-        self._ask_api_versions(API_VERSIONS.max_version, now)
+        self._ask_api_versions(self._api_versions_version, now)
 
     def send(self, request: ClientRequest, now: float) -> None:
         """Send a request in the highest version that both sides have.
@@ -152,6 +165,7 @@ class Connection:
             else:
                 response = decode_response(sent.api, sent.version, frame)
                 self.in_flight.complete_oldest()
+                self.has_answered = True
                 latency = now - sent.sent_at
                 yield Answered(sent.request, self.node_id, response, sent.version, latency)
                 yield from self._throttled(sent, response, now)
@@ -198,8 +212,14 @@ class Connection:
         version = sent.version
         code = int.from_bytes(frame[4:6], "big", signed=True)
         refused = code == error_codes.UNSUPPORTED_VERSION
-        # A refusal comes in version 0, and lists what the broker does speak (KIP-511).
-        response = decode_response(API_VERSIONS, 0 if refused else version, frame)
+        try:
+            # A refusal comes in version 0, and lists what the broker does speak (KIP-511).
+            response = decode_response(API_VERSIONS, 0 if refused else version, frame)
+        except ProtocolError:
+            if version == 0:
+                raise
+            self._ask_api_versions(0, now)
+            return []
         if not isinstance(response, ApiVersionsResponse):
             message = f"node {self.node_id} did not answer ApiVersions with ApiVersions"
             raise ProtocolError(message, node_id=self.node_id)

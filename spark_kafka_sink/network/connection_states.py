@@ -11,11 +11,19 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Final
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection, ConnectionState
 from spark_kafka_sink.network.selector import Address, HostResolver
+from spark_kafka_sink.wire.messages import API_VERSIONS
+
+NO_BROKER: Final = "it may expect TLS, or be no Kafka broker"
+"""What a peer may be that does not even answer ApiVersions."""
+# A connection that comes up takes less time, and so does a peer that hangs up on a first request.
+_PATIENCE_S: Final = 0.5
+_HANGS_UP_S: Final = 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +38,7 @@ class NodeState:
     connection: Connection | None = None
     addresses: list[Address] | None = None
     last_address: Address | None = None
-    # Failures since the node was last ready, and attempts since a TCP connection last came up.
+    # Failures since the node was last well, and attempts since a TCP connection last came up.
     failures: int = 0
     failed_connects: int = 0
     last_attempt: float = float("-inf")
@@ -38,7 +46,11 @@ class NodeState:
     setup_until: float = float("inf")
     last_used: float = 0.0
     throttled_until: float = 0.0
+    # What went wrong last, and when; nothing once the node has proved that it is well.
     last_error: str = ""
+    failed_at: float = 0.0
+    # The version in which the next connection asks for the broker's versions.
+    api_versions_version: int = API_VERSIONS.max_version
 
     @property
     def is_ready(self) -> bool:
@@ -85,10 +97,40 @@ class NodeState:
         self.setup_until = float("inf")
         self.failed_connects = 0
 
-    def ready(self) -> None:
-        """Note that the node takes requests: what was wrong with it is over."""
+    def well(self) -> None:
+        """Note that a request was answered, or written where none is: what was wrong is over.
+
+        That a connection came up is no such proof: a listener that expects SASL lets a client ask
+        for its versions, and hangs up on the first request.
+        """
         self.failures = 0
         self.last_error = ""
+
+    def trouble(self, now: float) -> str:
+        """Say what is wrong with the node, nothing where all is well as far as is known."""
+        waited = now - self.last_attempt
+        connection = self.connection
+        if self.last_error:
+            if connection is not None and connection.is_ready and waited > _HANGS_UP_S:
+                return ""
+            minutes = int((now - self.failed_at) // 60)
+            return self.last_error + (f", {minutes} min ago" if minutes else "")
+        if connection is None or connection.is_ready or waited < _PATIENCE_S:
+            return ""
+        if connection.state is ConnectionState.CONNECTING:
+            return f"no connection after {waited:.0f} s"
+        return f"it takes connections, but has said nothing for {waited:.0f} s; {NO_BROKER}"
+
+    def frame_broken(self) -> None:
+        """Note that what the peer sent is not made of frames.
+
+        A broker that cannot answer the newest ApiVersions may answer version 0, on a connection
+        that nothing has gone wrong on.
+        """
+        if self.connection is None or self.connection.is_ready:
+            return
+        newest = API_VERSIONS.max_version
+        self.api_versions_version = 0 if self.api_versions_version == newest else newest
 
     def lost(self, reason: str, now: float, backoff: ExponentialBackoff, random: Random) -> None:
         """Note that the connection broke or did not come up; it may be tried again after a pause.
@@ -102,7 +144,7 @@ class NodeState:
             self.addresses = None
         self.connection = None
         self.setup_until = float("inf")
-        self.last_error = reason
+        self.last_error, self.failed_at = reason, now
         self.last_attempt = now
         self.not_before = now + backoff.delay_s(self.failures, random)
         self.failures += 1

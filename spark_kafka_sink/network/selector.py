@@ -6,6 +6,10 @@ others, and ends a `poll` early.
 
 A channel's sends go out in order, as many buffers per ``sendmsg`` as the system takes (IOV_MAX); a
 send that was cut off goes on inside the buffer where it stopped, and nothing is joined or copied.
+
+A channel is read before it is written, and read to its end after a write that failed: what the peer
+sent before the connection broke was received, and a request whose answer was lost would be repeated
+(Selector.pollSelectionKeys of the Java client reads first, too).
 """
 
 from __future__ import annotations
@@ -182,7 +186,9 @@ class Selector:
         channel.buffers.extend(views)
         channel.sends.append(len(views))
         if idle:
-            self._pending.extend(self._write(channel))
+            self._pending += self._read(channel)
+            if channel.id in self._channels:
+                self._pending += self._write(channel)
 
     def close(self, channel_id: int) -> None:
         """Drop a channel without an event."""
@@ -236,10 +242,10 @@ class Selector:
             events.append(Connected(channel.id))
             self._watch(channel)
             return events
-        if mask & selectors.EVENT_WRITE:
-            events += self._write(channel)
-        if mask & selectors.EVENT_READ and channel.id in self._channels:
+        if mask & selectors.EVENT_READ:
             events += self._read(channel)
+        if mask & selectors.EVENT_WRITE and channel.id in self._channels:
+            events += self._write(channel)
         return events
 
     def _write(self, channel: _Channel) -> list[SelectorEvent]:
@@ -252,9 +258,21 @@ class Selector:
         except BlockingIOError:
             pass
         except OSError as error:
-            return [*events, self._broken(channel, error.strerror or str(error))]
+            left = self._read_to_the_end(channel)
+            return [*events, *left, self._broken(channel, error.strerror or str(error))]
         self._watch(channel)
         return events
+
+    def _read_to_the_end(self, channel: _Channel) -> list[SelectorEvent]:
+        """Read what had come before a connection broke."""
+        events: list[SelectorEvent] = []
+        with suppress(OSError):
+            while size := channel.socket.recv_into(self._received):
+                events.append(self._was_received(channel, size))
+        return events
+
+    def _was_received(self, channel: _Channel, size: int) -> Received:
+        return Received(channel.id, bytes(memoryview(self._received)[:size]))
 
     def _read(self, channel: _Channel) -> list[SelectorEvent]:
         try:
@@ -265,7 +283,7 @@ class Selector:
             return [self._broken(channel, error.strerror or str(error))]
         if not size:
             return [self._broken(channel, "the broker closed the connection")]
-        return [Received(channel.id, bytes(memoryview(self._received)[:size]))]
+        return [self._was_received(channel, size)]
 
     def _watch(self, channel: _Channel) -> None:
         if self._selector.get_key(channel.socket).events != channel.interest:

@@ -33,7 +33,6 @@ from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions import TransactionManager
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
-_WRITTEN: Final = (codes.NONE, codes.DUPLICATE_SEQUENCE_NUMBER)
 # Under a new number, what is there already would be there twice.
 _IN_DOUBT: Final = (
     "it is a part of a batch that may have been written before the broker found that too large"
@@ -71,13 +70,27 @@ class BatchCompletion:
         self._random = random
         self._option_prefix = option_prefix
         self._done: list[ProducerBatch] = []
-        # Why there is no connection to a node, for messages.
+        # For messages: why there is no connection to a node; and for how long a node asked to be
+        # left alone, and until when.
         self.node_troubles: dict[int, str] = {}
+        self._throttles: dict[int, tuple[float, float]] = {}
+        # The codes that batches were sent again for, and the warnings about the first of each.
+        self._retried: set[int] = set()
+        self._warnings: list[str] = []
 
     def take_done(self) -> list[ProducerBatch]:
         """Give the batches that succeeded, failed or were split since the last call, in order."""
         done, self._done = self._done, []
         return done
+
+    def take_warnings(self) -> list[str]:
+        """Give what is to be logged since the last call; not here, under the producer's lock."""
+        warnings, self._warnings = self._warnings, []
+        return warnings
+
+    def node_throttled(self, node_id: int, until: float, now: float) -> None:
+        """Note that a node asked to be left alone, as where a quota is exceeded (KIP-219)."""
+        self._throttles[node_id] = (until - now, until)
 
     def answered(
         self, batch: ProducerBatch, answer: PartitionProduceResponse, node_id: int, now: float
@@ -130,8 +143,13 @@ class BatchCompletion:
             # A newer leader than the one that was asked need not be waited for (KIP-951).
             moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
             wait = self._retry_backoff.delay_s(batch.attempts, self._random)
-            batch.retry(now if moved else now + wait)
+            why = _retried(batch, code, reason, node_id, self._option_prefix)
+            batch.retry(now if moved else now + wait, why)
             self._accumulator.reenqueue(batch)
+            if code not in self._retried:
+                self._retried.add(code)
+                again = f"{batch.record_count} record(s) are sent again after {why}"
+                self._warnings.append(f"{batch.topic_partition}: {again}")
             return
         if action is Action.RETRY and self._has_run_out(batch, now):
             reason = "; ".join(part for part in (reason, f"{self._timeout()} has passed") if part)
@@ -162,16 +180,23 @@ class BatchCompletion:
         message = (
             f"{batch.topic_partition}: {batch.record_count} record(s) were not acknowledged within "
             f"{self._timeout()}: {where} after {waited_ms} ms and {batch.attempts} failed "
-            f"attempt(s); {self._where_it_goes(leader)}"
+            f"attempt(s)"
+        )
+        parts = (
+            message,
+            self._throttle(batch, leader),
+            self._where_it_goes(batch, leader),
+            "" if batch.last_error is None else f"the last attempt met {batch.last_error}",
         )
         error = TimeoutException(
-            message,
+            "; ".join(part for part in parts if part),
             topic=batch.topic_partition.topic,
             partition=batch.topic_partition.partition,
             node_id=batch.node_id,
             api="Produce",
             attempts=batch.attempts + 1,
         )
+        error.__cause__ = batch.last_error
         self.abandon(batch, error)
 
     def _has_run_out(self, batch: ProducerBatch, now: float) -> bool:
@@ -180,11 +205,35 @@ class BatchCompletion:
     def _timeout(self) -> str:
         return f"{self._option_prefix}delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}"
 
-    def _where_it_goes(self, leader: Node | None) -> str:
+    def _throttle(self, batch: ProducerBatch, leader: Node | None) -> str:
+        """Say for how long the batch's node asked to be left alone since the batch was made."""
+        node_id = leader.id if batch.node_id is None and leader is not None else batch.node_id
+        if node_id is None or node_id not in self._throttles:
+            return ""
+        pause_s, until = self._throttles[node_id]
+        if until <= batch.created_at:
+            return ""
+        return (
+            f"node {node_id} asked for a pause of {round(pause_s * 1000)} ms, as brokers do where "
+            "a quota (producer_byte_rate) is exceeded"
+        )
+
+    def _where_it_goes(self, batch: ProducerBatch, leader: Node | None) -> str:
         if leader is None:
-            return "no leader is known"
+            return self._why_no_leader(*batch.topic_partition)
         trouble = self.node_troubles.get(leader.id)
         return f"its leader is {leader}{f' ({trouble})' if trouble else ''}"
+
+    def _why_no_leader(self, name: str, partition: int) -> str:
+        topic = self._metadata.topic(name)
+        if topic is None:
+            error = self._metadata.topic_error(name)
+            return "no leader is known" if error is None else str(error)
+        if partition < len(topic.leaders):
+            return "it has no leader at present"
+        return (
+            f"topic {name} has {len(topic.leaders)} partition(s) now, it was made again with fewer"
+        )
 
     def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
         """Give up a batch in whatever state it is."""
@@ -348,6 +397,24 @@ def _record_errors(
             attempts=error.attempts,
         )
     return found
+
+
+def _retried(
+    batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
+) -> ApiException:
+    """Make the error of an attempt that another one follows."""
+    text = f"{error_code(code).name} ({code})"
+    if node_id is not None:
+        text += f" from node {node_id}"
+    return api_exception(
+        code,
+        "; ".join(part for part in (text, reason, advice(code, option_prefix)) if part),
+        topic=batch.topic_partition.topic,
+        partition=batch.topic_partition.partition,
+        node_id=node_id,
+        api="Produce",
+        attempts=batch.attempts + 1,
+    )
 
 
 def _exception(

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final
 
-from spark_kafka_sink.errors import IllegalStateException, KafkaException
+from spark_kafka_sink.errors import ApiException, IllegalStateException, KafkaException
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.record_spans import RecordSpan
 from spark_kafka_sink.records.batch import (
@@ -103,6 +103,7 @@ class ProducerBatch:
         "error",
         "is_transactional",
         "is_unanswered",
+        "last_error",
         "leader_epoch",
         "log_append_time_ms",
         "max_timestamp_ms",
@@ -144,6 +145,8 @@ class ProducerBatch:
         self.settled = False
         self.sent_bytes = 0
         self.attempts = 0
+        # Why the last attempt failed, where it did.
+        self.last_error: ApiException | None = None
         self.retry_at = 0.0
         self.node_id: int | None = None
         # The epoch of the leader that the last attempt went to, -1 where it was not known.
@@ -284,10 +287,11 @@ class ProducerBatch:
         self._to(BatchState.IN_FLIGHT)
         self.node_id = node_id
 
-    def retry(self, retry_at: float) -> None:
-        """Note that an attempt failed and when the next one may be made."""
+    def retry(self, retry_at: float, error: ApiException) -> None:
+        """Note that an attempt failed, by which error, and when the next one may be made."""
         self._to(BatchState.SEALED)
         self.attempts += 1
+        self.last_error = error
         self.retry_at = retry_at
         self.node_id = None
 

@@ -59,7 +59,8 @@ from spark_kafka_sink.wire.messages import (
 class SenderPoll:
     """What is due: requests as they are, drained batches to `build`, nodes to connect to.
 
-    has_news: whether a caller's transactional call may have come to its end.
+    has_news: whether a caller's transactional call may have come to its end. warnings: what is to
+    be logged.
     """
 
     requests: list[ClientRequest] = field(default_factory=list)
@@ -67,6 +68,7 @@ class SenderPoll:
     connect: set[int] = field(default_factory=set)
     next_poll_at: float = float("inf")
     has_news: bool = False
+    warnings: list[str] = field(default_factory=list)
 
 
 class Sender:
@@ -106,7 +108,7 @@ class Sender:
 
     def poll(self, now: float) -> SenderPoll:
         """Give what is due at `now`; each batch in it counts as sent from here on."""
-        out = SenderPoll()
+        out = SenderPoll(warnings=self._completion.take_warnings())
         for batch in self._accumulator.expired(now):
             self._completion.expired(batch, now)
         if self._transactions is not None:
@@ -301,6 +303,7 @@ class Sender:
             self._metadata.request_update()
         elif isinstance(event, NodeThrottled):
             self._throttled_until[event.node_id] = event.until
+            self._completion.node_throttled(event.node_id, event.until, now)
 
     def _answered(self, event: Answered, now: float) -> None:
         response, context = event.response, event.request.context

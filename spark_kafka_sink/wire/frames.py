@@ -10,13 +10,15 @@ ApiVersions response always has the bare one, so that a client can read a versio
 (KIP-511).
 
 `decode_response` is the one door through which a broker's bytes come in: whatever they are, it
-gives a message or raises ProtocolError.
+returns a message or raises ProtocolError. Bytes behind a message are ignored, as in the Java client
+and librdkafka: some brokers of other makes write an empty tag buffer too many.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Final
 
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.wire import schema
@@ -25,6 +27,12 @@ from spark_kafka_sink.wire.primitives import Buffer, Writer, read_unsigned_varin
 
 UNLIMITED = -1
 
+# What other protocols begin with.
+_OTHER_PROTOCOLS: Final = {
+    b"HTTP": "speaks HTTP",
+    b"SSH-": "speaks SSH",
+    b"\x15\x03": "expects TLS",
+}
 _HEADER = struct.Struct(">ihhi")
 _INT32 = struct.Struct(">i")
 
@@ -62,13 +70,10 @@ def decode_response(api: Api, version: int, frame: Buffer) -> Response:
             position = _skip_tagged(frame, position)
         read = schema.reader(api.response, version, flexible=flexible)
         message: Response
-        message, position = read(frame, position)
+        message, _end = read(frame, position)
     except (ProtocolError, IndexError, struct.error, UnicodeDecodeError) as error:
         text = f"a {api.name} v{version} response of {len(frame)} bytes cannot be read: {error}"
         raise ProtocolError(text, api=api.name) from error
-    if position != len(frame):
-        text = f"a {api.name} v{version} response has {len(frame) - position} bytes too many"
-        raise ProtocolError(text, api=api.name)
     return message
 
 
@@ -105,7 +110,7 @@ class FrameSplitter:
         start = 0
         while len(self._buffer) - start >= 4:
             (size,) = _INT32.unpack_from(self._buffer, start)
-            self._check(size)
+            self._check(size, start)
             if len(self._buffer) - start - 4 < size:
                 break
             start += 4
@@ -114,13 +119,15 @@ class FrameSplitter:
         if start:
             del self._buffer[:start]
 
-    def _check(self, size: int) -> None:
+    def _check(self, size: int, start: int) -> None:
         if size < 0:
             message = f"invalid receive (size = {size}): the peer does not speak Kafka's protocol"
             raise ProtocolError(message)
         if self._max_size_bytes != UNLIMITED and size > self._max_size_bytes:
+            said = bytes(self._buffer[start : start + 4])
+            known = (text for first, text in _OTHER_PROTOCOLS.items() if said.startswith(first))
             message = (
                 f"invalid receive (size = {size} larger than {self._max_size_bytes}): "
-                "the peer does not speak Kafka's protocol, or listens for TLS"
+                f"the peer does not speak Kafka's protocol: it {next(known, 'may expect TLS')}"
             )
             raise ProtocolError(message)

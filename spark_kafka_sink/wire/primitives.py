@@ -2,7 +2,11 @@
 
 Every read takes ``(buffer, position)`` and gives ``(value, next position)``; it checks its length
 against the bytes that are left *before* it allocates, so a garbage length costs an exception and
-never memory. Integers of fixed width are packed in runs by `schema`, not here.
+never memory: an array has no more elements than fit these bytes, each at its smallest. Integers of
+fixed width are packed in runs by `schema`, not here.
+
+Text that is not UTF-8 is read with U+FFFD in place of what is wrong, as the Java client reads it:
+a broker's broken error message must not cost the connection.
 
 Compact types (KIP-482) carry ``length + 1`` as an unsigned varint, 0 meaning null.
 """
@@ -128,7 +132,7 @@ def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int
     if length == -1:
         return None, position
     end = need(buffer, position, length)
-    return str(buffer[position:end], "utf-8"), end
+    return str(buffer[position:end], "utf-8", "replace"), end
 
 
 def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
@@ -137,7 +141,7 @@ def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | N
     if length == -1:
         return None, position
     end = need(buffer, position, length)
-    return str(buffer[position:end], "utf-8"), end
+    return str(buffer[position:end], "utf-8", "replace"), end
 
 
 def read_string(buffer: Buffer, position: int) -> tuple[str, int]:
@@ -174,33 +178,35 @@ def read_compact_nullable_bytes(buffer: Buffer, position: int) -> tuple[memoryvi
     return memoryview(buffer)[position:end], end
 
 
-def read_nullable_array_length(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read an array's length; -1 is null. No element is smaller than a byte."""
+def read_nullable_array_length(buffer: Buffer, position: int, element: int) -> tuple[int, int]:
+    """Read an array's length; -1 is null. element: the fewest bytes that one element takes."""
     length, position = _read_length32(buffer, position)
     if length != -1:
-        need(buffer, position, length)
+        need(buffer, position, length * element)
     return length, position
 
 
-def read_compact_nullable_array_length(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read a compact array's length; -1 is null. No element is smaller than a byte."""
+def read_compact_nullable_array_length(
+    buffer: Buffer, position: int, element: int
+) -> tuple[int, int]:
+    """Read a compact array's length; -1 is null. element: the fewest bytes that one takes."""
     length, position = _read_compact_length(buffer, position)
     if length != -1:
-        need(buffer, position, length)
+        need(buffer, position, length * element)
     return length, position
 
 
-def read_array_length(buffer: Buffer, position: int) -> tuple[int, int]:
+def read_array_length(buffer: Buffer, position: int, element: int) -> tuple[int, int]:
     """Read the length of an array that may not be null."""
-    length, end = read_nullable_array_length(buffer, position)
+    length, end = read_nullable_array_length(buffer, position, element)
     if length == -1:
         raise _not_null("array", position)
     return length, end
 
 
-def read_compact_array_length(buffer: Buffer, position: int) -> tuple[int, int]:
+def read_compact_array_length(buffer: Buffer, position: int, element: int) -> tuple[int, int]:
     """Read the length of a compact array that may not be null."""
-    length, end = read_compact_nullable_array_length(buffer, position)
+    length, end = read_compact_nullable_array_length(buffer, position, element)
     if length == -1:
         raise _not_null("array", position)
     return length, end

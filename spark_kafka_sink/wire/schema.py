@@ -195,6 +195,11 @@ def _once(compile_one: Callable[..., _Compiled]) -> Callable[..., _Compiled]:
     return get
 
 
+# Of a null, or of something empty: its length alone. By kind, and whether the encoding is compact.
+_LEAST_BYTES = {
+    ("string", False): 2, ("bytes", False): 4, ("array", False): 4, ("uuid", False): 16,
+    ("string", True): 1, ("bytes", True): 1, ("array", True): 1, ("uuid", True): 16,
+}  # fmt: skip
 _KINDS = {str: "string", bytes: "bytes", memoryview: "bytes", Records: "bytes", UUID: "uuid"}
 
 
@@ -242,13 +247,13 @@ def _read_run(source: _Source, run: list[Field], version: int, *, flexible: bool
 
 def _read_array(source: _Source, field: Field, version: int, *, flexible: bool) -> None:
     length = source.primitive("read", "array_length", flexible=flexible, nullable=field.nullable)
-    source.lines.append(f"n, pos = {length}(buf, pos)")
+    element = _least_bytes(field, version, flexible=flexible)
+    source.lines.append(f"n, pos = {length}(buf, pos, {element})")
     if field.letter is not None:
-        size = struct.calcsize(">" + field.letter)
         unpack = source.name(struct.unpack_from, "unpack")
         build = [
-            f"stop = {source.name(primitives.need, 'need')}(buf, pos, {size} * n)",
-            f"m.{field.name} = list({unpack}(f'>{{n}}{field.letter}', buf, pos)); pos = stop",
+            f"m.{field.name} = list({unpack}(f'>{{n}}{field.letter}', buf, pos))",
+            f"pos += {element} * n",
         ]
     else:
         function = _value_reader(source, field, version, flexible=flexible)
@@ -264,6 +269,23 @@ def _read_array(source: _Source, field: Field, version: int, *, flexible: bool) 
     source.lines += [f"if n == -1: m.{field.name} = None", "else:", *(f"    {b}" for b in build)]
 
 
+def _least_bytes(field: Field, version: int, *, flexible: bool) -> int:
+    """Return the fewest bytes that one value (of an array: one element) of `field` takes."""
+    if field.letter is not None:
+        return struct.calcsize(">" + field.letter)
+    kind = _KINDS.get(field.wire_type)
+    if kind is not None:
+        return _LEAST_BYTES[kind, flexible]
+    tags = 1 if flexible else 0
+    return tags + sum(
+        _LEAST_BYTES["array", flexible]
+        if inner.is_array
+        else _least_bytes(inner, version, flexible=flexible)
+        for inner in fields_of(field.wire_type, version)
+        if inner.tag is None
+    )
+
+
 def _value_reader(source: _Source, field: Field, version: int, *, flexible: bool) -> str:
     """Name the function that reads one value (for an array: one element) of `field`."""
     kind = _KINDS.get(field.wire_type)
@@ -276,7 +298,7 @@ def _value_reader(source: _Source, field: Field, version: int, *, flexible: bool
 
 
 def _read_tagged(source: _Source, tagged: list[Field], version: int) -> None:
-    """Read the tagged fields that are known, skip the others, hold each to its size."""
+    """Read the tagged fields that are known, skip the others and what is behind a known one."""
     varint = source.name(primitives.read_unsigned_varint, "uvarint")
     need = source.name(primitives.need, "need")
     source.lines += [
@@ -293,7 +315,7 @@ def _read_tagged(source: _Source, tagged: list[Field], version: int) -> None:
         source.lines += [
             f"    if tag == {field.tag}:",
             *(f"        {line}" for line in inner.lines),
-            f"        if pos != end: raise ProtocolError('{field.name} does not fill its size')",
+            f"        if pos > end: raise ProtocolError('{field.name} is larger than its size')",
         ]
     source.lines.append("    pos = end")
 

@@ -7,10 +7,14 @@ that both sides have, under the caps a caller gives.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from spark_kafka_sink.error_codes import UNSUPPORTED_VERSION
 from spark_kafka_sink.errors import api_exception
-from spark_kafka_sink.wire.messages import Api, ApiVersionsResponse
+from spark_kafka_sink.wire.messages import METADATA, Api, ApiVersionsResponse
+
+# Brokers send it to controllers (KIP-631); it is on the listeners of controllers only.
+_BROKER_REGISTRATION: Final = 62
 
 
 class NodeApiVersions:
@@ -37,6 +41,11 @@ class NodeApiVersions:
             response.finalized_features_epoch,
         )
 
+    @property
+    def is_controller(self) -> bool:
+        """Whether it is a KRaft controller, which answers no clients, that listens there."""
+        return METADATA.key not in self._ranges and _BROKER_REGISTRATION in self._ranges
+
     def latest_usable_version(
         self, api: Api, max_version: int | None = None, min_version: int = 0
     ) -> int:
@@ -54,5 +63,7 @@ class NodeApiVersions:
                 f"the broker has no usable version of {api.name}: it accepts {has}, "
                 f"this client speaks {lowest} to {highest}"
             )
+            if self.is_controller:
+                message += "; this is a KRaft controller's listener: clients need that of a broker"
             raise api_exception(UNSUPPORTED_VERSION, message, api=api.name)
         return version

@@ -27,7 +27,6 @@ from spark_kafka_sink.errors import (
     TopicAuthorizationException,
 )
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.wire.messages import API_VERSIONS
 
 # RD_KAFKA_RESP_ERR__TRANSPORT: has the mock close the connection in place of an answer.
 DISCONNECT = -195
@@ -110,12 +109,8 @@ def mock() -> Iterator[MockCluster]:
 
 
 @pytest.fixture
-def topic(
-    mock: MockCluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
-    """A topic of one partition; versions are asked for as the mock can tell them."""
-    spoken = API_VERSIONS._replace(max_version=2)
-    monkeypatch.setattr("spark_kafka_sink.network.connection.API_VERSIONS", spoken)
+def topic(mock: MockCluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A topic of one partition."""
     name = f"topic-{abs(hash(request.node.nodeid))}"
     mock.create_topic(name)
     yield name

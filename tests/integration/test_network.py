@@ -19,11 +19,14 @@ from support.readers import read_with_confluent
 from support.scripted_broker import ScriptedBroker, describe
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
     ConfigException,
     TimeoutException,
     TopicAuthorizationException,
+    UnsupportedVersionException,
 )
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.wire.versions import NodeApiVersions
@@ -58,15 +61,19 @@ def config(address: str, max_block_ms: int = 60_000, **more: object) -> dict[str
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "does not speak Kafka's protocol, or listens for TLS",
+            "does not speak Kafka's protocol: it speaks HTTP",
         ),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "does not speak Kafka's protocol"),
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "does not speak Kafka's protocol: it speaks SSH"),
+        (
+            b"\x15\x03\x03\x00\x02\x02\x46",
+            "does not speak Kafka's protocol: it expects TLS",
+        ),
         (struct.pack(">i", -5), r"invalid receive \(size = -5\)"),
         (struct.pack(">i", 2**31 - 1), r"size = 2147483647 larger than"),
         (struct.pack(">ii", 500, 0) + b"half", "in the middle of an answer"),
         (struct.pack(">ii", 4, 77), "answered correlation id 77 where 0 was asked"),
-        (struct.pack(">iihi", 10, 0, 0, 10**6), "ApiVersions v4 response of 10 bytes cannot be"),
-        (b"", "it may expect TLS or SASL"),
+        (struct.pack(">iihi", 10, 0, 0, 10**6), "before it said which versions it speaks"),
+        (b"", "before it said which versions it speaks; it may expect TLS, or be no Kafka broker"),
     ],
 )
 def test_a_peer_that_is_no_broker_is_named_with_what_it_said(noise: bytes, told: str) -> None:
@@ -75,6 +82,58 @@ def test_a_peer_that_is_no_broker_is_named_with_what_it_said(noise: bytes, told:
             producer.partitions_for("t")
         assert "Topic t not present in metadata after max.block.ms=1000" in str(error.value)
         assert f"bootstrap ({peer.address})" in str(error.value)
+
+
+def test_a_listener_that_expects_sasl_is_told_as_one(broker: ScriptedBroker) -> None:
+    broker.hangs_up_on = {METADATA}
+    with (
+        KafkaProducer(config(broker.address, 1000)) as producer,
+        pytest.raises(TimeoutException, match="it may expect SASL") as error,
+    ):
+        producer.partitions_for("t")
+    assert f"bootstrap ({broker.address})" in str(error.value)
+
+
+def test_a_port_that_takes_connections_and_says_nothing_is_told_as_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with KafkaProducer(config(address, 1000)) as producer:
+            told = rf"bootstrap \({address}\): it takes connections, but has said nothing for 1 s"
+            with pytest.raises(TimeoutException, match=told):
+                producer.partitions_for("t")
+        with (
+            KafkaAdmin(producer_config(config(address, 1000))) as admin,
+            pytest.raises(TimeoutException, match=told),
+        ):
+            admin.topics(["t"])
+
+
+def test_a_controller_s_port_is_told_as_one(kafka: KafkaCluster) -> None:
+    address = kafka.controllers.split(",")[0]
+    told = rf"bootstrap \({address}\): .*this is a KRaft controller's listener"
+    with KafkaProducer(config(address)) as producer:
+        with pytest.raises(UnsupportedVersionException, match=told):
+            producer.partitions_for("t")
+        with (
+            KafkaAdmin(producer_config(config(address))) as admin,
+            pytest.raises(UnsupportedVersionException, match=told),
+        ):
+            admin.topics(["t"])
+
+
+def test_a_broker_that_works_again_is_not_blamed_for_what_comes_later(
+    broker: ScriptedBroker,
+) -> None:
+    broker.metadata = describe(broker.port, "t")
+    broker.hangs_up_on = {METADATA}
+    with KafkaProducer(config(broker.address, 500)) as producer:
+        with pytest.raises(TimeoutException, match="it may expect SASL"):
+            producer.partitions_for("t")
+        broker.hangs_up_on = set()
+        assert producer.partitions_for("t") == 1
+        with pytest.raises(TimeoutException) as error:
+            producer.partitions_for("another")
+    assert "SASL" not in str(error.value)
 
 
 def test_a_bootstrap_server_that_works_is_enough() -> None:

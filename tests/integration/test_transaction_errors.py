@@ -26,7 +26,6 @@ from support.readers import read_with_confluent
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import ApiException, KafkaException, ProducerFencedException
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from spark_kafka_sink.wire.messages import API_VERSIONS
 
 
 class Row(NamedTuple):
@@ -77,7 +76,7 @@ RETRIED = [
 ABORTABLE = [
     *rows(
         ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn",
-        TOPIC_AUTHORIZATION_FAILED=29, TRANSACTION_ABORTABLE=120,
+        TOPIC_AUTHORIZATION_FAILED=29, UNKNOWN_PRODUCER_ID=59, TRANSACTION_ABORTABLE=120,
     ),
     *rows(
         ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn",
@@ -104,7 +103,7 @@ FATAL = [
     *rows(
         ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn",
         INVALID_TXN_STATE=48, INVALID_PRODUCER_ID_MAPPING=49,
-        TRANSACTIONAL_ID_AUTHORIZATION_FAILED=53, UNKNOWN_PRODUCER_ID=59,
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED=53,
     ),
     *rows(ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", TRANSACTIONAL_ID_AUTHORIZATION_FAILED=53),
     *rows(TXN_OFFSET_COMMIT, "TxnOffsetCommit", TRANSACTIONAL_ID_AUTHORIZATION_FAILED=53),
@@ -128,12 +127,8 @@ def mock() -> Iterator[MockCluster]:
 
 
 @pytest.fixture
-def topic(
-    mock: MockCluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
-    """A topic of one partition; versions are asked for as the mock can tell them."""
-    spoken = API_VERSIONS._replace(max_version=2)
-    monkeypatch.setattr("spark_kafka_sink.network.connection.API_VERSIONS", spoken)
+def topic(mock: MockCluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A topic of one partition."""
     name = f"topic-{abs(hash(request.node.nodeid))}"
     mock.create_topic(name)
     yield name

@@ -39,6 +39,8 @@ class InMemorySelector:
         self.connects: list[int] = []
         self.hosts: list[str] = []
         self.waits: list[float] = []
+        # The API key and the version of every request.
+        self.versions: list[tuple[int, int]] = []
         self._ports: dict[int, int] = {}
         self._requests: dict[int, list[int]] = {}
         self._pending: list[SelectorEvent] = []
@@ -61,6 +63,7 @@ class InMemorySelector:
         port = self._ports[channel_id]
         frame = b"".join(bytes(buffer) for buffer in buffers)
         _, key, version, correlation_id = struct.unpack_from(">ihhi", frame)
+        self.versions.append((key, version))
         self._requests.setdefault(port, []).append(key)
         self._pending.append(Sent(channel_id))
         if not self.silent:

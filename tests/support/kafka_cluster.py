@@ -89,6 +89,11 @@ class KafkaCluster:
         """The addresses of all nodes, for bootstrap.servers."""
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
 
+    @property
+    def controllers(self) -> str:
+        """The addresses that all nodes have as controllers, which no client is to use."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._controllers.values())
+
     def start(self) -> None:
         """Format and start all nodes, and wait until each is registered."""
         for node in self._ids:

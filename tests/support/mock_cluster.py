@@ -1,7 +1,8 @@
 """librdkafka's mock cluster: brokers of another make, which answer errors on order.
 
 It lives in the shared library of the confluent-kafka wheel (rdkafka_mock.h) and is reached by
-ctypes. A pushed error is the answer to the next request of its kind; nothing is then written.
+ctypes. A pushed error is the answer to the next request of its kind; nothing is then written. It
+speaks the versions that it does for users of confluent-kafka, who test with it.
 """
 
 from __future__ import annotations
@@ -18,15 +19,6 @@ from support.server import Server
 
 PRODUCE, METADATA, FIND_COORDINATOR, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 10, 18, 22
 ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
-# The mock writes some flexible answers (KIP-482) otherwise than Kafka's schemas have them: arrays
-# without their +1, tag buffers missing or twice. librdkafka reads them so, a strict client cannot.
-_LAST_NOT_FLEXIBLE: Final = {
-    PRODUCE: 8,
-    METADATA: 8,
-    FIND_COORDINATOR: 2,
-    API_VERSIONS: 2,
-    INIT_PRODUCER_ID: 1,
-}
 _PRODUCER: Final = 0
 _POINTER, _STRING, _SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
 _INT, _INT16 = ctypes.c_int, ctypes.c_int16
@@ -41,7 +33,6 @@ _FUNCTIONS: Final = {
     "rd_kafka_mock_cluster_new": (_POINTER, [_POINTER, _INT]),
     "rd_kafka_mock_cluster_destroy": (None, [_POINTER]),
     "rd_kafka_mock_cluster_bootstraps": (_STRING, [_POINTER]),
-    "rd_kafka_mock_set_apiversion": (_INT, [_POINTER, _INT16, _INT16, _INT16]),
     "rd_kafka_mock_topic_create": (_INT, [_POINTER, _STRING, _INT, _INT]),
     "rd_kafka_mock_topic_set_error": (None, [_POINTER, _STRING, _INT]),
     "rd_kafka_mock_push_request_errors_array": (None, [_POINTER, _INT16, _SIZE, _ERRORS]),
@@ -72,9 +63,6 @@ class MockCluster(Server):
         self._handle = self._rd.rd_kafka_new(_PRODUCER, conf, reason, len(reason))
         assert self._handle, reason.value.decode()
         self._cluster = self._rd.rd_kafka_mock_cluster_new(self._handle, brokers)
-        for api_key, version in _LAST_NOT_FLEXIBLE.items():
-            code = self._rd.rd_kafka_mock_set_apiversion(self._cluster, api_key, 0, version)
-            assert code == 0, code
 
     def stop(self) -> None:
         """End the brokers."""

@@ -79,6 +79,8 @@ class PureProducer:
     asked: list[ClientRequest] = field(default_factory=list)
     """The transactional requests that were sent; all were answered at once, without an error."""
 
+    warnings: list[str] = field(default_factory=list)
+
     def __post_init__(self) -> None:
         s = self.settings
         backoff, random = ExponentialBackoff(s.retry_backoff, 1.0), Random(1)
@@ -172,6 +174,7 @@ class PureProducer:
         produced: list[ClientRequest] = []
         while True:
             work = self.sender.poll(self.now)
+            self.warnings += work.warnings
             requests = [*work.requests, *(self.sender.build(d) for d in work.drained)]
             for drained in work.drained:
                 for batch in drained.batches:

@@ -33,6 +33,8 @@ class ScriptedBroker(Server):
     speaks: by API key, the last version in place of the newest; None for an API that it does not
     have.
 
+    hangs_up_on: the API keys of requests at which the connection is closed.
+
     noise: what is said in answer to a connection's first request, in place of any sense; the
     connection is then closed. asked: the API keys of all requests so far.
     """
@@ -42,6 +44,7 @@ class ScriptedBroker(Server):
         self.produced: ProduceResponse | None = None
         self.asked: list[int] = []
         self.speaks: dict[int, int | None] = {}
+        self.hangs_up_on: set[int] = set()
         self._noise = noise
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
@@ -86,6 +89,9 @@ class ScriptedBroker(Server):
                     self.asked.append(key)
                     if self._noise is not None:
                         connection.sendall(self._noise)
+                        connection.shutdown(socket.SHUT_RDWR)
+                        return
+                    if key in self.hangs_up_on:
                         connection.shutdown(socket.SHUT_RDWR)
                         return
                     connection.sendall(self._answer(key, version, correlation_id))

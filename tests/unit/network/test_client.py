@@ -16,10 +16,15 @@ from spark_kafka_sink.wire.exchange import (
     Answered,
     ClientRequest,
     NodeDown,
+    NodeReady,
     NodeThrottled,
     RequestFailed,
 )
-from spark_kafka_sink.wire.messages import MetadataRequest, MetadataRequestTopic
+from spark_kafka_sink.wire.messages import (
+    API_VERSIONS,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
 
 NETWORK_EXCEPTION, REQUEST_TIMED_OUT = 13, 7
 
@@ -115,6 +120,26 @@ def test_a_request_without_answer_breaks_the_connection_after_request_timeout() 
     ]
     assert "no answer within request.timeout.ms=30000" in failed[0].reason
     assert NodeDown(1, failed[0].reason) in events
+
+
+def test_a_broker_that_answers_with_broken_frames_is_asked_in_version_0_on_a_new_connection() -> (
+    None
+):
+    world = World()
+    world.selector.silent = True
+    world.client.set_nodes(NODES)
+    world.client.connect({1})
+    for _ in range(3):
+        world.poll()
+    world.selector.say(2001, struct.pack(">ii", 4, 77))
+    world.poll()
+    assert world.events == [NodeDown(1, "node 1 answered correlation id 77 where 0 was asked")]
+    world.selector.silent = False
+    world.now += 1.0
+    for _ in range(4):
+        world.poll()
+    assert [v for key, v in world.selector.versions if key == API_VERSIONS.key] == [4, 0]
+    assert isinstance(world.events[-1], NodeReady)
 
 
 def test_garbage_closes_the_connection_and_fails_its_requests() -> None:

@@ -12,7 +12,7 @@ from support.client_world import CONFIG, NODES, World, metadata
 
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.selector import Address, HostResolver
-from spark_kafka_sink.wire.exchange import Answered, NodeDown, NodeReady
+from spark_kafka_sink.wire.exchange import Answered, NodeDown, NodeReady, RequestFailed
 
 
 def test_connections_are_made_only_to_wanted_nodes() -> None:
@@ -53,7 +53,10 @@ def test_attempts_back_off_up_to_the_maximum_and_start_over_after_success() -> N
     world.now += 2
     for _ in range(4):
         world.poll()
-    assert any(isinstance(e, NodeReady) for e in world.events)
+    world.client.send(metadata(1))
+    for _ in range(2):
+        world.poll()
+    assert any(isinstance(e, Answered) for e in world.events)
     world.selector.break_all()
     world.poll()
     broke = world.now
@@ -86,7 +89,45 @@ def test_a_peer_that_hangs_up_on_the_first_request_may_expect_something_else() -
     world.selector.break_port(2001)
     (down,) = world.poll()
     assert isinstance(down, NodeDown)
-    assert "it may expect TLS or SASL" in down.reason
+    assert "it may expect TLS, or be no Kafka broker" in down.reason
+
+
+def test_a_peer_that_hangs_up_after_it_said_its_versions_may_expect_sasl() -> None:
+    world = World()
+    pauses = []
+    world.client.set_nodes(NODES)
+    for _ in range(8):
+        world.client.connect({1})
+        tried = world.now
+        while not world.client.connection_count():
+            world.poll()
+            world.now += 0.01
+        pauses.append(world.now - tried)
+        for _ in range(3):
+            world.poll()
+        assert isinstance(world.events[-1], NodeReady)
+        world.selector.silent = True
+        world.client.send(metadata(1))
+        world.selector.break_port(2001)
+        failed, down = world.poll()
+        world.selector.silent = False
+        assert isinstance(failed, RequestFailed)
+        assert isinstance(down, NodeDown)
+        assert "before it answered the first request; it may expect SASL" in down.reason
+        assert "it may expect SASL" in world.client.last_errors()
+    assert pauses[-1] > 10 * pauses[1], "a connection that came up is no reason to hurry"
+
+
+def test_a_peer_that_hangs_up_on_a_later_request_expects_nothing_else() -> None:
+    world = World()
+    world.bring_up(1)
+    world.client.send(metadata(1))
+    for _ in range(2):
+        world.poll()
+    world.selector.silent = True
+    world.client.send(metadata(1))
+    world.selector.break_port(2001)
+    assert NodeDown(1, "Connection reset by peer") in world.poll()
 
 
 # -- time-outs -----------------------------------------------------------------------------------

@@ -136,6 +136,37 @@ def test_a_broker_that_refuses_the_version_is_asked_in_one_it_speaks(
     assert isinstance(event, NodeReady)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        # librdkafka's mock cluster: a refusal whose list has the length of a compact array less 1.
+        "0023 01 0012 0000 0002 00 00000000",
+        "0023",
+        "0000 ffffffff",
+        "00",
+    ],
+)
+def test_versions_that_cannot_be_read_are_asked_for_in_version_0_on_the_same_connection(
+    answer: str,
+) -> None:
+    connection = Connection(1, "client", 30.0)
+    broker = Broker(connection)
+    connection.connected(0.0)
+    broker.read()
+    body = struct.pack(">i", 0) + bytes.fromhex(answer)
+    assert list(connection.received(struct.pack(">i", len(body)) + body, 0.0)) == []
+    assert broker.read() == [(18, 0, 1)]
+    (event,) = connection.received(broker.frame(APIS[18], 0, 1, all_versions()), 0.0)
+    assert isinstance(event, NodeReady)
+
+
+def test_versions_that_cannot_be_read_in_version_0_either_are_an_error() -> None:
+    connection = Connection(1, "client", 30.0, 0)
+    connection.connected(0.0)
+    with pytest.raises(ProtocolError, match="ApiVersions v0 response of 6 bytes cannot be read"):
+        list(connection.received(struct.pack(">iih", 6, 0, 0), 0.0))
+
+
 def test_any_other_refusal_of_versions_is_told() -> None:
     connection = Connection(1, "client", 30.0)
     broker = Broker(connection)

@@ -69,6 +69,19 @@ def receive(peer: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
+def reset(peer: socket.socket) -> None:
+    """Close the peer's end so that the other end finds the connection reset."""
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    peer.close()
+
+
+def until_closed(selector: Selector) -> list[SelectorEvent]:
+    """Poll until a channel is closed and give what happened before."""
+    *before, last = poll_until(selector, lambda e: any(isinstance(x, Closed) for x in e))
+    assert isinstance(last, Closed)
+    return before
+
+
 def test_bytes_go_and_come(selector: Selector, listener: socket.socket) -> None:
     with connected(selector, listener) as peer:
         selector.send(1, [b"ab", memoryview(b"cd"), bytearray(b"ef")])
@@ -182,10 +195,89 @@ def test_a_peer_that_goes_away_closes_the_channel_and_only_that(
 
 def test_a_reset_connection_is_closed(selector: Selector, listener: socket.socket) -> None:
     peer = connected(selector, listener)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    peer.close()
+    reset(peer)
     (event,) = poll_until(selector, bool)
     assert isinstance(event, Closed)
+
+
+def test_what_came_before_a_reset_is_read_while_more_waits_to_be_written(
+    selector: Selector, listener: socket.socket
+) -> None:
+    peer = connected(selector, listener)
+    selector.send(1, [bytes(50_000_000)])
+    peer.sendall(b"answer")
+    reset(peer)
+    assert until_closed(selector) == [Received(1, b"answer")]
+
+
+def test_what_came_before_a_reset_is_read_before_the_next_send(
+    selector: Selector, listener: socket.socket
+) -> None:
+    peer = connected(selector, listener)
+    peer.sendall(b"answer")
+    reset(peer)
+    selector.send(1, [b"next request"])
+    assert until_closed(selector) == [Received(1, b"answer")]
+
+
+@pytest.mark.parametrize("is_sending", [True, False])
+def test_all_that_came_before_a_reset_is_read_in_as_many_reads_as_it_takes(
+    monkeypatch: pytest.MonkeyPatch, listener: socket.socket, *, is_sending: bool
+) -> None:
+    monkeypatch.setattr("spark_kafka_sink.network.selector._RECEIVE_BYTES", 1000)
+    selector = Selector(send_buffer_bytes=UNSET_BUFFER, receive_buffer_bytes=UNSET_BUFFER)
+    peer = connected(selector, listener)
+    if is_sending:
+        selector.send(1, [bytes(50_000_000)])
+    peer.sendall(bytes(3500))
+    reset(peer)
+    if not is_sending:
+        selector.send(1, [b"next request"])
+    received = [event for event in until_closed(selector) if isinstance(event, Received)]
+    assert [len(event.data) for event in received] == [1000, 1000, 1000, 500]
+    selector.close_all()
+
+
+class SocketThatNotes:
+    """A socket that notes the order of its reads and writes."""
+
+    def __init__(self, real: socket.socket, calls: list[str]) -> None:
+        self._real = real
+        self._calls = calls
+
+    def recv_into(self, buffer: bytearray) -> int:
+        """Read, as the real one does."""
+        self._calls.append("read")
+        return self._real.recv_into(buffer)
+
+    def sendmsg(self, buffers: list[memoryview]) -> int:
+        """Write, as the real one does."""
+        self._calls.append("write")
+        return self._real.sendmsg(buffers)
+
+    def fileno(self) -> int:
+        """Give the real one's number, by which the selector knows it."""
+        return self._real.fileno()
+
+    def close(self) -> None:
+        """Close the real one."""
+        self._real.close()
+
+
+def test_a_channel_is_read_before_it_is_written(
+    selector: Selector, listener: socket.socket
+) -> None:
+    with connected(selector, listener) as peer:
+        (channel,) = selector._channels.values()
+        calls: list[str] = []
+        channel.socket = SocketThatNotes(channel.socket, calls)  # type: ignore[assignment]  # what is used of one
+        selector.send(1, [bytes(50_000_000)])
+        assert calls[:2] == ["read", "write"], "where a send is written at once"
+        calls.clear()
+        peer.sendall(b"answer")
+        receive(peer, 1_000_000)  # there is room to write again
+        selector.poll(60.0)
+        assert calls[:2] == ["read", "write"], "where both are possible"
 
 
 def test_a_closed_channel_gives_no_events(selector: Selector, listener: socket.socket) -> None:

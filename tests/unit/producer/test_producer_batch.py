@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafka_sink.errors import IllegalStateException, KafkaException
+from spark_kafka_sink.errors import IllegalStateException, KafkaException, NetworkException
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.producer_batch import (
     COPY_BELOW_BYTES,
@@ -20,7 +20,7 @@ from spark_kafka_sink.records.compression import NO_COMPRESSION, codec
 CALLS: dict[str, tuple[Callable[[ProducerBatch], object], BatchState]] = {
     "seal": (lambda b: b.seal(), BatchState.SEALED),
     "sent": (lambda b: b.sent(1), BatchState.IN_FLIGHT),
-    "retry": (lambda b: b.retry(1.0), BatchState.SEALED),
+    "retry": (lambda b: b.retry(1.0, NetworkException("lost")), BatchState.SEALED),
     "succeed": (lambda b: b.succeed(0, -1), BatchState.SUCCEEDED),
     "fail": (lambda b: b.fail(KafkaException("given up")), BatchState.FAILED),
     "split": (lambda b: b.split_into([]), BatchState.SPLIT),

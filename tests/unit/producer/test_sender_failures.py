@@ -5,14 +5,19 @@ from __future__ import annotations
 import pytest
 from support.pure_producer import FULL, PureProducer, Settings, batches, sequences
 
-from spark_kafka_sink.errors import PolicyViolationException, TimeoutException
+from spark_kafka_sink.errors import (
+    NotEnoughReplicasException,
+    PolicyViolationException,
+    TimeoutException,
+)
 from spark_kafka_sink.producer.producer_batch import BatchState
-from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeDown
-from spark_kafka_sink.wire.messages import MetadataRequest
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeDown, NodeThrottled
+from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponseTopic
 
 STALE, NOT_STALE = [3, 5, 6, 9, 13, 56, 72, 74, 100, 103], [2, 7, 19, 44, 75]
 
 CORRUPT, NOT_LEADER, TIMED_OUT, POLICY = 2, 6, 7, 44
+UNKNOWN_TOPIC_OR_PARTITION, NOT_ENOUGH_REPLICAS = 3, 19
 
 
 def test_what_expired_while_it_was_being_written_may_be_written_after_that() -> None:
@@ -62,7 +67,7 @@ def test_a_batch_that_waits_too_long_expires_with_what_is_known() -> None:
     (batch,) = producer.done()
     assert isinstance(batch.error, TimeoutException)
     assert "within delivery.timeout.ms=30000: waiting to be sent" in str(batch.error)
-    assert "no leader is known" in str(batch.error)
+    assert "it has no leader at present" in str(batch.error)
     assert producer.accumulator.available_bytes == producer.settings.buffer_memory
 
 
@@ -88,6 +93,108 @@ def test_a_batch_that_expires_names_why_its_leader_cannot_be_reached() -> None:
     errors = [str(batch.error) for batch in producer.done()]
     assert errors
     assert all("its leader is node 1 (127.0.0.1:9001) (Connection refused)" in e for e in errors)
+
+
+@pytest.mark.parametrize("prefix", ["", "kafka."])
+def test_a_batch_that_expires_names_the_error_that_it_was_tried_again_for(prefix: str) -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=30.0, option_prefix=prefix))
+    producer.append(0, FULL)
+    producer.ready()
+    for code in (NOT_LEADER, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS):
+        (request,) = producer.poll()
+        producer.answer(request, code)
+        producer.now += 2.0
+    producer.now = 30.0
+    producer.poll()
+    (batch,) = producer.done()
+    assert isinstance(batch.error, TimeoutException)
+    assert (
+        f"within {prefix}delivery.timeout.ms=30000: waiting to be sent after 30000 ms and 3 failed "
+        "attempt(s); its leader is node 1 (127.0.0.1:9001); the last attempt met "
+        "NOT_ENOUGH_REPLICAS (19) from node 1; fewer replicas are in sync than "
+        "min.insync.replicas asks for"
+    ) in str(batch.error)
+    cause = batch.error.__cause__
+    assert isinstance(cause, NotEnoughReplicasException)
+    assert (cause.topic, cause.partition, cause.node_id, cause.attempts) == ("t", 0, 1, 3)
+
+
+def test_a_batch_whose_topic_was_made_again_with_fewer_partitions_says_so() -> None:
+    producer = PureProducer([1, 1, 1], Settings(delivery_timeout=30.0))
+    producer.append(2, FULL)
+    producer.ready()
+    (request,) = producer.poll()
+    producer.leaders = [1]
+    producer.metadata.forget_topics()
+    producer.metadata.track("t", producer.now)
+    producer.answer(request, UNKNOWN_TOPIC_OR_PARTITION)
+    producer.now = 5.0
+    assert producer.poll() == []
+    producer.now = 30.0
+    producer.poll()
+    (batch,) = producer.done()
+    assert "topic t has 1 partition(s) now" in str(batch.error)
+    assert "the last attempt met UNKNOWN_TOPIC_OR_PARTITION (3) from node 1" in str(batch.error)
+
+
+def test_a_batch_whose_topic_is_gone_says_so() -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.metadata.forget_topics()
+    producer.metadata.track("t", producer.now)
+    gone = MetadataResponseTopic(error_code=UNKNOWN_TOPIC_OR_PARTITION, name="t", partitions=[])
+    answer = producer.metadata_response()
+    answer.topics = [gone]
+    producer.metadata.update(answer, producer.now)
+    producer.now = 30.0
+    producer.sender.poll(producer.now)
+    (batch,) = producer.done()
+    assert "topic t: UNKNOWN_TOPIC_OR_PARTITION (3)" in str(batch.error)
+
+
+def test_a_batch_that_a_throttle_held_until_it_expired_says_for_how_long() -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.ready()
+    producer.now = 1.0
+    producer.sender.handle(NodeThrottled(1, 61.0), producer.now)
+    assert producer.poll() == []
+    producer.now = 30.0
+    producer.poll()
+    (batch,) = producer.done()
+    assert "node 1 asked for a pause of 60000 ms, as brokers do where a quota" in str(batch.error)
+
+
+def test_a_throttle_that_was_over_before_a_batch_began_is_not_blamed() -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.ready()
+    producer.sender.handle(NodeThrottled(1, 1.0), producer.now)
+    producer.now = 2.0
+    producer.append(0, FULL)
+    producer.sender.handle(NodeDown(1, "Connection refused"), producer.now)
+    producer.now = 32.0
+    producer.poll()
+    (batch,) = producer.done()
+    assert "pause" not in str(batch.error)
+
+
+def test_the_first_retry_of_each_kind_is_a_warning() -> None:
+    producer = PureProducer([1, 1])
+    producer.append(0, FULL)
+    producer.append(1, FULL)
+    producer.ready()
+    for code in (NOT_ENOUGH_REPLICAS, NOT_LEADER, NOT_ENOUGH_REPLICAS, NOT_LEADER):
+        (request,) = producer.poll()
+        producer.answer(request, code)
+        producer.now += 2.0
+    (request,) = producer.poll()
+    producer.answer(request)
+    assert producer.warnings == [
+        "t-0: 2 record(s) are sent again after NOT_ENOUGH_REPLICAS (19) from node 1; fewer "
+        "replicas are in sync than min.insync.replicas asks for",
+        "t-0: 2 record(s) are sent again after NOT_LEADER_OR_FOLLOWER (6) from node 1",
+    ]
 
 
 def test_a_batch_that_expires_in_flight_keeps_its_memory_until_the_answer() -> None:

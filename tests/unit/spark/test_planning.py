@@ -221,6 +221,22 @@ def test_a_partitioner_whose_module_fails_is_told_by_its_option(
         assert str(refused.value).startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("given", "is_java"),
+    [
+        ("com.acme.kafka.ShelfPartitioner", True),
+        ("io.acme.Partitioners$ByShelf", True),
+        ("com.by_shelf", False),
+        ("shelves.ByShelf", False),
+    ],
+)
+def test_a_partitioner_written_in_java_is_told_to_be_one(given: str, *, is_java: bool) -> None:
+    options = sink_options(NAMES | {"kafka.partitioner.class": given})
+    with pytest.raises(ConfigException, match="cannot be imported") as refused:
+        check_partitioner(options)
+    assert ("it looks like a Java class" in str(refused.value)) == is_java
+
+
 def test_a_write_is_not_planned_where_the_topic_cannot_be_asked_for(dead_address: str) -> None:
     options = NAMES | {"kafka.bootstrap.servers": dead_address, "kafka.max.block.ms": "300"}
     for plan in (KafkaDataSource(options).writer, KafkaDataSource(options).streamWriter):

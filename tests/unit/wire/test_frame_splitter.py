@@ -94,7 +94,7 @@ def test_a_size_over_the_limit_is_refused_before_its_bytes_come(limit: int, over
 
 def test_the_first_bytes_of_a_tls_listener_are_refused_with_a_hint() -> None:
     alert = b"\x15\x03\x03\x00\x02\x02\x50"
-    with pytest.raises(ProtocolError, match="listens for TLS"):
+    with pytest.raises(ProtocolError, match="it expects TLS"):
         list(FrameSplitter(100 * 1024 * 1024).feed(alert))
 
 

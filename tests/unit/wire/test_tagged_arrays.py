@@ -32,7 +32,13 @@ def test_tagged_numbers_are_written_and_read_again(numbers: list[int]) -> None:
     assert _read(bytes(writer.out)) == (Message(numbers=numbers), len(writer.out))
 
 
-def test_tagged_numbers_that_do_not_fill_their_size_are_refused() -> None:
+def test_what_is_behind_tagged_numbers_is_skipped() -> None:
     # One tagged field, number 0, of six bytes: an array of one number takes five of them.
-    with pytest.raises(ProtocolError, match="numbers does not fill its size"):
-        _read(bytes.fromhex("01 00 06 02 00000009 aa"))
+    frame = bytes.fromhex("01 00 06 02 00000009 aa")
+    assert _read(frame) == (Message(numbers=[9]), len(frame))
+
+
+def test_tagged_numbers_that_are_larger_than_their_size_are_refused() -> None:
+    # As above, but the size says four bytes.
+    with pytest.raises(ProtocolError, match="numbers is larger than its size"):
+        _read(bytes.fromhex("01 00 04 02 00000009 aa"))

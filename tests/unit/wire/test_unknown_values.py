@@ -18,9 +18,8 @@ from support.wire_messages import (
     their_response_frame,
 )
 
-from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.wire.frames import decode_response
-from spark_kafka_sink.wire.messages import Api
+from spark_kafka_sink.wire.messages import PRODUCE, Api, ProduceResponse
 
 FLEXIBLE = [(api, version) for api, version in SPOKEN if api.is_flexible(version)]
 
@@ -95,18 +94,27 @@ def test_unknown_tagged_fields_are_skipped(
     ],
     ids=lambda each: each.name if isinstance(each, Api) else str(each),
 )
-def test_a_known_tagged_field_that_does_not_fill_its_size_is_refused(
-    api: Api, version: int, tag: int
-) -> None:
+def test_what_is_behind_a_known_tagged_field_is_skipped(api: Api, version: int, tag: int) -> None:
     fields = response_schema(api).fields
     without = {
         field.name: field.default_value() if field.tag is not None else value
         for field, value in _present(fields, version)
     }
     # An empty array (or a number, or true) and then bytes that are not the field's.
-    frame = _frame_with_unknown_tags(api, version, without, {tag: b"\x01" + bytes(40)})
-    with pytest.raises(ProtocolError, match="does not fill its size"):
-        decode_response(api, version, frame)
+    plain = _frame_with_unknown_tags(api, version, without, {tag: b"\x01" + bytes(40)})
+    longer = _frame_with_unknown_tags(api, version, without, {tag: b"\x01" + bytes(44)})
+    assert decode_response(api, version, longer) == decode_response(api, version, plain)
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_broker_s_text_that_is_not_utf_8_costs_no_answer(version: int) -> None:
+    fields = response_schema(PRODUCE).fields
+    sent = at_version(fields, one_of_everything(fields), version)
+    sent["responses"][0]["partition_responses"][0]["error_message"] = "no space"
+    frame = their_response_frame(PRODUCE, version, 1, sent)
+    answer = decode_response(PRODUCE, version, frame.replace(b"no space", b"no\xffspace"))
+    assert isinstance(answer, ProduceResponse)
+    assert answer.responses[0].partition_responses[0].error_message == "no\ufffdspace"
 
 
 def _present(fields: tuple[SchemaField, ...], version: int) -> list[tuple[SchemaField, Any]]:

@@ -1,0 +1,169 @@
+"""What the network client says of brokers that cannot be reached, or that have recovered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from socket import AF_INET
+
+import pytest
+from support.client_world import NODES, World, metadata
+
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.selector import HostResolver
+from spark_kafka_sink.warn_once import _warn
+
+
+def test_a_broker_that_has_recovered_is_not_blamed() -> None:
+    world = World()
+    world.selector.refuse.add(2001)
+    world.client.set_nodes(NODES)
+    world.client.connect({1, 2})
+    for _ in range(4):
+        world.poll()
+    assert world.client.last_errors() == "node 1 (127.0.0.1:2001): Connection refused"
+    world.selector.refuse.clear()
+    world.now += 1
+    for _ in range(4):
+        world.poll()
+    world.client.send(metadata(1))
+    for _ in range(2):
+        world.poll()
+    assert world.client.last_errors() == ""
+
+
+def test_a_failure_of_long_ago_is_told_with_its_age() -> None:
+    world = World()
+    world.selector.refuse.add(2001)
+    world.client.set_nodes(NODES)
+    world.client.connect({1})
+    world.poll()
+    world.poll()
+    world.client.connect(set())
+    world.now += 200
+    assert world.client.last_errors().endswith("Connection refused, 3 min ago")
+
+
+def test_a_bootstrap_server_is_not_blamed_once_another_one_has_led_to_the_brokers() -> None:
+    world = World(seed=3)
+    world.selector.refuse.add(1001)
+    world.client.send(metadata())
+    for _ in range(6):
+        world.poll()
+    assert world.selector.connects[0] == 1001, "the seed has the first one tried first"
+    assert world.client.last_errors() == "bootstrap (127.0.0.1:1001): Connection refused"
+    world.client.set_nodes(NODES)
+    assert world.client.last_errors() == ""
+
+
+def test_a_connection_that_the_client_closes_is_no_failure_of_the_node() -> None:
+    world = World()
+    world.client.send(metadata())
+    for _ in range(4):
+        world.poll()
+    world.client.set_nodes({})
+    assert world.client.last_errors() == ""
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        ("hang", "no connection after 3 s"),
+        (
+            "silent",
+            "it takes connections, but has said nothing for 3 s; it may expect TLS, or be no "
+            "Kafka broker",
+        ),
+    ],
+)
+def test_what_a_connection_that_is_being_made_waits_for_is_told(trouble: str, told: str) -> None:
+    world = World()
+    setattr(world.selector, trouble, True)
+    world.client.set_nodes(NODES)
+    world.client.connect({1})
+    for _ in range(3):
+        world.poll()
+    assert world.client.last_errors() == "", "it may come up any moment"
+    world.now += 3
+    assert world.client.last_errors() == f"node 1 (127.0.0.1:2001): {told}"
+
+
+def test_of_many_brokers_in_trouble_ten_are_told() -> None:
+    nodes = {number: Node(id=number, host=f"b{number}", port=9092) for number in range(25)}
+    world = World(resolver=HostResolver(resolve=lambda host, port: [(AF_INET, (host, port))]))
+    world.selector.refuse.update(f"b{number}" for number in nodes)
+    world.client.set_nodes(nodes)
+    world.client.connect(set(nodes))
+    world.poll()
+    told = world.client.last_errors().split("; ")
+    assert len(told) == 11
+    assert told[-1] == "and 15 more"
+
+
+# -- nobody answers ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    """What was logged as a warning, in a process that has warned of nothing yet."""
+    _warn.cache_clear()
+    yield lambda: [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    _warn.cache_clear()
+
+
+def test_who_is_tried_in_vain_is_told_once_in_a_process_after_five_seconds(
+    warnings: Callable[[], list[str]],
+) -> None:
+    for _ in range(2):
+        world = World()
+        world.selector.refuse.add(1001)
+        world.selector.silent = True
+        world.client.send(metadata())
+        before = warnings()
+        while world.now < 4.9:
+            world.poll()
+            world.now += 0.1
+        assert warnings() == before, "it is too early"
+        while world.now < 29:
+            world.poll()
+            world.now += 0.1
+    (warning,) = warnings()
+    assert "no broker has answered for 5 s, still trying: " in warning
+    assert "bootstrap (127.0.0.1:1002): it takes connections, but has said nothing" in warning
+
+
+def test_a_listener_that_hangs_up_on_every_first_request_is_told_after_five_seconds(
+    warnings: Callable[[], list[str]],
+) -> None:
+    world = World()
+    world.client.set_nodes(NODES)
+    while world.now < 6:
+        world.client.connect({1})
+        for _ in range(3):
+            world.poll()
+        if world.client.in_flight_count():
+            continue
+        if world.client.connection_count():
+            world.selector.silent = True
+            world.client.send(metadata(1))
+            world.selector.break_port(2001)
+            world.poll()
+            world.selector.silent = False
+        world.now += 0.1
+    (warning,) = warnings()
+    assert "for 5 s, still trying: node 1 (127.0.0.1:2001): " in warning
+    assert "it may expect SASL" in warning
+
+
+def test_nobody_is_warned_while_a_broker_answers_or_none_is_wanted(
+    warnings: Callable[[], list[str]],
+) -> None:
+    world = World()
+    world.bring_up(1)
+    world.selector.refuse.add(2002)
+    for wanted in (set[int](), {2}):
+        world.client.connect(wanted)
+        for _ in range(100):
+            world.poll()
+            world.now += 0.1
+    assert warnings() == []
