@@ -87,7 +87,10 @@ class Fetch:
 
 @dataclass(slots=True)
 class FetchOutcome:
-    """The records of each partition, unpacked when they are taken; and whether anything moved on."""
+    """The records of each partition, which are unpacked when they are taken.
+
+    progress: whether anything moved on.
+    """
 
     records: list[Iterator[pa.RecordBatch]] = field(default_factory=list)
     progress: bool = False
