@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.records.columns import Bools
 from spark_kafka_sink.records.corruption import corrupt
+from spark_kafka_sink.records.utf8 import valid_utf8
 from spark_kafka_sink.records.varint import Int64s, UInt8s
 from spark_kafka_sink.records.varint_reader import (
     VARINT_BITS,
@@ -180,7 +181,7 @@ def _headers(
         behind[row] = position
     table = np.array(places, np.int64)
     every = np.ones(len(table), np.bool_)
-    keys = _text(gather(section, table[:, 0], table[:, 1], every))
+    keys = valid_utf8(gather(section, table[:, 0], table[:, 1], every))
     values = gather(section, table[:, 2], table[:, 3], table[:, 4].astype(np.bool_))
     list_offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     entries = pa.StructArray.from_arrays([keys, values], ["key", "value"])
@@ -191,11 +192,3 @@ def no_headers(rows: int) -> pa.Array:
     """Give the headers of records that have none."""
     entries = pa.array([], HEADERS_TYPE.value_type)
     return pa.ListArray.from_arrays(np.zeros(rows + 1, np.int32), entries)
-
-
-def _text(keys: pa.Array) -> pa.Array:
-    """Give header keys as text; what is not UTF-8 is replaced, as the Java client does."""
-    try:
-        return keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
