@@ -1,7 +1,8 @@
 """What a TopicReader is configured with: the Java consumer's names, and those of every client.
 
 Names, types and defaults are ConsumerConfig's; fetch.max.bytes and max.partition.fetch.bytes are 1
-to 64 MiB, where Java takes any number. The settings of connections are the producer's own and
+to 64 MiB, where Java takes any number. buffer.memory has the name that KIP-81 has for it, which the
+Java consumer does not offer. The settings of connections are the producer's own and
 checked by `config`; those of producers alone are refused.
 """
 
@@ -25,6 +26,8 @@ from spark_kafka_sink.errors import ConfigException
 
 # With the one batch by which an answer may exceed it, well below what a connection takes.
 FetchBytes = Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)]
+# Half of it is one Arrow array at most, whose offsets have 31 bits.
+BufferBytes = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 _OF_EVERY_CLIENT: Final = frozenset(
     {
@@ -56,6 +59,7 @@ class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A reader's own configuration, and what it shares with producers in `client`."""
 
     client: ProducerConfig
+    buffer_memory: BufferBytes = field(name="buffer.memory", default=67_108_864)
     default_api_timeout_ms: NonNegative = field(name="default.api.timeout.ms", default=60_000)
     fetch_max_bytes: FetchBytes = field(name="fetch.max.bytes", default=52_428_800)
     fetch_max_wait_ms: NonNegative = field(name="fetch.max.wait.ms", default=500)

@@ -8,7 +8,8 @@ every failure, while the others go on. What no retry can help is raised.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.consumer.fetched_records import fetched_records
+from spark_kafka_sink.consumer.fetched_records import fetched_records, next_offset
 from spark_kafka_sink.consumer.refusals import refusal
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ApiException, api_exception
@@ -41,12 +42,13 @@ _NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """What one Fetch request may ask for."""
+    """What one Fetch request may ask for, and how much of its response is unpacked at once."""
 
     max_bytes: int
     partition_max_bytes: int
     min_bytes: int
     max_wait_ms: int
+    budget_bytes: int
 
 
 @dataclass(slots=True)
@@ -85,9 +87,12 @@ class Fetch:
 
 @dataclass(slots=True)
 class FetchOutcome:
-    """Rows in order, and whether anything moved on."""
+    """The records of each partition, which are unpacked when they are taken.
 
-    batches: list[pa.RecordBatch] = field(default_factory=list)
+    progress: whether anything moved on.
+    """
+
+    records: list[Iterator[pa.RecordBatch]] = field(default_factory=list)
     progress: bool = False
 
 
@@ -208,25 +213,28 @@ class Reading:
     def _read(
         self, partition: PartitionReading, data: PartitionData, outcome: FetchOutcome
     ) -> None:
-        try:
-            found = fetched_records(
-                partition.topic_partition,
-                data,
-                partition.position,
-                partition.end,
-                read_committed=self._read_committed,
-            )
-        except ApiException as error:
-            name, number = partition.topic_partition
-            message = f"{partition.topic_partition} from offset {partition.position}: {error}"
-            raise api_exception(error.code, message, topic=name, partition=number) from error
+        start = partition.position
+        with _at(partition.topic_partition, start):
+            position = next_offset(data, start, partition.end)
         partition.attempts = 0
-        if found.next_offset > partition.position:
-            partition.position = found.next_offset
+        if position > start:
+            partition.position = position
             partition.last_error = ""
             outcome.progress = True
-        if found.batch is not None:
-            outcome.batches.append(found.batch)
+            outcome.records.append(self._records(partition, data, start))
+
+    def _records(
+        self, partition: PartitionReading, data: PartitionData, start: int
+    ) -> Iterator[pa.RecordBatch]:
+        with _at(partition.topic_partition, start):
+            yield from fetched_records(
+                partition.topic_partition,
+                data,
+                start,
+                partition.end,
+                read_committed=self._read_committed,
+                budget_bytes=self._limits.budget_bytes,
+            )
 
     def _refused(self, partition: PartitionReading, node_id: int, code: int, now: float) -> None:
         error = refusal(partition.topic_partition, code, node_id, "Fetch")
@@ -282,3 +290,14 @@ class Reading:
             for p in self.partitions
             if not p.is_done
         )
+
+
+@contextmanager
+def _at(topic_partition: TopicPartition, offset: int) -> Iterator[None]:
+    """Have errors of records name the partition, and the offset that was asked for."""
+    try:
+        yield
+    except ApiException as error:
+        topic, partition = topic_partition
+        message = f"{topic_partition} from offset {offset}: {error}"
+        raise api_exception(error.code, message, topic=topic, partition=partition) from error

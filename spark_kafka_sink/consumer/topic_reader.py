@@ -52,7 +52,9 @@ _ISOLATION_LEVELS: Final = {
 class TopicReader:
     """Reads topics of one cluster; a context manager.
 
-    configs: the Java consumer's names (see `reader_config`). Raises ConfigException.
+    configs: the Java consumer's names (see `reader_config`), and buffer.memory: how many bytes of
+    records are unpacked and not yet taken, 64 MiB by default. The first batch of a response is
+    unpacked whatever its size, so memory is at most that and one batch. Raises ConfigException.
     """
 
     def __init__(self, configs: Mapping[str, Any]) -> None:
@@ -139,6 +141,7 @@ class TopicReader:
                 partition_max_bytes=shared.max_partition_fetch_bytes,
                 min_bytes=shared.fetch_min_bytes,
                 max_wait_ms=shared.fetch_max_wait_ms,
+                budget_bytes=shared.buffer_memory,
             ),
             read_committed=wanted.isolation_level == READ_COMMITTED,
             from_earliest=wanted.start == "earliest",
@@ -151,13 +154,14 @@ class TopicReader:
     def _run(self, reading: Reading, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
         deadline = self._deadline()
         under_way: list[tuple[Fetch, RequestFuture]] = []
-        batches: list[pa.RecordBatch] = []
+        outcome = FetchOutcome()
         while True:
             for fetch in reading.fetches(self._clock()):
                 cap = _LAST_FETCH_BY_NAME if fetch.topic_id == ZERO_UUID else None
                 under_way.append((fetch, self._client.send(fetch.node_id, fetch.message, cap)))
-            if batches:
-                yield from batches
+            if outcome.records:
+                for records in outcome.records:
+                    yield from records
                 # What the caller did with them took its own time.
                 deadline = self._deadline()
             if reading.is_done:
@@ -168,7 +172,6 @@ class TopicReader:
             if not any(future.is_done for _, future in under_way):
                 self._poll(min(deadline, reading.next_due_at(self._clock())))
             outcome = self._collect(reading, under_way)
-            batches = outcome.batches
             if outcome.progress:
                 deadline = self._deadline()
             self._look_up_moved(reading, wanted, deadline)
@@ -184,7 +187,7 @@ class TopicReader:
                 reading.failed(fetch, future.error, self._clock())
             elif isinstance(future.response, FetchResponse):
                 found = reading.answered(fetch, future.response, self._clock())
-                outcome.batches += found.batches
+                outcome.records += found.records
                 outcome.progress |= found.progress
         return outcome
 

@@ -47,11 +47,18 @@ RELIABLE_EPOCHS_SINCE: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The request under way: its number, its topics, and whether these are the new ones alone."""
+    """The request under way: its number, its topics, and whether these are the new ones alone.
+
+    Without topics it is void: they were forgotten, and the response tells nothing of any topic.
+    """
 
     number: int
     topics: frozenset[str]
     partial: bool
+
+    def voided(self) -> _Asked:
+        """Return it with nobody who waits for the response."""
+        return replace(self, topics=frozenset(), partial=True)
 
 
 class ClusterMetadata:
@@ -122,6 +129,10 @@ class ClusterMetadata:
         """Know no topic any more, so that each is asked for when it is used next; keep brokers."""
         for of_topics in self._by_topic:
             of_topics.clear()
+        self._fatal_error = None
+        # What is asked from here on has a request of its own: the one under way is older.
+        if self._asked is not None:
+            self._asked = self._asked.voided()
 
     def _is_awaited(self, topic: str) -> bool:
         """Whether asking now would be for nothing: asked already, or answered for good."""
@@ -234,7 +245,8 @@ class ClusterMetadata:
 
         error: why asking again cannot help; whoever waits for a topic is told (`take_error`).
         """
-        self._fatal_error = error or self._fatal_error
+        if self._asked is None or self._asked.topics:
+            self._fatal_error = error or self._fatal_error
         self._asked_in_vain(now)
         started, limit = self._trying_since, self._rebootstrap_after_s
         if started is not None and limit is not None and now - started >= limit:
@@ -280,8 +292,9 @@ class ClusterMetadata:
         }
         self._same_answers += 1
         for topic in response.topics:
-            number = 0 if asked is None else asked.number
-            self._take_topic(topic, number, reliable_epochs=reliable_epochs)
+            if asked is None or topic.name in asked.topics:
+                number = 0 if asked is None else asked.number
+                self._take_topic(topic, number, reliable_epochs=reliable_epochs)
         if asked is None or not asked.partial:
             self._refreshed_at = now
             self._forget_idle(now)

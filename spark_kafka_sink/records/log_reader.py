@@ -25,11 +25,14 @@ from spark_kafka_sink.records.message_set import MAGIC_AT
 from spark_kafka_sink.records.message_set_decoder import (
     decode_messages,
     is_wrapper,
+    message_offset,
     split_entries,
 )
 
 # Far above any batch: brokers take 1 MB of it compressed unless told otherwise.
 MAX_UNPACKED_BYTES: Final = 512 * 1024 * 1024
+# Messages without a wrapper are taken apart in groups: as Python objects they take much more room.
+_GROUP_BYTES: Final = 256 * 1024
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CHECKED_FROM: Final = 21
@@ -98,21 +101,42 @@ class LogBatch:
 
 
 def read_log(log: Buffer) -> Iterator[LogBatch]:
-    """Give the whole batches of a fetch, in order; raises CorruptRecordException at a wrong one."""
+    """Yield the whole batches of a fetch, in order; raise CorruptRecordException at a wrong one."""
     plain: list[memoryview] = []
+    plain_bytes = 0
     for entry in split_entries(memoryview(log)):
-        magic = entry[MAGIC_AT]
-        if magic < 2 and not is_wrapper(entry):
-            plain.append(entry)
-            continue
-        if plain:
+        is_plain = entry[MAGIC_AT] < 2 and not is_wrapper(entry)
+        if plain and (not is_plain or plain_bytes >= _GROUP_BYTES):
             yield _messages(plain)
-            plain = []
-        if magic > 2:
-            raise corrupt(f"a batch has the format {magic}; 0, 1 and 2 are known")
-        yield _batch(entry) if magic == 2 else _messages([entry])
+            plain, plain_bytes = [], 0
+        if is_plain:
+            plain.append(entry)
+            plain_bytes += len(entry)
+        else:
+            yield _batch(entry) if _magic(entry) == 2 else _messages([entry])
     if plain:
         yield _messages(plain)
+
+
+def last_offset(log: Buffer) -> int | None:
+    """Return the last offset of a fetch, None where it has no whole batch; unpacks nothing.
+
+    Only the last batch is checked. Raises CorruptRecordException.
+    """
+    last = None
+    for last in split_entries(memoryview(log)):  # noqa: B007 - only the last one counts
+        pass
+    if last is None:
+        return None
+    return _batch(last).last_offset if _magic(last) == 2 else message_offset(last)
+
+
+def _magic(entry: memoryview) -> int:
+    """Return the record format of a batch or a message."""
+    magic = entry[MAGIC_AT]
+    if magic > 2:
+        raise corrupt(f"a batch has the format {magic}; 0, 1 and 2 are known")
+    return magic
 
 
 def _messages(entries: list[memoryview]) -> LogBatch:

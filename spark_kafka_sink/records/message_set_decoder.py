@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -53,15 +54,28 @@ def decode_messages(entries: list[memoryview], limit_bytes: int) -> DecodedRecor
     return DecodedRecords(
         np.array([m.offset for m in messages], np.int64),
         np.array([m.timestamp_ms for m in messages], np.int64),
-        pa.array([m.key for m in messages], pa.binary()),
-        pa.array([m.value for m in messages], pa.binary()),
+        _binary([m.key for m in messages]),
+        _binary([m.value for m in messages]),
         no_headers(len(messages)),
     )
+
+
+def _binary(values: list[Buffer | None]) -> pa.Array:
+    # As bytes: Arrow never lets go of a memoryview that it makes an array of (26.0).
+    return pa.array([None if value is None else bytes(value) for value in values], pa.binary())
 
 
 def is_wrapper(entry: memoryview) -> bool:
     """Whether a message stands for compressed ones."""
     return len(entry) > _ATTRIBUTES_AT and bool(entry[_ATTRIBUTES_AT] & _CODEC_MASK)
+
+
+def message_offset(entry: memoryview) -> int:
+    """Return the offset of a message, a wrapper's being that of its last message.
+
+    Raises CorruptRecordException where the message is not whole.
+    """
+    return _within_int64(_message(entry).offset)
 
 
 def _message(entry: memoryview) -> _Message:
@@ -123,12 +137,11 @@ def _within_int64(offset: int) -> int:
     return offset
 
 
-def split_entries(log: memoryview) -> list[memoryview]:
-    """Cut a log into messages and batches, of which a fetch may have cut off the last.
+def split_entries(log: memoryview) -> Iterator[memoryview]:
+    """Yield the messages and batches of a log, of which a fetch may have cut off the last.
 
     Raises CorruptRecordException for a size that no entry has.
     """
-    entries: list[memoryview] = []
     position = 0
     while position + LOG_OVERHEAD <= len(log):
         (size,) = _INT32.unpack_from(log, position + 8)
@@ -137,6 +150,5 @@ def split_entries(log: memoryview) -> list[memoryview]:
         end = position + LOG_OVERHEAD + size
         if end > len(log):
             break
-        entries.append(log[position:end])
+        yield log[position:end]
         position = end
-    return entries

@@ -26,6 +26,7 @@ from spark_kafka_sink.producer.slices import record_sizes
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.columns import Bools, RecordColumns
 from spark_kafka_sink.records.encoder import record_size_bounds
+from spark_kafka_sink.records.utf8 import replaced
 from spark_kafka_sink.records.varint import Int64s, UInt8s
 from spark_kafka_sink.serde.columns import milliseconds, named_columns, read_rows
 from spark_kafka_sink.topic_names import TOPIC_NAME
@@ -163,7 +164,7 @@ class _Topics:
         self._encoded = array.dictionary_encode()
         # Spark's strings may hold bytes that are no text; no topic has such a name.
         names = self._encoded.dictionary.cast(pa.large_binary()).to_pylist()
-        self.names = [name.decode(errors="replace") for name in names]
+        self.names = [replaced(name) for name in names]
         self.are_null = _numpy(array.is_null()) if array.null_count else None
 
     def numbers(self) -> Int64s:
@@ -246,8 +247,9 @@ def _longest_record(columns: Mapping[str, pa.Array]) -> int:
     longest = [
         pc.max(pc.binary_length(columns[n])).as_py() for n in ("key", "value") if n in columns
     ]
-    # A header takes at most ten bytes of lengths in a record, and eight of offsets in Arrow.
-    headers = 2 * columns["headers"].nbytes if "headers" in columns else 0
+    # A header takes at most ten bytes of lengths in a record, and eight of offsets in Arrow. A byte
+    # of its key that is no text becomes three.
+    headers = 3 * columns["headers"].nbytes if "headers" in columns else 0
     return _FRAME_BYTES + sum(each or 0 for each in longest) + headers
 
 

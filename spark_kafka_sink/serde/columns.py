@@ -20,6 +20,7 @@ from spark_kafka_sink.errors import DataException, row_of_batch
 from spark_kafka_sink.producer.slices import Rows
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, valid_mask
 from spark_kafka_sink.records.headers import encode_headers
+from spark_kafka_sink.records.utf8 import valid_utf8
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.wanted import HEADERS_TYPE, NO_TOPIC, NO_VALUE
 from spark_kafka_sink.topic_names import check_topic_name
@@ -204,6 +205,8 @@ def _are_headers(kind: pa.DataType) -> bool:
 def _header_entries(array: pa.Array, counts: Int64s) -> tuple[BinaryColumn, BinaryColumn]:
     """Give the keys and the values of all headers of all rows. `array` may be a slice.
 
+    Keys are valid UTF-8: bytes that are no text become U+FFFD, as in Spark's own sink.
+
     counts: the headers of each row.
     """
     entries = array.flatten()
@@ -217,7 +220,7 @@ def _header_entries(array: pa.Array, counts: Int64s) -> tuple[BinaryColumn, Bina
             "header; give it a name"
         )
         raise DataException(message, row=row)
-    return BinaryColumn.of(fields["key"]), BinaryColumn.of(fields["value"])
+    return BinaryColumn.of(valid_utf8(fields["key"])), BinaryColumn.of(fields["value"])
 
 
 def _is_string(kind: pa.DataType) -> bool:

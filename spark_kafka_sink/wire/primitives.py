@@ -127,7 +127,7 @@ def _not_null(kind: str, position: int) -> ProtocolError:
 
 
 def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
-    """Read an int16-length UTF-8 string; -1 is None."""
+    """Read an int16-length string, -1 is None; what is not UTF-8 becomes U+FFFD."""
     length, position = _read_length16(buffer, position)
     if length == -1:
         return None, position
@@ -136,7 +136,7 @@ def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int
 
 
 def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
-    """Read a varint-length UTF-8 string; 0 is None."""
+    """Read a varint-length string, 0 is None; what is not UTF-8 becomes U+FFFD."""
     length, position = _read_compact_length(buffer, position)
     if length == -1:
         return None, position

@@ -139,6 +139,15 @@ def test_bytes_that_are_no_text_are_no_topic() -> None:
     assert faults(batch) == {1: Fault.INVALID_TOPIC}
 
 
+def test_a_header_s_key_is_measured_as_the_text_that_is_written() -> None:
+    keys = pa.array([b"k" * 400, b"\xff" * 400], pa.binary()).cast(pa.string(), safe=False)
+    entries = pa.StructArray.from_arrays([keys, pa.nulls(2, pa.binary())], ["key", "value"])
+    headers = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), entries)
+    batch = pa.record_batch({"value": ["1", "2"], "headers": headers})
+    assert faults(batch, "a") == {1: Fault.TOO_LARGE}
+    assert faults(batch.slice(1), "a") == {0: Fault.TOO_LARGE}
+
+
 def test_a_topic_is_asked_for_only_where_a_partition_of_it_is_in_doubt() -> None:
     batch = pa.record_batch(
         {

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.log_records import (
@@ -16,12 +20,25 @@ from support.log_records import (
 )
 from support.record_batches import Producer, Row
 
-from spark_kafka_sink.consumer.fetched_records import SCHEMA, FetchedRecords, fetched_records
+from spark_kafka_sink.consumer.fetched_records import SCHEMA, fetched_records, next_offset
+from spark_kafka_sink.errors import CorruptRecordException
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.wire.fetch_messages import AbortedTransaction, PartitionData
 
 HERE = TopicPartition("t", 3)
 ABORT, COMMIT = 0, 1
+
+
+class Fetched(NamedTuple):
+    """The rows of a log, and the offset to go on from."""
+
+    batches: list[pa.RecordBatch]
+    next_offset: int
+
+    @property
+    def batch(self) -> pa.RecordBatch | None:
+        """The rows as one batch, None if there are none."""
+        return pa.concat_batches(self.batches) if self.batches else None
 
 
 def fetched(
@@ -31,9 +48,19 @@ def fetched(
     aborted: Sequence[tuple[int, int]] | None = None,
     *,
     read_committed: bool = False,
-) -> FetchedRecords:
+    budget_bytes: int = 1 << 20,
+) -> Fetched:
     """Read a log as the answer of a broker."""
-    data = PartitionData(
+    data = partition_data(log, aborted)
+    rows = fetched_records(
+        HERE, data, start, end, read_committed=read_committed, budget_bytes=budget_bytes
+    )
+    return Fetched(list(rows), next_offset(data, start, end))
+
+
+def partition_data(log: bytes, aborted: Sequence[tuple[int, int]] | None = None) -> PartitionData:
+    """Give a log as a broker's answer has it."""
+    return PartitionData(
         partition_index=HERE.partition,
         error_code=0,
         high_watermark=2**62,
@@ -42,12 +69,11 @@ def fetched(
         if aborted is None
         else [AbortedTransaction(producer_id=who, first_offset=first) for who, first in aborted],
     )
-    return fetched_records(HERE, data, start, end, read_committed=read_committed)
 
 
-def values(found: FetchedRecords) -> list[bytes]:
+def values(found: Fetched) -> list[bytes]:
     """Give the values of the rows, in order."""
-    return [] if found.batch is None else found.batch.column("value").to_pylist()
+    return [value for batch in found.batches for value in batch.column("value").to_pylist()]
 
 
 class Log:
@@ -84,9 +110,10 @@ class Log:
     parts=st.lists(st.tuples(OLD_ROWS, st.sampled_from([0, 1, 2])), max_size=4),
     start=st.integers(0, 30),
     end=st.integers(0, 30),
+    budget_bytes=st.sampled_from([1, 100, 300, 1 << 20]),
 )
 def test_rows_of_the_range_are_given_whatever_batches_they_lie_in(
-    parts: list[tuple[list[Row], int]], start: int, end: int
+    parts: list[tuple[list[Row], int]], start: int, end: int, budget_bytes: int
 ) -> None:
     log, offset, rows = b"", 0, []
     for part, magic in parts:
@@ -94,7 +121,7 @@ def test_rows_of_the_range_are_given_whatever_batches_they_lie_in(
         log += make or old_batch_of(part, magic, codec=1, first_offset=offset)
         offset += len(part)
         rows += part
-    found = fetched(log, start, end)
+    found = fetched(log, start, end, budget_bytes=budget_bytes)
     wanted = [row.value for row in rows[start:end]]
     assert values(found) == wanted
     if found.batch is not None:
@@ -141,8 +168,8 @@ def test_an_answer_of_marks_alone_moves_on_without_rows() -> None:
     log = Log()
     log.mark(1, COMMIT)
     log.mark(2, ABORT)
-    assert fetched(log.data, read_committed=True) == FetchedRecords(None, 2)
-    assert fetched(log.data) == FetchedRecords(None, 2)
+    assert fetched(log.data, read_committed=True) == Fetched([], 2)
+    assert fetched(log.data) == Fetched([], 2)
 
 
 def test_a_mark_that_compaction_emptied_is_passed_over() -> None:
@@ -156,7 +183,7 @@ def test_a_mark_that_compaction_emptied_is_passed_over() -> None:
 
 
 def test_an_empty_answer_moves_nothing() -> None:
-    assert fetched(b"", 7) == FetchedRecords(None, 7)
+    assert fetched(b"", 7) == Fetched([], 7)
 
 
 def test_a_record_without_a_timestamp_has_a_null() -> None:
@@ -166,3 +193,72 @@ def test_a_record_without_a_timestamp_has_a_null() -> None:
     found = fetched(batch_of([Row(None, b"v", (), 2**63 - 1)]))
     assert found.batch is not None
     assert found.batch.column("timestamp").cast("int64").to_pylist() == [2**63 - 1]
+
+
+# A batch of one record that is a thousand times as large when it is unpacked.
+UNPACKED_BYTES: Final = 1 << 18
+
+
+def packed_log(batches: int, magic: int) -> bytes:
+    """Give a log of batches that are small as long as nobody unpacks them."""
+    log = b""
+    for number in range(batches):
+        rows = [Row(None, bytes(UNPACKED_BYTES), (), number)]
+        if magic == 2:
+            log += batch_of(rows, codec=1, first_offset=number)
+        else:
+            log += old_batch_of(rows, magic, codec=1, first_offset=number)
+    return log
+
+
+def peak_bytes(log: bytes, budget_bytes: int) -> int:
+    """Give the most memory that reading a log takes, where every row is thrown away."""
+    data = partition_data(log)
+    pool = pa.default_memory_pool()
+    tracemalloc.start()
+    try:
+        before, most, rows = pool.bytes_allocated(), 0, 0
+        for batch in fetched_records(
+            HERE, data, 0, 2**62, read_committed=False, budget_bytes=budget_bytes
+        ):
+            most = max(most, pool.bytes_allocated() - before)
+            rows += len(batch)
+            del batch
+        assert rows == 40
+        return most + tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_what_is_unpacked_at_once_is_a_budget_and_one_batch(magic: int) -> None:
+    log = packed_log(40, magic)
+    assert len(log) < 20_000
+    for budget, in_budget in ((1, 0), (8 * UNPACKED_BYTES, 8)):
+        # The batch being unpacked is there as bytes and as a column, with what codecs need.
+        assert peak_bytes(log, budget) < (in_budget + 5) * UNPACKED_BYTES
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_the_next_batch_is_unpacked_when_the_last_one_was_taken(magic: int) -> None:
+    broken = bytearray(old_batch_of([Row(None, b"v", (), 1)], 1, codec=1, first_offset=3))
+    broken[-10] ^= 1
+    data = partition_data(packed_log(3, magic) + broken)
+    found = fetched_records(HERE, data, 0, 2**62, read_committed=False, budget_bytes=1)
+    assert [next(found).column("offset").to_pylist() for _ in range(3)] == [[0], [1], [2]]
+    with pytest.raises(CorruptRecordException, match="CRC-32"):
+        next(found)
+
+
+def test_batches_are_joined_as_far_as_the_budget_allows() -> None:
+    log = b"".join(batch_of([Row(None, bytes(900), (), 1)], first_offset=n) for n in range(20))
+    assert [len(batch) for batch in fetched(log, budget_bytes=1 << 20).batches] == [20]
+    assert [len(batch) for batch in fetched(log, budget_bytes=10_000).batches] == [5, 5, 5, 5]
+
+
+def test_many_small_records_are_several_batches_since_each_row_has_the_topic_s_name() -> None:
+    rows = [Row(None, None, (), 1)] * 70_000
+    found = fetched(batch_of(rows, codec=1), budget_bytes=1 << 30)
+    assert [len(batch) for batch in found.batches] == [65_536, 4_464]
+    offsets = [o for batch in found.batches for o in batch.column("offset").to_pylist()]
+    assert offsets == list(range(70_000))

@@ -16,11 +16,15 @@ ADDRESS = {"bootstrap.servers": "h:9092"}
 # What is said of the metrics of a client: a reader has none.
 OF_METRICS = {"metrics.num.samples", "metrics.sample.window.ms"}
 
+# An option that the Java consumer does not have.
+OF_KIP_81 = "buffer.memory"
+
 
 def test_defaults_are_those_of_the_java_consumer() -> None:
     config = reader_config(ADDRESS)
     assert (config.fetch_max_bytes, config.max_partition_fetch_bytes) == (52_428_800, 1_048_576)
     assert (config.fetch_max_wait_ms, config.fetch_min_bytes) == (500, 1)
+    assert config.buffer_memory == 64 * 1024 * 1024
     assert (config.default_api_timeout_ms, config.client.request_timeout_ms) == (60_000, 30_000)
     assert config.client.receive_buffer_bytes == 65_536
     assert config.client.client_id == "topic-reader"
@@ -36,7 +40,7 @@ def test_every_option_of_connections_is_taken_with_the_java_consumer_s_default()
         taken = reader_config(ADDRESS | {name: value}).client
         assert getattr(taken, shared[name]) == value, name
         assert str(value) == java[name], name
-    for name in own.keys() - {"client"}:
+    for name in own.keys() - {"client", OF_KIP_81}:
         assert str(getattr(config, own[name])) == java[name], name
 
 
@@ -63,6 +67,7 @@ def test_options_come_as_strings_or_values() -> None:
         ({**ADDRESS, "fetch.max.bytes": "1e6"}, r"fetch\.max\.bytes"),
         ({**ADDRESS, "fetch.max.bytes": 0}, r"fetch\.max\.bytes"),
         ({**ADDRESS, "fetch.max.bytes": 2**30}, r"bytes is 1073741824: .* from 1 to 67108864$"),
+        ({**ADDRESS, "buffer.memory": 0}, r"buffer\.memory is 0: .* from 1 to 2147483647$"),
         ({**ADDRESS, "request.timeout.ms": -1}, r"request\.timeout\.ms"),
     ],
 )

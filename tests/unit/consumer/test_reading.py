@@ -36,7 +36,11 @@ class World:
             TOPIC,
             dict.fromkeys(range(len(leaders)), (0, end)),
             limits=FetchLimits(
-                max_bytes=1000, partition_max_bytes=100, min_bytes=1, max_wait_ms=500
+                max_bytes=1000,
+                partition_max_bytes=100,
+                min_bytes=1,
+                max_wait_ms=500,
+                budget_bytes=1000,
             ),
             read_committed=False,
             from_earliest=from_earliest,
@@ -73,6 +77,11 @@ class World:
         return self.reading.answered(fetch, FetchResponse(responses=[topic]), self.now)
 
 
+def row_counts(outcome: FetchOutcome) -> list[int]:
+    """Take the rows and give how many each batch has."""
+    return [len(batch) for records in outcome.records for batch in records]
+
+
 def places(fetch: Fetch) -> dict[int, int]:
     """Give what a request asks for: offsets by partition."""
     return {asked.partition: asked.fetch_offset for asked in fetch.message.topics[0].partitions}
@@ -84,7 +93,7 @@ def test_each_node_has_one_request_under_way_and_partitions_are_read_to_their_en
     assert {node: places(fetch) for node, fetch in first.items()} == {1: {0: 0, 2: 0}, 2: {1: 0}}
     assert first[1].message.topics[0].topic_id == TOPIC_ID
     assert world.fetches() == {}
-    assert [len(batch) for batch in world.answer(first[1]).batches] == [5, 5]
+    assert row_counts(world.answer(first[1])) == [5, 5]
     second = world.fetches()
     assert {node: places(fetch) for node, fetch in second.items()} == {1: {0: 5, 2: 5}}
     world.answer(second[1])
@@ -113,7 +122,7 @@ def test_what_a_retry_may_help_waits_longer_each_time_and_asks_for_metadata(code
     for _ in range(5):
         (fetch,) = world.fetches().values()
         outcome = world.answer(fetch, code)
-        assert (outcome.batches, outcome.progress) == ([], False)
+        assert (outcome.records, outcome.progress) == ([], False)
         assert world.metadata.next_update_at() < float("inf")
         assert world.fetches() == {}
         waits.append(world.reading.next_due_at(world.now) - world.now)
@@ -177,22 +186,53 @@ def test_an_answer_that_leaves_a_partition_out_is_asked_again() -> None:
     assert len(world.fetches()) == 1
 
 
-def test_corrupt_records_are_raised_with_their_place() -> None:
-    world = World([1])
-    (fetch,) = world.fetches().values()
-    broken = bytearray(batch_of([Row(None, b"v", (), 1)]))
-    broken[-1] ^= 1
+def broken(records: bytes) -> bytes:
+    """Give a batch with a byte that is not what its checksum says."""
+    return records[:-1] + bytes([records[-1] ^ 1])
+
+
+def log_answer(log: bytes) -> FetchResponse:
+    """Give an answer for partition 0."""
     data = PartitionData(
         partition_index=0,
         error_code=0,
         high_watermark=10,
         aborted_transactions=None,
-        records=memoryview(broken),
+        records=memoryview(log),
     )
-    topic = FetchableTopicResponse(partitions=[data])
+    return FetchResponse(responses=[FetchableTopicResponse(partitions=[data])])
+
+
+def test_corrupt_records_are_raised_with_their_place() -> None:
+    world = World([1])
+    (fetch,) = world.fetches().values()
+    last = broken(batch_of([Row(None, b"v", (), 1)]))
     with pytest.raises(CorruptRecordException, match=r"t-0 from offset 0: .* CRC-32C") as raised:
-        world.reading.answered(fetch, FetchResponse(responses=[topic]), world.now)
+        world.reading.answered(fetch, log_answer(last), world.now)
     assert (raised.value.topic, raised.value.partition) == (TOPIC, 0)
+
+
+def test_what_lies_before_corrupt_records_is_read() -> None:
+    world = World([1])
+    (fetch,) = world.fetches().values()
+    parts = [batch_of([Row(None, bytes(600), (), 1)], first_offset=offset) for offset in range(4)]
+    parts[2] = broken(parts[2])
+    (records,) = world.reading.answered(fetch, log_answer(b"".join(parts)), world.now).records
+    assert [len(next(records)) for _ in range(2)] == [1, 1]
+    with pytest.raises(CorruptRecordException, match=r"t-0 from offset 0: .* CRC-32C") as raised:
+        next(records)
+    assert (raised.value.topic, raised.value.partition) == (TOPIC, 0)
+
+
+def test_the_next_request_is_made_before_the_rows_of_a_response_are_unpacked() -> None:
+    world = World([1])
+    (fetch,) = world.fetches().values()
+    outcome = world.answer(fetch)
+    (fetch,) = world.fetches().values()
+    assert places(fetch) == {0: 5}
+    assert row_counts(outcome) == [5]
+    assert row_counts(world.answer(fetch)) == [5]
+    assert world.reading.is_done
 
 
 def test_a_position_that_was_deleted_moves_on_only_for_a_reading_from_the_earliest() -> None:

@@ -333,6 +333,40 @@ def test_topics_are_forgotten_at_once_where_new_work_begins_and_brokers_are_not(
     assert found.leaders == [1, 2]
 
 
+@pytest.mark.parametrize("first", [topic("t", 1), topic("t", code=29), topic("u", 1)])
+def test_what_was_asked_before_topics_were_forgotten_is_no_response_to_what_is_asked_later(
+    first: MetadataResponseTopic,
+) -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    assert ask(known, 0.0) == ["t"]
+    known.forget_topics()
+    known.track("t", 1.0)
+    assert ask(known, 1.0) == [], "two requests are under way"
+    known.update(answer(first, brokers=(1, 2, 3)), 2.0)
+    assert known.topic("t") is None, "the topic may have been deleted or have grown since"
+    assert known.take_error("t") is None
+    assert set(known.nodes) == {1, 2, 3}
+    assert ask(known, 2.0) == ["t"]
+    known.update(answer(topic("t", 1, 2, number=2)), 3.0)
+    assert leaders_of(known) == [1, 2]
+
+
+def test_an_error_of_what_was_asked_before_topics_were_forgotten_is_nobody_s() -> None:
+    for fails_first in (True, False):
+        known = metadata()
+        known.track("t", 0.0)
+        ask(known, 0.0)
+        if fails_first:
+            known.failed(1.0, UnsupportedVersionException("too old"))
+        known.forget_topics()
+        known.track("t", 2.0)
+        if not fails_first:
+            known.failed(3.0, UnsupportedVersionException("too old"))
+        assert known.take_error("t") is None
+        assert ask(known, 10.0) == ["t"]
+
+
 def test_a_topic_that_was_never_asked_for_is_not_forgotten_before_it_is() -> None:
     known = metadata(max_idle=5.0)
     known.track("a", 0.0)

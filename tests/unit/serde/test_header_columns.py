@@ -14,11 +14,15 @@ from hypothesis import strategies as st
 from support.record_batches import Headers
 
 from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.records.utf8 import replaced
 from spark_kafka_sink.serde.columns import read_rows
 
+ESCAPE = "surrogateescape"
 Cells: TypeAlias = Sequence[Headers | None]
 
-ENTRY = st.tuples(st.text(max_size=70), st.none() | st.text(max_size=70).map(str.encode))
+# Bytes that are no text are surrogates in a str, as in the names of files.
+NAMES = st.text(max_size=70) | st.binary(max_size=9).map(lambda name: name.decode(errors=ESCAPE))
+ENTRY = st.tuples(NAMES, st.none() | st.text(max_size=70).map(str.encode))
 CELLS = st.lists(st.none() | st.lists(ENTRY, max_size=4).map(tuple), max_size=12)
 STRINGS = st.sampled_from([pa.string(), pa.large_string()])
 VALUES = st.sampled_from([pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
@@ -35,10 +39,11 @@ def zigzag(number: int) -> bytes:
 
 
 def section(headers: Headers | None) -> bytes:
-    """Write the header section of one record, entry by entry."""
+    """Write the header section of one record, entry by entry; names as text."""
     written = zigzag(len(headers or ()))
     for name, value in headers or ():
-        written += zigzag(len(name.encode())) + name.encode()
+        text = replaced(name.encode(errors=ESCAPE)).encode()
+        written += zigzag(len(text)) + text
         written += zigzag(-1) if value is None else zigzag(len(value)) + value
     return written
 
@@ -46,7 +51,9 @@ def section(headers: Headers | None) -> bytes:
 def entries_of(cells: Cells, names: pa.DataType, values: pa.DataType) -> tuple[pa.Array, pa.Array]:
     entries = [entry for cell in cells for entry in (BETWEEN if cell is None else cell)]
     return (
-        pa.array([name for name, _ in entries], names),
+        pa.array([name.encode(errors=ESCAPE) for name, _ in entries], pa.binary()).cast(
+            names, safe=False
+        ),
         pa.array([value for _, value in entries], pa.binary()).cast(values),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -20,6 +21,12 @@ from support.wire_messages import (
 
 from spark_kafka_sink.wire.frames import decode_response
 from spark_kafka_sink.wire.messages import PRODUCE, Api, ProduceResponse
+from spark_kafka_sink.wire.primitives import (
+    read_compact_nullable_string,
+    read_compact_string,
+    read_nullable_string,
+    read_string,
+)
 
 FLEXIBLE = [(api, version) for api, version in SPOKEN if api.is_flexible(version)]
 
@@ -149,3 +156,18 @@ def test_unknown_error_codes_are_values(api: Api, version: int, code: int) -> No
     message = decode_response(api, version, their_response_frame(api, version, 1, sent))
     assert _error_code_fields(fields, version)
     assert repr(message).count(f"error_code={code}") == _error_code_fields(fields, version)
+
+
+@pytest.mark.parametrize(
+    ("read", "written"),
+    [
+        (read_nullable_string, b"\x00\x03a\xffb"),
+        (read_string, b"\x00\x03a\xffb"),
+        (read_compact_nullable_string, b"\x04a\xffb"),
+        (read_compact_string, b"\x04a\xffb"),
+    ],
+)
+def test_a_string_that_is_no_text_is_read_with_replacement_characters(
+    read: Callable[[bytes, int], tuple[str | None, int]], written: bytes
+) -> None:
+    assert read(written, 0) == ("a\ufffdb", len(written))
