@@ -167,17 +167,17 @@ class KafkaAdmin:
     ) -> dict[str, TopicDescription]:
         """Describe topics, once all of them exist; without names, see that there is a broker.
 
-        new: what topics that do not exist are created with; None leaves their creation to the
-        brokers, which do it where auto.create.topics.enable is set. Another client may create a
-        topic meanwhile: it is then taken as it is. Raises TimeoutException, and what the brokers
-        say against a topic or its creation.
+        new: what topics that do not exist are created with; with None they are waited for. Brokers
+        create none by themselves, even if auto.create.topics.enable is set (before 0.11 they cannot
+        be asked not to). Another client may create a topic meanwhile: it is then taken as it is.
+        Raises TimeoutException, and what the brokers say against a topic or its creation.
         """
         found: dict[str, TopicDescription] = {}
         attempts = 0
         while True:
             missing = [name for name in names if name not in found]
             last_error = None
-            for answer in self._metadata(missing, may_create=new is None):
+            for answer in self._metadata(missing):
                 error = _topic_error(answer)
                 if error is None:
                     is_new = answer.name in self._created
@@ -268,11 +268,11 @@ class KafkaAdmin:
 
     # -- the network ------------------------------------------------------------------------------
 
-    def _metadata(self, names: Sequence[str], *, may_create: bool) -> list[MetadataResponseTopic]:
+    def _metadata(self, names: Sequence[str]) -> list[MetadataResponseTopic]:
         """Ask any broker until one answers, and learn the brokers with it."""
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in names],
-            allow_auto_topic_creation=may_create,
+            allow_auto_topic_creation=False,
             include_topic_authorized_operations=True,
         )
         attempts = 0

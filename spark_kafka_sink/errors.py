@@ -386,7 +386,7 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
 # What a user who writes can do about an error code, those who read have `consumer.refusals`; {} is
 # what the user writes before an option's name.
 _ADVICE: Final = {
-    3: "create the topic, or let the brokers do it (auto.create.topics.enable)",
+    3: "create the topic",
     10: "make the record smaller, or raise the topic's max.message.bytes",
     17: "topic names have 1 to 249 of the characters a-z A-Z 0-9 . _ -",
     18: "lower {}batch.size, or raise the topic's segment.bytes",

@@ -31,6 +31,7 @@ from spark_kafka_sink.row_partitions import (
 )
 from spark_kafka_sink.spark.connect import is_connect
 from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options, look_at_stream
+from spark_kafka_sink.spark.missing_topics import suggest_create_topics
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.writer_hooks import join_options
 from spark_kafka_sink.topic_names import TOPIC_NAME
@@ -123,7 +124,10 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
         named = frame.df.select(column).where(column.rlike(f"^{TOPIC_NAME.pattern}"))
         rows = named.distinct().collect()
         names = sorted(row[0] for row in rows if TOPIC_NAME.match(row[0]))
-    with KafkaAdmin(options.producer, has_headers=frame.has("headers")) as admin:
+    with (
+        suggest_create_topics(options),
+        KafkaAdmin(options.producer, has_headers=frame.has("headers")) as admin,
+    ):
         found = admin.topics(names, options.new_topic)
     return Topics.of({name: found[name].partitions for name in names})
 

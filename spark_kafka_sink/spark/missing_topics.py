@@ -7,14 +7,30 @@ Tasks that meet the same one at once may all ask for it: one creates it, the oth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
+from spark_kafka_sink.errors import TimeoutException, UnknownTopicOrPartitionException
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.topic_names import TOPIC_NAME
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@contextmanager
+def suggest_create_topics(options: SinkOptions) -> Iterator[None]:
+    """Name the option createTopics in the error of a topic that does not exist."""
+    try:
+        yield
+    except TimeoutException as error:
+        is_missing = isinstance(error.__cause__, UnknownTopicOrPartitionException)
+        if options.new_topic is not None or not is_missing:
+            raise
+        error.args = (f"{error}, or set the option createTopics to true",)
+        raise error from None
 
 
 class MissingTopics:
@@ -37,7 +53,7 @@ class MissingTopics:
             self.create([self._topic])
             return
         # Spark's strings may hold bytes that are no text.
-        met = pc.unique(batch.column("topic")).drop_null().cast(pa.large_binary()).to_pylist()
+        met = batch.column("topic").unique().drop_null().cast("large_binary").to_pylist()
         self.create([name.decode(errors="replace") for name in met])
 
     def create(self, names: Iterable[str]) -> None:

@@ -20,8 +20,6 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
 from spark_kafka_sink.errors import (
     ConfigException,
-    TimeoutException,
-    UnknownTopicOrPartitionException,
     UnsupportedForMessageFormatException,
     api_exception,
 )
@@ -29,6 +27,7 @@ from spark_kafka_sink.masking import masked, without_path
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.partitioner_class import load_partitioner
 from spark_kafka_sink.spark.existing_topic import warn_of_differences
+from spark_kafka_sink.spark.missing_topics import suggest_create_topics
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.report_lines import is_special
@@ -167,13 +166,8 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
             if options.new_topic is not None and not again:
                 admin.check_creation(options.new_topic)
             return _Found(time.monotonic(), None, 0, admin.brokers)
-        try:
+        with suggest_create_topics(options):
             topic = admin.topics([name], options.new_topic)[name]
-        except TimeoutException as error:
-            if isinstance(error.__cause__, UnknownTopicOrPartitionException):
-                message = f"{error}; or set the option createTopics to true"
-                raise TimeoutException(message, topic=name) from None
-            raise
         _check_may_write(topic)
         new = options.new_topic or NewTopic()
         settings = settings_with_limit(admin, name, (name for name, _ in new.configs))
