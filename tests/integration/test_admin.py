@@ -114,7 +114,7 @@ def test_brokers_that_create_topics_do_it_for_no_question_of_an_admin(
     name = new_name()
     with (
         KafkaAdmin(config(guarded_kafka.bootstrap, max_block_ms="500")) as admin,
-        pytest.raises(TimeoutException, match="; create the topic$"),
+        pytest.raises(TimeoutException, match=r"; create the topic$"),
     ):
         admin.topics([name])
     with KafkaAdmin(config(guarded_kafka.bootstrap)) as admin:
