@@ -73,6 +73,7 @@ class TopicDescription:
 
     replication: the replicas of each partition, the fewest where they differ. allowed: what this
     client may do with it, None where nobody says. is_new: whether it was created for the question.
+    is_internal: whether brokers keep it for themselves.
     """
 
     name: str
@@ -80,6 +81,7 @@ class TopicDescription:
     replication: int
     allowed: frozenset[str] | None
     is_new: bool = False
+    is_internal: bool = False
 
     @property
     def may_be_written(self) -> bool:
@@ -355,7 +357,8 @@ def _topic_error(answer: MetadataResponseTopic) -> ApiException | None:
     if answer.error_code == codes.NONE:
         return None
     row = error_code(answer.error_code)
-    parts = (f"topic {answer.name}: {row.name} ({row.code})", advice(row.code))
+    hint = advice(row.code, topic=answer.name)
+    parts = (f"topic {answer.name}: {row.name} ({row.code})", hint)
     message = "; ".join(part for part in parts if part)
     return api_exception(row.code, message, topic=answer.name, api="Metadata")
 
@@ -371,6 +374,7 @@ def _description(answer: MetadataResponseTopic, *, is_new: bool) -> TopicDescrip
         replication=min((len(each.replica_nodes) for each in answer.partitions), default=0),
         allowed=allowed if known else None,
         is_new=is_new,
+        is_internal=answer.is_internal,
     )
 
 

@@ -12,7 +12,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
-from spark_kafka_sink.errors import TimeoutException, UnknownTopicOrPartitionException
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import (
+    TimeoutException,
+    UnknownTopicOrPartitionException,
+    internal_topic_error,
+)
+from spark_kafka_sink.model import ADMIN_CLIENT_ID, INTERNAL_TOPICS
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.topic_names import TOPIC_NAME
 
@@ -27,10 +33,19 @@ def suggest_create_topics(options: SinkOptions) -> Iterator[None]:
         yield
     except TimeoutException as error:
         is_missing = isinstance(error.__cause__, UnknownTopicOrPartitionException)
-        if options.new_topic is not None or not is_missing:
+        if options.new_topic is not None or not is_missing or error.topic in INTERNAL_TOPICS:
             raise
         error.args = (f"{error}, or set the option createTopics to true",)
         raise error from None
+
+
+def check_not_internal(config: ProducerConfig, topic: str, *, is_internal: bool = False) -> None:
+    """Raise InvalidTopicException for a topic that brokers keep for themselves.
+
+    is_internal: whether they say so; Kafka's own are known by name, also before they exist.
+    """
+    if (is_internal or topic in INTERNAL_TOPICS) and config.client_id != ADMIN_CLIENT_ID:
+        raise internal_topic_error(topic)
 
 
 class MissingTopics:
@@ -60,11 +75,13 @@ class MissingTopics:
         """Create topics where createTopics asks for it and they are not known to be there.
 
         What no topic can be called is left to who appends the rows. Raises as
-        `KafkaAdmin.topics` does.
+        `KafkaAdmin.topics` does, and InvalidTopicException for a topic of the brokers' own.
         """
         if self._new is None:
             return
         missing = [name for name in names if name not in self._there and TOPIC_NAME.match(name)]
+        for name in missing:
+            check_not_internal(self._options.producer, name)
         if missing:
             with KafkaAdmin(self._options.producer, brokers=self._options.brokers) as admin:
                 self._there.update(admin.topics(missing, self._new))

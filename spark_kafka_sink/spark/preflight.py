@@ -29,7 +29,7 @@ from spark_kafka_sink.model import Node
 from spark_kafka_sink.partitioner_class import load_partitioner
 from spark_kafka_sink.spark.existing_topic import warn_of_differences
 from spark_kafka_sink.spark.layout_mark import check_laid_out_topic, check_partition_counts
-from spark_kafka_sink.spark.missing_topics import suggest_create_topics
+from spark_kafka_sink.spark.missing_topics import check_not_internal, suggest_create_topics
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.report_lines import is_special
@@ -175,9 +175,11 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
                 admin.check_creation(options.new_topic)
             return _Found(time.monotonic(), None, 0, admin.brokers)
         check_laid_out_topic(options.laid_out, name)
+        check_not_internal(options.producer, name)
         with suggest_create_topics(options):
             there = admin.topics([name], options.new_topic)
         topic = there[name]
+        check_not_internal(options.producer, name, is_internal=topic.is_internal)
         _check_may_write(topic)
         if options.laid_out:
             _check_layout(options, there)

@@ -28,7 +28,7 @@ from support.readers import (
 from support.sink import save
 from support.topic_settings import set_config
 
-from spark_kafka_sink.errors import RecordTooLargeException, TimeoutException
+from spark_kafka_sink.errors import InvalidTopicException, RecordTooLargeException, TimeoutException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.atomic_layout import atomic_layout
 from spark_kafka_sink.spark.datasource import KafkaDataSource
@@ -100,6 +100,42 @@ def test_a_wrong_name_is_created_by_no_part_of_the_sink(
     with KafkaProducer(servers) as producer:
         producer.append(wrong, pa.record_batch({"value": [b"x"]}))
     assert wrong in client.list_topics(timeout=30).topics
+
+
+def test_topics_that_kafka_keeps_for_itself_are_refused(guarded_kafka: KafkaCluster) -> None:
+    client = AdminClient({"bootstrap.servers": guarded_kafka.bootstrap})
+    given = {"kafka.bootstrap.servers": guarded_kafka.bootstrap, "kafka.max.block.ms": "30000"}
+    creates = {"createTopics": "true"}
+    state, missing = "__transaction_state", "__share_group_state"
+    transactional = {"transactional.id": new_name()}
+    # The first transaction has brokers create the topic of transactions.
+    with KafkaProducer({"bootstrap.servers": guarded_kafka.bootstrap} | transactional) as producer:
+        producer.init_transactions()
+    of_value = StructType().add("value", StringType())
+    of_column = StructType().add("value", StringType()).add("topic", StringType())
+
+    def plan(schema: StructType, **more: str) -> None:
+        KafkaDataSource(given | more).writer(schema, overwrite=False)
+
+    def write(topic: str, **more: str) -> None:
+        batch = pa.record_batch({"value": [b"x"], "topic": [topic]})
+        write_task(sink_options(given | more), iter([batch]))
+
+    for attempt, topic in (
+        (lambda: plan(of_value, topic=state), state),
+        (lambda: plan(of_value, topic=missing, **creates), missing),
+        (lambda: plan(of_column, onError="deadLetter", deadLetterTopic=state), state),
+        (lambda: write(missing, **creates), missing),
+        (lambda: write(state), state),
+    ):
+        with pytest.raises(InvalidTopicException) as refused:
+            attempt()
+        said = f"{topic} is internal to Kafka, and brokers let no producer write to it: name"
+        assert said in str(refused.value)
+        assert "characters" not in str(refused.value)
+    assert missing not in client.list_topics(timeout=30).topics
+    # The client.id by which Kafka lets its own administration in.
+    plan(of_value, topic=state, **{"kafka.client.id": "__admin_client"})
 
 
 def test_topics_of_a_column_are_created_by_whichever_task_meets_them_first(
