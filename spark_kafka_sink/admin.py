@@ -73,6 +73,7 @@ class TopicDescription:
 
     replication: the replicas of each partition, the fewest where they differ. allowed: what this
     client may do with it, None where nobody says. is_new: whether it was created for the question.
+    is_internal: whether brokers keep it for themselves.
     """
 
     name: str
@@ -80,6 +81,7 @@ class TopicDescription:
     replication: int
     allowed: frozenset[str] | None
     is_new: bool = False
+    is_internal: bool = False
 
     @property
     def may_be_written(self) -> bool:
@@ -167,17 +169,17 @@ class KafkaAdmin:
     ) -> dict[str, TopicDescription]:
         """Describe topics, once all of them exist; without names, see that there is a broker.
 
-        new: what topics that do not exist are created with; None leaves their creation to the
-        brokers, which do it where auto.create.topics.enable is set. Another client may create a
-        topic meanwhile: it is then taken as it is. Raises TimeoutException, and what the brokers
-        say against a topic or its creation.
+        new: what topics that do not exist are created with; with None they are waited for. Brokers
+        create none by themselves, even if auto.create.topics.enable is set (before 0.11 they cannot
+        be asked not to). Another client may create a topic meanwhile: it is then taken as it is.
+        Raises TimeoutException, and what the brokers say against a topic or its creation.
         """
         found: dict[str, TopicDescription] = {}
         attempts = 0
         while True:
             missing = [name for name in names if name not in found]
             last_error = None
-            for answer in self._metadata(missing, may_create=new is None):
+            for answer in self._metadata(missing):
                 error = _topic_error(answer)
                 if error is None:
                     is_new = answer.name in self._created
@@ -268,11 +270,11 @@ class KafkaAdmin:
 
     # -- the network ------------------------------------------------------------------------------
 
-    def _metadata(self, names: Sequence[str], *, may_create: bool) -> list[MetadataResponseTopic]:
+    def _metadata(self, names: Sequence[str]) -> list[MetadataResponseTopic]:
         """Ask any broker until one answers, and learn the brokers with it."""
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in names],
-            allow_auto_topic_creation=may_create,
+            allow_auto_topic_creation=False,
             include_topic_authorized_operations=True,
         )
         attempts = 0
@@ -355,7 +357,8 @@ def _topic_error(answer: MetadataResponseTopic) -> ApiException | None:
     if answer.error_code == codes.NONE:
         return None
     row = error_code(answer.error_code)
-    parts = (f"topic {answer.name}: {row.name} ({row.code})", advice(row.code))
+    hint = advice(row.code, topic=answer.name)
+    parts = (f"topic {answer.name}: {row.name} ({row.code})", hint)
     message = "; ".join(part for part in parts if part)
     return api_exception(row.code, message, topic=answer.name, api="Metadata")
 
@@ -371,6 +374,7 @@ def _description(answer: MetadataResponseTopic, *, is_new: bool) -> TopicDescrip
         replication=min((len(each.replica_nodes) for each in answer.partitions), default=0),
         allowed=allowed if known else None,
         is_new=is_new,
+        is_internal=answer.is_internal,
     )
 
 

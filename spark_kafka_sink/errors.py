@@ -22,6 +22,7 @@ from typing import Final
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.error_codes import ERROR_CODES, ErrorCode, error_code
+from spark_kafka_sink.model import INTERNAL_TOPICS
 
 
 def row_of_batch(row: int) -> str:
@@ -386,7 +387,7 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
 # What a user who writes can do about an error code, those who read have `consumer.refusals`; {} is
 # what the user writes before an option's name.
 _ADVICE: Final = {
-    3: "create the topic, or let the brokers do it (auto.create.topics.enable)",
+    3: "create the topic",
     10: "make the record smaller, or raise the topic's max.message.bytes",
     17: "topic names have 1 to 249 of the characters a-z A-Z 0-9 . _ -",
     18: "lower {}batch.size, or raise the topic's segment.bytes",
@@ -404,13 +405,36 @@ _ADVICE: Final = {
 }
 
 
-def advice(code: int, option_prefix: str = "") -> str | None:
-    """Give a sentence to stand behind the message of an error code, None where there is none.
+_INTERNAL: Final = (
+    "is internal to Kafka, and brokers let no producer write to it: name another topic"
+)
 
-    It is for those who write. option_prefix: what the user writes before the name of an option.
+
+def advice(code: int, option_prefix: str = "", *, topic: str | None = None) -> str | None:
+    """Return a sentence to stand behind the message of an error code, None where there is none.
+
+    It is for those who write. option_prefix: what the user writes before the name of an option;
+    topic: the topic that the error is about.
     """
+    is_about_name = code in (
+        error_codes.INVALID_TOPIC_EXCEPTION,
+        error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+    )
     text = _ADVICE.get(code)
+    if is_about_name and topic in INTERNAL_TOPICS:
+        text = f"{topic} {_INTERNAL}"
     return None if text is None else text.replace("{}", option_prefix)
+
+
+def topic_advice(code: int, topic: str) -> str | None:
+    """Return `advice` on the error that describing a topic gave."""
+    return advice(code, topic=topic)
+
+
+def internal_topic_error(topic: str) -> ApiException:
+    """Return the exception for a topic that brokers keep for themselves."""
+    code = error_codes.INVALID_TOPIC_EXCEPTION
+    return api_exception(code, f"topic {topic} {_INTERNAL}", topic=topic)
 
 
 def exception_class(code: int) -> type[ApiException]:

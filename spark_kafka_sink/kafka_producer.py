@@ -79,8 +79,10 @@ class KafkaProducer:
     objects, classes or their names as ``module.Name``, and so may be ``partitioner.class`` (see
     `batch_partitioner`). key_serializer, value_serializer: in place of the options, which are then
     ignored. brokers: those of the cluster, as it has named them to somebody else; they are asked in
-    place of bootstrap.servers, unless they cannot be reached. Raises ConfigException, and
-    KafkaException where there is no thread or socket left for it; what was made by then is closed.
+    place of bootstrap.servers, unless they cannot be reached. allow_auto_create_topics: False to
+    ask brokers not to create a topic that does not exist, where auto.create.topics.enable lets
+    them (brokers before 0.11 do it all the same). Raises ConfigException, and KafkaException where
+    there is no thread or socket left for it; what was made by then is closed.
 
     Leaving the block closes the producer, also by an error: what was sent before it is delivered,
     after KeyboardInterrupt for 5 s at most. A program that ends without `close` has as long, and
@@ -95,6 +97,7 @@ class KafkaProducer:
         key_serializer: object = None,
         value_serializer: object = None,
         brokers: Iterable[Node] = (),
+        allow_auto_create_topics: bool = True,
     ) -> None:
         given: dict[str, Any] = {}
         if isinstance(configs, ProducerConfig):
@@ -112,7 +115,9 @@ class KafkaProducer:
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         thread = None
         try:
-            thread = ProducerThread(config, client_id, brokers)
+            thread = ProducerThread(
+                config, client_id, brokers, allow_auto_create_topics=allow_auto_create_topics
+            )
             self._join(thread, config, self._user_code)
         except BaseException as error:
             if thread is not None:

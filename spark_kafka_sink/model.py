@@ -8,7 +8,14 @@ producer: a tuple hashes in C, a dataclass in Python.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+# Topics that brokers keep for themselves (Topic.INTERNAL_TOPICS), and the client.id for which they
+# take records nevertheless (AdminUtils.ADMIN_CLIENT_ID).
+INTERNAL_TOPICS: Final = frozenset(
+    ("__consumer_offsets", "__share_group_state", "__transaction_state")
+)
+ADMIN_CLIENT_ID: Final = "__admin_client"
 
 
 class TopicPartition(NamedTuple):

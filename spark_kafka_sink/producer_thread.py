@@ -70,7 +70,12 @@ class ProducerThread:
     """Everything of a producer that outlives a call: state machines, network, and their thread."""
 
     def __init__(
-        self, config: ProducerConfig, client_id: str, brokers: Iterable[Node] = ()
+        self,
+        config: ProducerConfig,
+        client_id: str,
+        brokers: Iterable[Node] = (),
+        *,
+        allow_auto_create_topics: bool = True,
     ) -> None:
         self._clock = time.monotonic
         random = Random()  # noqa: S311 - jitter, not secrets
@@ -91,6 +96,7 @@ class ProducerThread:
             random,
             max_idle_s=config.metadata_max_idle_ms / 1000,
             rebootstrap_after_s=trigger_s if config.rebootstraps else None,
+            allow_auto_topic_creation=allow_auto_create_topics,
         )
         self.deliveries = Deliveries()
         self.latencies = NodeLatencies(config.partitioner_availability_timeout_ms / 1000)

@@ -19,7 +19,7 @@ _ADVICE: Final = {
 }
 
 
-def reader_advice(code: int) -> str | None:
+def reader_advice(code: int, _topic: str) -> str | None:
     """Give what `errors.advice` gives, for those who read."""
     return _ADVICE.get(code) or advice(code)
 

@@ -72,6 +72,7 @@ class TopicReader:
             self._random,
             rebootstrap_after_s=trigger_s if shared.rebootstraps else None,
             advice=reader_advice,
+            allow_auto_topic_creation=False,
         )
         self._metadata_future: RequestFuture | None = None
         self._client = ConsumerNetworkClient.of(shared, self._clock, self._random)
@@ -273,7 +274,6 @@ class TopicReader:
         now = self._clock()
         request = self._metadata.request(now)
         if request is not None:
-            request.allow_auto_topic_creation = False
             self._metadata_future = self._client.send(None, request)
         wait = min(until, self._metadata.next_update_at()) - now
         self._client.poll(max(0.0, wait))

@@ -427,11 +427,12 @@ def _exception(
         text += f" from node {node_id}"
     if batch.attempts:
         text += f" after {batch.attempts + 1} attempts"
+    hint = advice(code, option_prefix, topic=batch.topic_partition.topic)
     if code == codes.MESSAGE_TOO_LARGE:
         text += f"; the batch has {batch.sent_bytes} bytes"
     return api_exception(
         code,
-        "; ".join(part for part in (text, reason, advice(code, option_prefix)) if part),
+        "; ".join(part for part in (text, reason, hint) if part),
         topic=batch.topic_partition.topic,
         partition=batch.topic_partition.partition,
         node_id=node_id,

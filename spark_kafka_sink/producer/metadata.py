@@ -22,8 +22,8 @@ from uuid import UUID
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ApiException, KafkaException, advice, api_exception
-from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.errors import ApiException, KafkaException, api_exception, topic_advice
+from spark_kafka_sink.model import INTERNAL_TOPICS, Node, TopicPartition
 from spark_kafka_sink.producer.topic_metadata import (
     NO_LEADER_EPOCH,
     NO_NODE,
@@ -67,7 +67,8 @@ class ClusterMetadata:
     max_idle_s: how long a topic is kept that nobody asks for. rebootstrap_after_s: how long to try
     in vain before the brokers known are forgotten, so that the bootstrap addresses are asked
     (KIP-899, KIP-1102); None: never. advice: what can be done about the error of a topic, by its
-    code.
+    code and the topic. allow_auto_topic_creation: whether brokers may create a topic that is asked
+    for and does not exist; before version 4 of Metadata, a request cannot say that they may not.
     """
 
     def __init__(
@@ -78,7 +79,8 @@ class ClusterMetadata:
         *,
         max_idle_s: float = float("inf"),
         rebootstrap_after_s: float | None = None,
-        advice: Callable[[int], str | None] = advice,
+        advice: Callable[[int, str], str | None] = topic_advice,
+        allow_auto_topic_creation: bool = True,
     ) -> None:
         self.nodes: Mapping[int, Node] = {}
         self._max_age_s = max_age_s
@@ -87,6 +89,7 @@ class ClusterMetadata:
         self._backoff = retry_backoff
         self._random = random
         self._advice = advice
+        self._allow_auto_topic_creation = allow_auto_topic_creation
         # The topics of interest, with when they are idle; those of them never answered for yet.
         self._tracked: dict[str, float] = {}
         self._new: dict[str, None] = {}
@@ -183,8 +186,11 @@ class ClusterMetadata:
         if code is None:
             return None
         row = error_code(code)
-        parts = (f"topic {name}: {row.name} ({code})", self._advice(code))
+        parts = (f"topic {name}: {row.name} ({code})", self._advice(code, name))
         message = "; ".join(part for part in parts if part)
+        may_be_created = self._allow_auto_topic_creation and name not in INTERNAL_TOPICS
+        if code == error_codes.UNKNOWN_TOPIC_OR_PARTITION and may_be_created:
+            message += ", or let the brokers do it (auto.create.topics.enable)"
         return api_exception(code, message, topic=name, api="Metadata")
 
     def take_error(self, name: str) -> KafkaException | None:
@@ -238,7 +244,8 @@ class ClusterMetadata:
         if self._trying_since is None:
             self._trying_since = now
         topics = [MetadataRequestTopic(name=name) for name in names]
-        return MetadataRequest(topics=topics, allow_auto_topic_creation=True)
+        allow = self._allow_auto_topic_creation
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=allow)
 
     def failed(self, now: float, error: KafkaException | None = None) -> None:
         """Note that the request under way was not answered; it is wanted again after a wait.

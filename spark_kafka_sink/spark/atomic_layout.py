@@ -30,7 +30,9 @@ from spark_kafka_sink.row_partitions import (
     topic_places,
 )
 from spark_kafka_sink.spark.connect import is_connect
+from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options, look_at_stream
+from spark_kafka_sink.spark.missing_topics import suggest_create_topics
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.writer_hooks import join_options
 from spark_kafka_sink.topic_names import TOPIC_NAME
@@ -75,8 +77,9 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     """Give `df` with a column ``partition``, the rows of each Kafka partition in their own task.
 
     options: of the sink, as for the write that is to follow; createTopics is obeyed. There are as
-    many Spark partitions as the topics have Kafka partitions together, from now on: a stream whose
-    topic may grow is better laid out inside foreachBatch. A partition that a row names is kept;
+    many Spark partitions as the topics have Kafka partitions together, from now on. The write is
+    refused where a topic has another number of partitions by then; a stream whose topic may grow is
+    better laid out inside foreachBatch. A partition that a row names is kept;
     then come kafka.partitioner.class if it is your own, the key as in the Java client, and a hash
     of key, value and timestamp. All of these have to be the same when Spark computes a row again.
 
@@ -105,7 +108,9 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     # Rows without a topic are somewhere: what becomes of them is for the write to say.
     laid_out = chosen.repartitionById(max(1, topics.tasks), F.coalesce(task, F.lit(0)))
     columns = [frame.column(name).alias(name) for name in frame.names if name != "partition"]
-    return laid_out.select(*columns, "partition")
+    counts = dict(zip(topics.names, topics.partitions, strict=True))
+    marked = F.col("partition").alias("partition", metadata=as_metadata(counts))
+    return laid_out.select(*columns, marked)
 
 
 def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
@@ -123,7 +128,10 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
         named = frame.df.select(column).where(column.rlike(f"^{TOPIC_NAME.pattern}"))
         rows = named.distinct().collect()
         names = sorted(row[0] for row in rows if TOPIC_NAME.match(row[0]))
-    with KafkaAdmin(options.producer, has_headers=frame.has("headers")) as admin:
+    with (
+        suggest_create_topics(options),
+        KafkaAdmin(options.producer, has_headers=frame.has("headers")) as admin,
+    ):
         found = admin.topics(names, options.new_topic)
     return Topics.of({name: found[name].partitions for name in names})
 

@@ -31,6 +31,7 @@ from spark_kafka_sink.spark.dead_letters import (
     DeadLetterTopic,
     topic_names,
 )
+from spark_kafka_sink.spark.layout_mark import LayoutCheck
 from spark_kafka_sink.spark.missing_topics import MissingTopics
 from spark_kafka_sink.spark.on_error import OnError
 from spark_kafka_sink.spark.options import SinkOptions
@@ -59,6 +60,7 @@ class TaskRows:
         self._missing_dead_letter_topic = MissingTopics(
             options, options.bad_rows.topic, options.new_dead_letter_topic
         )
+        self._layout = LayoutCheck(options.laid_out, options.topic, producer.partition_counts)
         self._task = task
         self._rows = 0
         self._reasons: Counter[str] = Counter()
@@ -88,7 +90,7 @@ class TaskRows:
         self._rows += batch.num_rows
         self._refuse_dead_letters_own(batch, numbers)
         if self._policy.on_error is OnError.FAIL:
-            self._missing_topics.create_those_of(batch)
+            self._prepare_topics(batch)
             with self._naming(numbers):
                 self._producer.append(self._topic, batch)
             return
@@ -100,9 +102,13 @@ class TaskRows:
             self._take(BadBatch(found.bad(batch), found.codes, numbers[found.rows]))
             numbers = np.delete(numbers, found.rows)
             batch = found.good(batch)
-        self._missing_topics.create_those_of(batch)
+        self._prepare_topics(batch)
         self._append_good(batch, numbers)
         self._settle()
+
+    def _prepare_topics(self, batch: pa.RecordBatch) -> None:
+        self._missing_topics.create_those_of(batch)
+        self._layout.check(batch)
 
     def _append_good(self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> None:
         with self._naming(numbers):

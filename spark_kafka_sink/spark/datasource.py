@@ -6,12 +6,15 @@ is cheap to make and decides nothing but what is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.layout_mark import laid_out_counts
 from spark_kafka_sink.spark.memory import freeze_imports
 from spark_kafka_sink.spark.micro_batch import BATCH_ID, MicroBatchWriter, handed_over
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
@@ -75,9 +78,7 @@ class KafkaDataSource(DataSource):
         batch_id = handed_over(given)
         if batch_id is not None:
             del given[BATCH_ID]
-        options = sink_options(given)
-        check_schema(schema, options.topic)
-        return options, batch_id
+        return _checked_options(given, schema), batch_id
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature
         """Plan a micro-batch; also called, on a copy of this source, to commit or abort one.
@@ -86,11 +87,16 @@ class KafkaDataSource(DataSource):
         again. Raises as `writer` does; to commit, nothing is checked that may have changed since.
         """
         freeze_imports()
-        options = sink_options(self.options)
-        check_schema(schema, options.topic)
+        options = _checked_options(self.options, schema)
         if not self._is_copy:
             options = check_surroundings(options, schema, in_batches=True, may_remember=True)
         return KafkaStreamArrowWriter(options)
+
+
+def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
+    options = sink_options(given)
+    check_schema(schema, options.topic)
+    return replace(options, laid_out=laid_out_counts(schema))
 
 
 def check_surroundings(

@@ -7,14 +7,45 @@ Tasks that meet the same one at once may all ask for it: one creates it, the oth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import (
+    TimeoutException,
+    UnknownTopicOrPartitionException,
+    internal_topic_error,
+)
+from spark_kafka_sink.model import ADMIN_CLIENT_ID, INTERNAL_TOPICS
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.topic_names import TOPIC_NAME
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@contextmanager
+def suggest_create_topics(options: SinkOptions) -> Iterator[None]:
+    """Name the option createTopics in the error of a topic that does not exist."""
+    try:
+        yield
+    except TimeoutException as error:
+        is_missing = isinstance(error.__cause__, UnknownTopicOrPartitionException)
+        if options.new_topic is not None or not is_missing or error.topic in INTERNAL_TOPICS:
+            raise
+        error.args = (f"{error}, or set the option createTopics to true",)
+        raise error from None
+
+
+def check_not_internal(config: ProducerConfig, topic: str, *, is_internal: bool = False) -> None:
+    """Raise InvalidTopicException for a topic that brokers keep for themselves.
+
+    is_internal: whether they say so; Kafka's own are known by name, also before they exist.
+    """
+    if (is_internal or topic in INTERNAL_TOPICS) and config.client_id != ADMIN_CLIENT_ID:
+        raise internal_topic_error(topic)
 
 
 class MissingTopics:
@@ -37,18 +68,20 @@ class MissingTopics:
             self.create([self._topic])
             return
         # Spark's strings may hold bytes that are no text.
-        met = pc.unique(batch.column("topic")).drop_null().cast(pa.large_binary()).to_pylist()
+        met = batch.column("topic").unique().drop_null().cast("large_binary").to_pylist()
         self.create([name.decode(errors="replace") for name in met])
 
     def create(self, names: Iterable[str]) -> None:
         """Create topics where createTopics asks for it and they are not known to be there.
 
         What no topic can be called is left to who appends the rows. Raises as
-        `KafkaAdmin.topics` does.
+        `KafkaAdmin.topics` does, and InvalidTopicException for a topic of the brokers' own.
         """
         if self._new is None:
             return
         missing = [name for name in names if name not in self._there and TOPIC_NAME.match(name)]
+        for name in missing:
+            check_not_internal(self._options.producer, name)
         if missing:
             with KafkaAdmin(self._options.producer, brokers=self._options.brokers) as admin:
                 self._there.update(admin.topics(missing, self._new))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
@@ -112,8 +112,9 @@ class SinkOptions:
     """The options of one write; topic is None where the data has a topic column.
 
     new_topic: what topics that do not exist are created with, None where they are not.
+    laid_out: the partitions of each topic for which `atomic_layout` laid the rows out.
     max_message_bytes, partitions: the topic's, None and 0 where there is none; brokers: the
-    cluster's. No option says any of them: the driver finds them before tasks start.
+    cluster's. No option says any of the last four: the driver finds them before tasks start.
     """
 
     producer: ProducerConfig
@@ -121,6 +122,7 @@ class SinkOptions:
     report_path: Path | None = None
     bad_rows: BadRowPolicy = FAIL_ON_BAD_ROWS
     new_topic: NewTopic | None = None
+    laid_out: Mapping[str, int] = field(default_factory=dict)
     max_message_bytes: int | None = None
     partitions: int = 0
     brokers: tuple[Node, ...] = ()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -20,8 +21,6 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
 from spark_kafka_sink.errors import (
     ConfigException,
-    TimeoutException,
-    UnknownTopicOrPartitionException,
     UnsupportedForMessageFormatException,
     api_exception,
 )
@@ -29,13 +28,17 @@ from spark_kafka_sink.masking import masked, without_path
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.partitioner_class import load_partitioner
 from spark_kafka_sink.spark.existing_topic import warn_of_differences
+from spark_kafka_sink.spark.layout_mark import check_laid_out_topic, check_partition_counts
+from spark_kafka_sink.spark.missing_topics import check_not_internal, suggest_create_topics
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.report_lines import is_special
 from spark_kafka_sink.spark.topic_limit import limit_of, settings_with_limit
 
 # All that what was found depends on; another user or address may find something else.
-_Asked: TypeAlias = tuple[ProducerConfig, str | None, NewTopic | None, bool]
+_Asked: TypeAlias = tuple[
+    ProducerConfig, str | None, NewTopic | None, bool, tuple[tuple[str, int], ...]
+]
 
 
 class _Found(NamedTuple):
@@ -117,11 +120,13 @@ def check_cluster(
 
     has_headers: whether the data has a column of headers. may_remember: be content with what this
     process has found, metadata.max.age.ms ago at most. Raises what stands against writing to the
-    topic, within kafka.max.block.ms. Topics of a topic column are not known before the rows are:
-    only that a broker answers, is not too old, and would create such as are asked for, is checked
-    then.
+    topic, within kafka.max.block.ms, and rows that were laid out for another number of partitions.
+    Topics of a topic column are not known before the rows are, but for those that rows were laid
+    out for: else only that a broker answers, is not too old, and would create such as are asked
+    for, is checked then.
     """
-    asked = (options.producer, options.topic, options.new_topic, has_headers)
+    laid_out = tuple(options.laid_out.items())
+    asked = (options.producer, options.topic, options.new_topic, has_headers, laid_out)
     found = _found.get(asked) if may_remember else None
     max_age_s = options.producer.metadata_max_age_ms / 1000
     if found is None or time.monotonic() >= found.at + max_age_s:
@@ -163,23 +168,31 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
     name = options.topic
     with KafkaAdmin(options.producer, has_headers=has_headers) as admin:
         if name is None:
-            admin.topics([])
+            with suggest_create_topics(options):
+                there = admin.topics(list(options.laid_out), options.new_topic)
+            _check_layout(options, there)
             if options.new_topic is not None and not again:
                 admin.check_creation(options.new_topic)
             return _Found(time.monotonic(), None, 0, admin.brokers)
-        try:
-            topic = admin.topics([name], options.new_topic)[name]
-        except TimeoutException as error:
-            if isinstance(error.__cause__, UnknownTopicOrPartitionException):
-                message = f"{error}; or set the option createTopics to true"
-                raise TimeoutException(message, topic=name) from None
-            raise
+        check_laid_out_topic(options.laid_out, name)
+        check_not_internal(options.producer, name)
+        with suggest_create_topics(options):
+            there = admin.topics([name], options.new_topic)
+        topic = there[name]
+        check_not_internal(options.producer, name, is_internal=topic.is_internal)
         _check_may_write(topic)
+        if options.laid_out:
+            _check_layout(options, there)
         new = options.new_topic or NewTopic()
         settings = settings_with_limit(admin, name, (name for name, _ in new.configs))
         warn_of_differences(topic, new, settings)
         limit = limit_of(settings)
         return _Found(time.monotonic(), limit, topic.partitions, admin.brokers)
+
+
+def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -> None:
+    counts = {name: topic.partitions for name, topic in there.items()}
+    check_partition_counts(options.laid_out, counts)
 
 
 def _check_may_write(topic: TopicDescription) -> None:

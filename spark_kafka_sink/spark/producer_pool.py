@@ -66,7 +66,9 @@ class ProducerPool:
         brokers: as the driver knows them, for a producer that is made anew. After an error of the
         task, what is not acknowledged yet is given up.
         """
-        producer = self._take(config) or KafkaProducer(config, brokers=brokers)
+        producer = self._take(config) or KafkaProducer(
+            config, brokers=brokers, allow_auto_create_topics=False
+        )
         try:
             yield producer
             producer.flush()

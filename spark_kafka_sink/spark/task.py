@@ -19,6 +19,7 @@ from spark_kafka_sink.spark.bad_rows import TaskRows
 from spark_kafka_sink.spark.coalesce import coalesce
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.memory import freeze_imports, keep_heap
+from spark_kafka_sink.spark.missing_topics import suggest_create_topics
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.producer_pool import POOL
 from spark_kafka_sink.spark.quick_ack import acknowledge_now
@@ -40,6 +41,7 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
     context = TaskContext.get()
     task, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
     with (
+        suggest_create_topics(options),
         POOL.producer(options.producer, options.brokers) as producer,
         TaskRows(options, producer, task, attempt) as task_rows,
     ):

@@ -108,13 +108,17 @@ def test_a_topic_that_exists_stays_as_it_is(kafka: KafkaCluster, new_topic: Topi
     assert setting_by_confluent(kafka.bootstrap, there, "max.message.bytes") == "1048588"
 
 
-def test_brokers_that_create_topics_do_it_only_where_nobody_says_how(
+def test_brokers_that_create_topics_do_it_for_no_question_of_an_admin(
     guarded_kafka: KafkaCluster,
 ) -> None:
-    theirs, ours = new_name(), new_name()
+    name = new_name()
+    with (
+        KafkaAdmin(config(guarded_kafka.bootstrap, max_block_ms="500")) as admin,
+        pytest.raises(TimeoutException, match=r"; create the topic$"),
+    ):
+        admin.topics([name])
     with KafkaAdmin(config(guarded_kafka.bootstrap)) as admin:
-        assert admin.topics([theirs])[theirs].partitions == 1
-        assert admin.topics([ours], NewTopic(partitions=5))[ours].partitions == 5
+        assert admin.topics([name], NewTopic(partitions=5))[name].partitions == 5
 
 
 def test_many_that_create_the_same_topic_at_once_all_find_it(kafka: KafkaCluster) -> None:

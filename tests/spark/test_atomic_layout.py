@@ -9,17 +9,21 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from conftest import NewTopic
+from conftest import NewTopic, topic_maker
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.streaming import StreamingQuery
 from support.kafka_cluster import KafkaCluster
-from support.readers import Record, read_with_confluent
+from support.readers import Record, add_partitions, read_with_confluent
 from support.sink import save
 from support.spark_processes import ConnectServer
 
-from spark_kafka_sink import atomic_layout
+from spark_kafka_sink import atomic_layout, write_batch
 from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
+from spark_kafka_sink.spark.datasource import KafkaDataSource
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -142,6 +146,51 @@ def test_what_becomes_of_bad_rows_is_for_the_write_to_say(
     assert json.loads(report.read_text())["bad_rows"]["rows"] == 100 - len(good)
 
 
+def grown(topic: str, before: int, now: int) -> str:
+    """Give what is said of a layout for a topic that has more partitions now."""
+    return (
+        f"laid out by atomic_layout for {before} partitions of topic {topic}, which has {now} now"
+    )
+
+
+def test_rows_are_refused_that_were_laid_out_for_another_number_of_partitions(
+    spark: SparkSession, guarded_kafka: KafkaCluster
+) -> None:
+    # It has one node: of several, some know later how many partitions there are.
+    kafka = guarded_kafka
+    topic, other = topic_maker(kafka)(3), topic_maker(kafka)(3)
+    frame = spark.range(40).selectExpr(*NUMBERED)
+    of_column = frame.withColumn("topic", F.lit(topic))
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic}
+    by_option = atomic_layout(frame, options).sortWithinPartitions("value")
+    by_column = atomic_layout(of_column, {"kafka.bootstrap.servers": kafka.bootstrap})
+    write_batch(by_option, 0, options)
+    rows = {row.value: row.partition for row in by_option.collect()}
+    batch = pa.record_batch(
+        {"value": list(rows), "partition": pa.array(list(rows.values()), pa.int32())}
+    )
+    planned = KafkaDataSource(options).streamWriter(by_option.schema, overwrite=False)
+    add_partitions(kafka.bootstrap, topic, 5)
+    # What the driver found is remembered; a task finds out by itself.
+    again = KafkaDataSource(options).streamWriter(by_option.schema, overwrite=False)
+    for writer in (planned, again):
+        with pytest.raises(DataException, match=grown(topic, 3, 5)):
+            writer.write(iter([batch]))
+    for laid_out, topic_option in ((by_option, topic), (by_column, None)):
+        with pytest.raises(PySparkException, match=grown(topic, 3, 5)):
+            save(laid_out, kafka.bootstrap, topic_option)
+    with pytest.raises((PySparkException, DataException), match=grown(topic, 3, 5)):
+        write_batch(by_option, 1, options)
+    with pytest.raises(PySparkException, match=f"for topic {topic}, and topic is {other}: call"):
+        save(by_option, kafka.bootstrap, other)
+    assert len(read_with_confluent(kafka.bootstrap, topic)) == 40
+    anew = atomic_layout(frame, options)
+    write_batch(anew, 2, options)
+    # A partition column that nobody laid out is the user's own.
+    save(anew.withColumn("partition", F.lit(4)), kafka.bootstrap, topic)
+    assert len(read_with_confluent(kafka.bootstrap, topic)) == 120
+
+
 def test_a_partitioner_of_the_user_s_own_is_asked(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
@@ -181,25 +230,29 @@ def test_a_partitioner_of_the_user_s_own_is_asked(
 
 
 def test_a_stream_is_laid_out(
-    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+    spark: SparkSession, guarded_kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    source, report, topic = tmp_path / "source", tmp_path / "report.json", new_topic(3)
+    kafka, topic = guarded_kafka, topic_maker(guarded_kafka)(3)
+    source, report = tmp_path / "source", tmp_path / "report.json"
     source.mkdir()
     (source / "a.txt").write_text("".join(f"{line}\n" for line in range(300)))
     stream = spark.readStream.format("text").load(str(source))
     options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic}
-    query = (
-        atomic_layout(stream, options)
-        .writeStream.format("pykafka")
-        .options(**options)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .option("reportPath", str(report))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    laid_out = atomic_layout(stream, options)
+
+    def start() -> StreamingQuery:
+        writer = laid_out.writeStream.format("pykafka").options(**options)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.option("reportPath", str(report)).trigger(availableNow=True).start()
+
+    start().awaitTermination()
     assert json.loads(report.read_text())["tasks"] == 3
     assert places(kafka, topic) == chosen(spark.read.text(str(source)), options)
+    add_partitions(kafka.bootstrap, topic, 5)
+    (source / "b.txt").write_text("300\n")
+    with pytest.raises((PySparkException, DataException), match=grown(topic, 3, 5)):
+        start().awaitTermination()
+    assert len(places(kafka, topic)) == 300
     del options["topic"]
     with pytest.raises(ConfigException, match="inside foreachBatch"):
         atomic_layout(stream.withColumn("topic", F.lit(topic)), options)
@@ -235,32 +288,40 @@ _SCRIPT = """
 import sys
 from pyspark.sql import SparkSession
 from spark_kafka_sink import atomic_layout
+from support.readers import add_partitions
 remote, bootstrap, topic = sys.argv[1:]
 spark = SparkSession.builder.remote(remote).getOrCreate()
 frame = spark.range(300).selectExpr("CAST(id AS STRING) AS value", f"'{topic}' AS topic")
 options = {"kafka.bootstrap.servers": bootstrap}
-atomic_layout(frame, options).write.format("pykafka").mode("append").options(**options).save()
+writer = atomic_layout(frame, options).write.format("pykafka").mode("append").options(**options)
+writer.save()
+add_partitions(bootstrap, topic, 9)
+try:
+    writer.save()
+except Exception as error:
+    print(error)
 spark.stop()
 """
 
 
 @pytest.mark.long
 def test_a_frame_of_spark_connect_is_laid_out(
-    spark: SparkSession,
-    kafka: KafkaCluster,
-    new_topic: NewTopic,
-    connect: ConnectServer,
-    tmp_path: Path,
+    spark: SparkSession, guarded_kafka: KafkaCluster, connect: ConnectServer, tmp_path: Path
 ) -> None:
-    topic = new_topic(4)
+    kafka, topic = guarded_kafka, topic_maker(guarded_kafka)(4)
+    frame = spark.range(300).selectExpr("CAST(id AS STRING) AS value")
+    expected = chosen(frame, {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic})
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
-    subprocess.run(
+    tests = Path(__file__).resolve().parents[1]
+    path = os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")])
+    said = subprocess.run(
         [sys.executable, script, connect.remote, kafka.bootstrap, topic],
         check=True,
         timeout=200,
-        env=os.environ,
-    )
-    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic}
-    frame = spark.range(300).selectExpr("CAST(id AS STRING) AS value")
-    assert places(kafka, topic) == chosen(frame, options)
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+    assert grown(topic, 4, 9) in said
+    assert places(kafka, topic) == expected

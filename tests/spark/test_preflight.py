@@ -28,11 +28,14 @@ from support.readers import (
 from support.sink import save
 from support.topic_settings import set_config
 
-from spark_kafka_sink.errors import RecordTooLargeException
+from spark_kafka_sink.errors import InvalidTopicException, RecordTooLargeException, TimeoutException
+from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.spark.atomic_layout import atomic_layout
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.micro_batch import as_option
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.report import BadRowsReport
+from spark_kafka_sink.spark.task import write_task
 from spark_kafka_sink.spark.topic_limit import TopicLimit
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -63,6 +66,76 @@ def test_a_missing_topic_is_created_and_written_to(
     assert partition_count(kafka.bootstrap, topic) == 4
     year_2001_ms = 1_000_000_000_000
     assert min(r.timestamp_ms for r in found) > year_2001_ms, "the topic's settings are not there"
+
+
+def test_a_wrong_name_is_created_by_no_part_of_the_sink(
+    spark: SparkSession, guarded_kafka: KafkaCluster
+) -> None:
+    """Where brokers create what a client asks for, as they do for a KafkaProducer."""
+    servers = {"bootstrap.servers": guarded_kafka.bootstrap}
+    given = {"kafka.bootstrap.servers": guarded_kafka.bootstrap, "kafka.max.block.ms": "500"}
+    there, wrong = topic_maker(guarded_kafka)(1), new_name()
+    bad = pa.record_batch({"value": [b"x"], "topic": [None]}).cast(
+        pa.schema({"value": pa.binary(), "topic": pa.string()})
+    )
+    good = pa.record_batch({"value": [b"x"], "topic": [wrong]})
+    of_column = StructType().add("value", StringType()).add("topic", StringType())
+    letters = {"onError": "deadLetter", "deadLetterTopic": wrong}
+    frame = spark.sql("SELECT 'x' AS value")
+    for write in (
+        lambda: KafkaDataSource(given | {"topic": wrong}).writer(frame.schema, overwrite=False),
+        lambda: KafkaDataSource(given | letters).writer(of_column, overwrite=False),
+        lambda: atomic_layout(frame, given | {"topic": wrong}),
+        lambda: write_task(sink_options(given), iter([good])),
+        lambda: write_task(sink_options(given | {"onError": "skip"}), iter([good])),
+        lambda: write_task(sink_options(given | letters), iter([bad])),
+    ):
+        with pytest.raises(TimeoutException) as refused:
+            write()
+        text = str(refused.value)
+        assert text.endswith("; create the topic, or set the option createTopics to true"), text
+    save(spark.sql("SELECT 'x' AS value"), guarded_kafka.bootstrap, there)
+    client = AdminClient(servers)
+    assert wrong not in client.list_topics(timeout=30).topics
+    with KafkaProducer(servers) as producer:
+        producer.append(wrong, pa.record_batch({"value": [b"x"]}))
+    assert wrong in client.list_topics(timeout=30).topics
+
+
+def test_topics_that_kafka_keeps_for_itself_are_refused(guarded_kafka: KafkaCluster) -> None:
+    client = AdminClient({"bootstrap.servers": guarded_kafka.bootstrap})
+    given = {"kafka.bootstrap.servers": guarded_kafka.bootstrap, "kafka.max.block.ms": "30000"}
+    creates = {"createTopics": "true"}
+    state, missing = "__transaction_state", "__share_group_state"
+    transactional = {"transactional.id": new_name()}
+    # The first transaction has brokers create the topic of transactions.
+    with KafkaProducer({"bootstrap.servers": guarded_kafka.bootstrap} | transactional) as producer:
+        producer.init_transactions()
+    of_value = StructType().add("value", StringType())
+    of_column = StructType().add("value", StringType()).add("topic", StringType())
+
+    def plan(schema: StructType, **more: str) -> None:
+        KafkaDataSource(given | more).writer(schema, overwrite=False)
+
+    def write(topic: str, **more: str) -> None:
+        batch = pa.record_batch({"value": [b"x"], "topic": [topic]})
+        write_task(sink_options(given | more), iter([batch]))
+
+    for attempt, topic in (
+        (lambda: plan(of_value, topic=state), state),
+        (lambda: plan(of_value, topic=missing, **creates), missing),
+        (lambda: plan(of_column, onError="deadLetter", deadLetterTopic=state), state),
+        (lambda: write(missing, **creates), missing),
+        (lambda: write(state), state),
+    ):
+        with pytest.raises(InvalidTopicException) as refused:
+            attempt()
+        said = f"{topic} is internal to Kafka, and brokers let no producer write to it: name"
+        assert said in str(refused.value)
+        assert "characters" not in str(refused.value)
+    assert missing not in client.list_topics(timeout=30).topics
+    # The client.id by which Kafka lets its own administration in.
+    plan(of_value, topic=state, **{"kafka.client.id": "__admin_client"})
 
 
 def test_topics_of_a_column_are_created_by_whichever_task_meets_them_first(

@@ -10,7 +10,7 @@ import confluent_kafka
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
@@ -54,6 +54,18 @@ def create_topics(
     new = [NewTopic(topic, partitions, replicas, config=config or {}) for topic in topics]
     for future in admin.create_topics(new).values():
         future.result()
+    _wait_for_leaders(admin, topics, partitions)
+
+
+def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
+    """Give a topic more partitions, so many in all; other nodes may know of fewer for a while."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
+        future.result()
+    _wait_for_leaders(admin, [topic], partitions)
+
+
+def _wait_for_leaders(admin: AdminClient, topics: Sequence[str], partitions: int) -> None:
     waiting = [
         confluent_kafka.TopicPartition(topic, number)
         for topic in topics

@@ -174,6 +174,15 @@ def test_advice_names_options_as_the_user_writes_them() -> None:
     assert all("{}" not in (advice(code) or "") for code in ERROR_CODES)
 
 
+@pytest.mark.parametrize("code", [3, 17])
+def test_advice_on_a_topic_of_the_brokers_own_is_neither_on_names_nor_to_create_it(
+    code: int,
+) -> None:
+    said = advice(code, topic="__consumer_offsets") or ""
+    assert said.startswith("__consumer_offsets is internal to Kafka, and brokers let no producer")
+    assert advice(code, topic="flights") == advice(code)
+
+
 def test_the_named_codes_are_those_of_the_table() -> None:
     named = {
         name: value
