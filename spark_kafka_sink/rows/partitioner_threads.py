@@ -41,7 +41,7 @@ class PartitionerThreads:
             threading.Thread(target=self._run_all, name=name, daemon=True).start()
         except RuntimeError:
             with self._lock:
-                if self._running:  # these run it
+                if self._running or call not in self._to_run:  # these run it, or did
                     return
                 self._to_run.remove(call)
             raise

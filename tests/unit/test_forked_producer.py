@@ -42,6 +42,7 @@ ARGUMENTS: dict[str, list[object]] = {
         ConsumerGroupMetadata("group"),
     ],
     "slice_bytes": [1],
+    "spread_evenly": [0],
     "__exit__": [None, None, None],
 }
 
