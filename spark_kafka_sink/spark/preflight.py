@@ -191,7 +191,7 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
 
 
 def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -> None:
-    counts = {name: topic.partitions for name, topic in there.items()}
+    counts = {name: there[name].partitions for name in options.laid_out if name in there}
     check_partition_counts(options.laid_out, counts)
 
 

@@ -1,6 +1,7 @@
 """Records that are divided are the same records, in the same order, in smaller parts.
 
-Spark's strings may hold bytes that are no text, and so may the keys of headers.
+Spark's strings may hold bytes that are not UTF-8, and so may the keys of headers: these are written
+with U+FFFD.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def varint(number: int) -> bytes:
 def header_section(headers: list[tuple[bytes, bytes | None]] | None) -> bytes:
     section = varint(len(headers or []))
     for key, value in headers or []:
-        section += varint(len(key)) + key
+        text = key.decode(errors="replace").encode()
+        section += varint(len(text)) + text
         section += varint(-1) if value is None else varint(len(value)) + value
     return section
 
