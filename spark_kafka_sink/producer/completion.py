@@ -7,6 +7,7 @@ up. It never sends.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 from typing import Final
 
@@ -403,36 +404,35 @@ def _retried(
     batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
 ) -> ApiException:
     """Make the error of an attempt that another one follows."""
-    text = f"{error_code(code).name} ({code})"
-    if node_id is not None:
-        text += f" from node {node_id}"
-    return api_exception(
-        code,
-        "; ".join(part for part in (text, reason, advice(code, option_prefix)) if part),
-        topic=batch.topic_partition.topic,
-        partition=batch.topic_partition.partition,
-        node_id=node_id,
-        api="Produce",
-        attempts=batch.attempts + 1,
-    )
+    said = (_named(code, node_id), reason, advice(code, option_prefix))
+    return _error_of_attempt(batch, code, node_id, said)
 
 
 def _exception(
     batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
 ) -> ApiException:
-    row = error_code(code)
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
-    text += f": {row.name} ({code})"
-    if node_id is not None:
-        text += f" from node {node_id}"
+    text += f": {_named(code, node_id)}"
     if batch.attempts:
         text += f" after {batch.attempts + 1} attempts"
-    hint = advice(code, option_prefix, topic=batch.topic_partition.topic)
     if code == codes.MESSAGE_TOO_LARGE:
         text += f"; the batch has {batch.sent_bytes} bytes"
+    hint = advice(code, option_prefix, topic=batch.topic_partition.topic)
+    return _error_of_attempt(batch, code, node_id, (text, reason, hint))
+
+
+def _named(code: int, node_id: int | None) -> str:
+    """Return the name of an error code, and which node has answered with it."""
+    text = f"{error_code(code).name} ({code})"
+    return text if node_id is None else f"{text} from node {node_id}"
+
+
+def _error_of_attempt(
+    batch: ProducerBatch, code: int, node_id: int | None, said: Iterable[str | None]
+) -> ApiException:
     return api_exception(
         code,
-        "; ".join(part for part in (text, reason, hint) if part),
+        "; ".join(part for part in said if part),
         topic=batch.topic_partition.topic,
         partition=batch.topic_partition.partition,
         node_id=node_id,

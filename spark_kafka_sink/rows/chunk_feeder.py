@@ -315,7 +315,7 @@ class ChunkFeeder:
         with self._lock:
             if self._partitioner is None:
                 for chunk in self._pending:
-                    return 0.0 if hurry else chunk.created_at + self._linger_s
+                    return self._due_at(chunk, hurry=hurry)
             return min(
                 (
                     self._due_at(chunk, hurry=hurry)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.measured_metrics import measured
 from support.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
@@ -252,16 +253,6 @@ def test_a_topic_is_forgotten_when_it_was_idle_for_as_long_as_configured() -> No
             assert (metadata.topic(TOPIC) is not None) is is_known
 
 
-def errors_counted(producer: KafkaProducer) -> float:
-    """Give how many rows have failed so far, by the metrics."""
-    (count,) = (
-        value
-        for name, value in producer.metrics().items()
-        if name.name == "record-error-total" and not name.tags.get("topic")
-    )
-    return count
-
-
 def no_bytes(_: object) -> bytes:
     """Serialize nothing."""
     message = "not serializable"
@@ -279,7 +270,7 @@ def test_rows_that_send_refuses_are_counted() -> None:
     with producing([1], max_request_size=1000) as producer:
         refused = producer.send(TOPIC, b"x" * 2000)
         assert isinstance(refused.exception(), RecordTooLargeException)
-        assert errors_counted(producer) == 1
+        assert measured(producer)["record-error-total"] == 1
 
 
 @pytest.mark.parametrize(
@@ -293,11 +284,11 @@ def test_rows_that_send_raises_about_are_counted_but_no_call_after_close(
         for count in (1, 2):
             with pytest.raises(SerializationException):
                 producer.send(TOPIC, object())
-            assert errors_counted(producer) == count
+            assert measured(producer)["record-error-total"] == count
         producer.close(0)
         with pytest.raises(IllegalStateException):
             producer.send(TOPIC, b"late")
-        assert errors_counted(producer) == 2
+        assert measured(producer)["record-error-total"] == 2
 
 
 # What is no topic's name, and what is said of it.

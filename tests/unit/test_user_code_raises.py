@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 import pytest
+from support.measured_metrics import measured
 from support.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
@@ -77,16 +78,6 @@ def check_goes_on(producer: KafkaProducer) -> None:
     assert thread._client._selector._wake_in.fileno() == -1, "its sockets are open"
 
 
-def errors_counted(producer: KafkaProducer) -> float:
-    """Return how many records have failed so far, by the metrics."""
-    (count,) = (
-        value
-        for name, value in producer.metrics().items()
-        if name.name == "record-error-total" and not name.tags.get("topic")
-    )
-    return count
-
-
 class Raise:
     """Raises an exception of a kind, whatever it is called as; counts the calls."""
 
@@ -135,7 +126,7 @@ def test_what_a_callback_of_a_row_raises_is_logged_and_ends_nothing(
         assert [type(future.exception(0)) for future in futures] == [TimeoutException] * 3
         assert others == futures
         assert user.calls == (4 if role == "interceptor" else 3)
-        assert errors_counted(producer) == 4
+        assert measured(producer)["record-error-total"] == 4
         check_goes_on(producer)
     assert f"{role}" in caplog.text
     assert f"{kind.__name__}: of the user's own" in caplog.text
@@ -257,7 +248,7 @@ def test_what_is_no_exception_reaches_the_caller_when_all_is_put_right(
         with pytest.raises(kind, match="of the user's own"):
             call(producer)
         assert user.calls == calls
-        assert errors_counted(producer) == failed
+        assert measured(producer)["record-error-total"] == failed
         if way is row_through_interceptor:
             producer._user_code.interceptors._interceptors[0].__dict__.clear()
         check_goes_on(producer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import struct
-import tracemalloc
 import zlib
 from collections.abc import Callable
 from random import Random
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 from support.log_records import CODECS, OLD_ROWS, batch_of, checked, found, old_batch_of
 from support.record_batches import BATCHES, Row
+from support.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import CorruptRecordException
 from spark_kafka_sink.records.compression import codec
@@ -116,14 +116,12 @@ def test_a_batch_that_stands_for_too_much_is_refused_within_the_limit(name: str)
     bomb = BOMBS[name]()
     limit = 5_000_000
     before = pa.total_allocated_bytes()
-    tracemalloc.start()
-    try:
-        with pytest.raises(CorruptRecordException, match=f"more than {limit} bytes"):
-            decompress(CODECS[name], bomb, limit)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 4 * limit + 2 * len(bomb)
+    with (
+        traced_memory() as memory,
+        pytest.raises(CorruptRecordException, match=f"more than {limit} bytes"),
+    ):
+        decompress(CODECS[name], bomb, limit)
+    assert memory.peak_bytes < 4 * limit + 2 * len(bomb)
     assert pa.total_allocated_bytes() == before
     assert len(decompress(CODECS[name], bomb, SIZE)) == SIZE
 

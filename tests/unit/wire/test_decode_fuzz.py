@@ -16,7 +16,6 @@ import os
 import pkgutil
 import struct
 import time
-import tracemalloc
 from collections.abc import Iterator
 from random import Random, SystemRandom
 
@@ -24,6 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.kafka_schemas import at_version, message_schema, one_of_everything, trees
+from support.traced_memory import traced_memory
 from support.wire_messages import (
     EVERY_API,
     EVERY_VERSION,
@@ -139,43 +139,37 @@ def _with_huge_lengths(frame: bytes) -> Iterator[bytes]:
             yield frame[:position] + length + frame[position + len(length) :]
 
 
-@EVERY_VERSION
-def test_a_huge_length_takes_no_memory(api: Api, version: int) -> None:
+def _whole_frame(api: Api, version: int) -> bytes:
+    """Return a response with one of everything, whose reader is compiled."""
     fields = response_schema(api).fields
     frame = their_response_frame(
         api, version, 1, at_version(fields, one_of_everything(fields), version)
     )
-    decode_response(api, version, frame)  # compiles the reader
+    decode_response(api, version, frame)
+    return frame
+
+
+@EVERY_VERSION
+def test_a_huge_length_takes_no_memory(api: Api, version: int) -> None:
+    frame = _whole_frame(api, version)
     mutated = list(_with_huge_lengths(frame))
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         for each in mutated:
             _decodes_or_refuses(api, version, each)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 200_000
+    assert memory.peak_bytes < 200_000
 
 
 @EVERY_VERSION
 def test_an_array_that_claims_a_byte_an_element_takes_no_memory(api: Api, version: int) -> None:
-    fields = response_schema(api).fields
-    frame = their_response_frame(
-        api, version, 1, at_version(fields, one_of_everything(fields), version)
-    )
-    decode_response(api, version, frame)  # compiles the reader
+    frame = _whole_frame(api, version)
     # Every element of a message has several bytes, and zeros are elements with nothing in them.
     claims = [b"\x80\x40", struct.pack(">i", 2**13)]
     zeros = bytes(2**13)
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         for position in range(4, len(frame)):
             for claim in claims:
                 _decodes_or_refuses(api, version, frame[:position] + claim + zeros)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 16 * len(zeros)
+    assert memory.peak_bytes < 16 * len(zeros)
 
 
 def _damaged(frame: bytes, random: Random) -> bytes:
@@ -206,13 +200,8 @@ def test_a_damaged_answer_is_a_message_or_a_protocol_error_and_takes_little_memo
 ) -> None:
     print(f"FUZZ_SEED={_SEED}")
     random = Random(f"{_SEED} {api.name} {version}")
-    fields = response_schema(api).fields
-    frame = their_response_frame(
-        api, version, 1, at_version(fields, one_of_everything(fields), version)
-    )
-    _decodes_or_refuses(api, version, frame)  # compiles the reader
-    tracemalloc.start()
-    try:
+    frame = _whole_frame(api, version)
+    with traced_memory() as memory:
         for _ in range(-(-_EXAMPLES // len(versions(api))) or 200):
             damaged = _damaged(frame, random)
             try:
@@ -220,10 +209,7 @@ def test_a_damaged_answer_is_a_message_or_a_protocol_error_and_takes_little_memo
             except BaseException as error:
                 error.add_note(f"the answer was {damaged.hex()}")
                 raise
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 200_000
+    assert memory.peak_bytes < 200_000
 
 
 def test_no_response_is_left_out_of_the_registry() -> None:

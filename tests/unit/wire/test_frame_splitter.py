@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-import tracemalloc
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.wire.frames import FrameSplitter
@@ -100,10 +100,6 @@ def test_the_first_bytes_of_a_tls_listener_are_refused_with_a_hint() -> None:
 
 def test_an_announced_size_takes_no_memory_before_its_bytes_come() -> None:
     splitter = FrameSplitter()
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         assert list(splitter.feed(struct.pack(">i", 2**31 - 1) + b"x")) == []
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 100_000
+    assert memory.peak_bytes < 100_000

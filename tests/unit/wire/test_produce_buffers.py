@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Sequence
 
 import pytest
+from support.traced_memory import traced_memory
 from support.wire_messages import versions
 
 from spark_kafka_sink.wire.frames import encode_request
@@ -61,10 +61,6 @@ def test_a_request_of_many_megabytes_takes_no_memory_for_them(version: int) -> N
     large = bytes(30_000_000)
     request = _request(*[_records(b"header", large)] * 20)
     encode_request(PRODUCE, version, 1, "client", request)  # compiles the writer
-    tracemalloc.start()
-    try:
+    with traced_memory() as memory:
         encode_request(PRODUCE, version, 1, "client", request)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 100_000
+    assert memory.peak_bytes < 100_000
