@@ -287,10 +287,10 @@ class ChunkFeeder:
             ]
         if self._partitioner is not None:
             self._drain_through_partitioner(pending, deadline)
-            return
-        for chunk, queue in pending:
-            self._convert(chunk, queue)
-        # A chunk that another thread is converting is in batches when that thread's turn is over.
+        else:
+            for chunk, queue in pending:
+                self._convert(chunk, queue)
+        # What another thread does about a chunk, it has done when its turn is over.
         with self._appender.turn:
             pass
 

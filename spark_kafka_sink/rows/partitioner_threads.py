@@ -7,6 +7,7 @@ rows (`chunk_feeder`), and no topic waits for another one, unless there are very
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -36,9 +37,10 @@ class PartitionerThreads:
             is_full = len(self._running) >= MOST_THREADS
         if is_full:
             return
-        name = "kafka-producer-partitioner-thread"
         try:
-            threading.Thread(target=self._run_all, name=name, daemon=True).start()
+            # Not Thread.start: a caller that is interrupted in the middle of that leaves a thread
+            # that fails before it runs anything.
+            _thread.start_new_thread(self._run_all, ())
         except RuntimeError:
             with self._lock:
                 if self._running or call not in self._to_run:  # these run it, or did
