@@ -266,7 +266,8 @@ def test_a_wait_for_a_partitioner_is_as_long_as_it_may_be() -> None:
 
 def test_rows_whose_partitioner_never_returns_expire() -> None:
     slow = SlowPartitioner()
-    times = {"linger_ms": 0, "request_timeout_ms": 30, "delivery_timeout_ms": 30}
+    # Long enough for a busy machine to call the partitioner, which rows that expire before do not.
+    times = {"linger_ms": 0, "request_timeout_ms": 500, "delivery_timeout_ms": 500}
     with producing(slow, **times) as producer:
         sent = producer.send(TOPIC, b"v")
         behind = None
@@ -274,7 +275,7 @@ def test_rows_whose_partitioner_never_returns_expire() -> None:
         behind = producer.send(TOPIC, b"v")
         for future in (sent, behind):
             with pytest.raises(
-                TimeoutException, match=r"=30: partitioner\.class SlowPartitioner has"
+                TimeoutException, match=r"=500: partitioner\.class SlowPartitioner has"
             ):
                 future.result(A_WHILE_S)
         producer.flush()
@@ -283,7 +284,7 @@ def test_rows_whose_partitioner_never_returns_expire() -> None:
         slow.opened.set()
         late = producer.send(TOPIC, b"v")
         wait_for(producer, lambda: len(slow.calls) == 2)
-        assert "=30: waiting to be sent" in str(late.exception(A_WHILE_S))
+        assert "=500: waiting to be sent" in str(late.exception(A_WHILE_S))
         assert slow.calls == [(TOPIC, 1)] * 2
 
 
