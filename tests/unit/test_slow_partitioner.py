@@ -31,6 +31,9 @@ A_WHILE_S = 20
 A_LONG_TIME_MS = 600_000
 BIG = b"x" * (SMALLEST_CHUNK_BYTES // 2)
 
+# Rows expire soon, but not before a busy machine calls the partitioner: then it is not called.
+QUICKLY_OVER = {"linger_ms": 0, "request_timeout_ms": 500, "delivery_timeout_ms": 500}
+
 
 class SlowPartitioner:
     """Does not return for rows of the topic before it is told to; notes how it is called."""
@@ -175,7 +178,7 @@ def an_append_behind_rows(producer: KafkaProducer) -> None:
 def a_close(producer: KafkaProducer) -> None:
     producer.send(TOPIC, b"v")
     with pytest.raises(KafkaException):
-        producer.close(0.01)
+        producer.close(0.5)  # long enough for a busy machine to call the partitioner before
 
 
 WAYS: dict[Callable[[KafkaProducer], None], dict[str, object]] = {
@@ -266,9 +269,7 @@ def test_a_wait_for_a_partitioner_is_as_long_as_it_may_be() -> None:
 
 def test_rows_whose_partitioner_never_returns_expire() -> None:
     slow = SlowPartitioner()
-    # Long enough for a busy machine to call the partitioner, which rows that expire before do not.
-    times = {"linger_ms": 0, "request_timeout_ms": 500, "delivery_timeout_ms": 500}
-    with producing(slow, **times) as producer:
+    with producing(slow, **QUICKLY_OVER) as producer:
         sent = producer.send(TOPIC, b"v")
         behind = None
         assert slow.reached.wait(A_WHILE_S)
@@ -344,8 +345,7 @@ def test_rows_that_no_thread_can_be_started_for_are_told_so(
 def test_a_callback_that_would_wait_for_a_partitioner_fails_at_once() -> None:
     slow, told = SlowPartitioner(), threading.Event()
     failures: list[BaseException | None] = []
-    times = {"linger_ms": 0, "request_timeout_ms": 30, "delivery_timeout_ms": 30}
-    with producing(slow, max_block_ms=A_LONG_TIME_MS, **times) as producer:
+    with producing(slow, max_block_ms=A_LONG_TIME_MS, **QUICKLY_OVER) as producer:
 
         def send_more(*_: object) -> None:
             sent = [producer.send(TOPIC, BIG) for _ in range(10)]
