@@ -122,7 +122,7 @@ class StartStorm:
     def _accept(self, until: float) -> None:
         while self._queue and self._accepts_next_at <= until:
             client = self._queue.popleft()
-            client.ready()
+            client.well()
             self.connected_at.append(self._accepts_next_at)
             self.waits_s.append(self._accepts_next_at - self._began[client])
             self._accepts_next_at += self._accept_every_s
