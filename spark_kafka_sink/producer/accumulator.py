@@ -85,6 +85,11 @@ class RecordAccumulator:
         return bool(self._sealed or self._open)
 
     @property
+    def waiting_partitions(self) -> set[TopicPartition]:
+        """The partitions of which a batch waits to be sent."""
+        return {*self._sealed, *self._open}
+
+    @property
     def incomplete(self) -> list[ProducerBatch]:
         """The batches that are neither acknowledged nor given up, oldest first."""
         return list(self._incomplete)

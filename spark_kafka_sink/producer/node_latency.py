@@ -2,11 +2,13 @@
 
 Owns, per node, when there last was data to send and when it could last be sent. The built-in
 partitioner leaves the partitions of a node alone whose data has waited for longer than the timeout
-(KIP-794, RecordAccumulator.updateNodeLatencyStats).
+(KIP-794, RecordAccumulator.updateNodeLatencyStats). A node for which nothing waits is no such node:
+where its data expired or went elsewhere, only new rows can show whether it takes data again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -31,6 +33,15 @@ class NodeLatencies:
         times.data_at = now
         if can_send:
             times.sendable_at = now
+
+    @property
+    def has_slow(self) -> bool:
+        """Whether any node's data has waited for longer than the timeout."""
+        return any(map(self.is_slow, self._nodes))
+
+    def keep(self, node_ids: Collection[int]) -> None:
+        """Forget the nodes that are not among those for which data waits."""
+        self._nodes = {node: times for node, times in self._nodes.items() if node in node_ids}
 
     def is_slow(self, node_id: int) -> bool:
         """Whether a node's data has waited for longer than the timeout."""

@@ -232,6 +232,9 @@ class Sender:
                 self._in_flight[leader.id] = self._in_flight.get(leader.id, 0) + 1
                 out.drained.append(drained)
             self._take(batch, drained, size)
+        if self._latencies.has_slow:
+            leaders = map(self._metadata.leader, self._accumulator.waiting_partitions)
+            self._latencies.keep({leader.id for leader in leaders if leader is not None})
 
     def _can_send_to(self, node_id: int, now: float, out: SenderPoll) -> bool:
         """Whether a node for which there is data takes a request; a connection is asked for."""

@@ -24,9 +24,11 @@ from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
 from spark_kafka_sink.wire.transaction_messages import (
     AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     EndTxnResponse,
     FindCoordinatorResponse,
+    TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
 
@@ -61,13 +63,19 @@ _MEMBERSHIP_CHANGED: Final = (codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The gravest of an answer's codes: what to do, and the partitions it is about, if any."""
+    """The gravest of an answer's codes: what to do, and the partitions it is about, if any.
+
+    is_unnamed: whether these are partitions that the answer leaves out; is_partly_done: whether
+    what it does name is done.
+    """
 
     call: Call
     code: int
     action: Action
     partitions: list[TopicPartition]
     node_id: int
+    is_unnamed: bool = False
+    is_partly_done: bool = False
 
     def error(self) -> KafkaException:
         """Make the error that the answer is to whoever waits for it."""
@@ -76,6 +84,8 @@ class Answer:
         text = f"{api} failed: {row.name} ({row.code}) from node {self.node_id}"
         if self.partitions:
             text += f" for {', '.join(map(str, self.partitions))}"
+        if self.is_unnamed:
+            text += ", which the broker's answer does not name"
         message = "; ".join(part for part in (text, advice(code)) if part)
         if self.call is Call.TXN_OFFSET_COMMIT and code in _MEMBERSHIP_CHANGED:
             return CommitFailedException(message, node_id=self.node_id, api=api)
@@ -85,18 +95,46 @@ class Answer:
 
 def judge(request: TransactionalRequest, response: Response | None, node_id: int) -> Answer:
     """Give what an answer comes to."""
-    found = _codes_of(response) or {codes.NONE: []}
+    found = _codes_of(response)
+    named = {partition for partitions in found.values() for partition in partitions}
+    left_out = [partition for partition in _asked_for(request) if partition not in named]
+    if left_out:
+        found.setdefault(codes.UNKNOWN_SERVER_ERROR, []).extend(left_out)
+    found = found or {codes.NONE: []}
     actions = {c: error_action(c, request.call, ProducerKind.TRANSACTIONAL) for c in found}
+    if left_out and found[codes.UNKNOWN_SERVER_ERROR] == left_out:
+        actions[codes.UNKNOWN_SERVER_ERROR] = Action.ABORTABLE
     adds = request.call is Call.ADD_PARTITIONS_TO_TXN
     gravity = _GRAVITY_OF_ADDING if adds else _GRAVITY
     code = min(actions, key=lambda c: (gravity.index(actions[c]), _PRECEDENCE.get(c, 0)))
+    is_unnamed = bool(left_out) and found[code] == left_out
     return Answer(
         call=request.call,
         code=code,
         action=actions[code],
         partitions=found[code],
         node_id=node_id,
+        is_unnamed=is_unnamed,
+        is_partly_done=is_unnamed and codes.NONE in found,
     )
+
+
+def _asked_for(request: TransactionalRequest) -> list[TopicPartition]:
+    """Give the partitions that an answer has to name."""
+    message = request.message
+    if isinstance(message, AddPartitionsToTxnRequest):
+        return [
+            TopicPartition(topic.name, number)
+            for topic in message.v3_and_below_topics
+            for number in topic.partitions
+        ]
+    if isinstance(message, TxnOffsetCommitRequest):
+        return [
+            TopicPartition(topic.name, partition.partition_index)
+            for topic in message.topics
+            for partition in topic.partitions
+        ]
+    return []
 
 
 def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
@@ -121,6 +159,11 @@ def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
 
 
 def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, Node]:
-    """Give the error code and the node of an answer of any version."""
+    """Give the error code and the node of an answer of any version.
+
+    One that names no coordinator, and no error either, is as good as one that there is none.
+    """
     named = response.coordinators[0] if response.coordinators else response
+    if named.error_code == codes.NONE and not named.host:
+        return codes.COORDINATOR_NOT_AVAILABLE, Node(id=-1, host="", port=-1)
     return named.error_code, Node(id=named.node_id, host=named.host, port=named.port)

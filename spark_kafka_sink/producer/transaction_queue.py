@@ -43,6 +43,11 @@ class TransactionQueue:
         """Whether a request is in flight."""
         return self._in_flight is not None
 
+    @property
+    def waiting(self) -> list[TransactionalRequest]:
+        """The requests that wait, in no order."""
+        return [request for _, _, request in self._waiting]
+
     def first(self) -> TransactionalRequest | None:
         """Give the request whose turn is next, None while one is in flight or if none waits."""
         if self._in_flight is not None or not self._waiting:

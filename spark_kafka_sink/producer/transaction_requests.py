@@ -86,8 +86,9 @@ class TransactionalResult:
 class TransactionalRequest:
     """A request that waits or is in flight.
 
-    coordinator: None for whichever broker answers. order: its place among those of its priority,
-    which it keeps when it is sent again; -1 until it is queued.
+    coordinator: None for whichever broker answers. looks_up: what a look-up is for. is_unanswered:
+    whether it was sent and its answer was lost, so that it may have been done. order: its place
+    among those of its priority, which it keeps when it is sent again; -1 until it is queued.
     """
 
     call: Call
@@ -95,6 +96,8 @@ class TransactionalRequest:
     message: Request
     result: TransactionalResult
     coordinator: CoordinatorKey | None = None
+    looks_up: CoordinatorKey | None = None
+    is_unanswered: bool = False
     max_version: int | None = None
     min_version: int = 0
     order: int = -1
@@ -111,6 +114,7 @@ def find_coordinator(key: CoordinatorKey) -> TransactionalRequest:
             key=key.key, key_type=key.key_type, coordinator_keys=[key.key]
         ),
         result=TransactionalResult(f"look-up of the coordinator of {key.key}"),
+        looks_up=key,
     )
 
 

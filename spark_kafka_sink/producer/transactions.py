@@ -50,7 +50,6 @@ from spark_kafka_sink.producer.transaction_state import TRANSITIONS, Transaction
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
 from spark_kafka_sink.wire.transaction_messages import (
     EndTxnResponse,
-    FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
 from spark_kafka_sink.wire.versions import NodeApiVersions
@@ -302,12 +301,25 @@ class TransactionManager:
         return self._queue.next_due_at()
 
     def _is_refused(self, request: TransactionalRequest) -> bool:
+        """Whether nobody needs a request any more; what is dropped takes its look-up along."""
+        if request.looks_up is not None:
+            return not self._is_needed(request.looks_up)
         if self._state is _S.ABORTABLE_ERROR:
-            return request.call is not Call.FIND_COORDINATOR
+            return True
         if self._state is _S.ABORTING:
-            # Nobody needs them any more; and their coordinator may be one that is not told.
-            return request.call in (Call.ADD_OFFSETS_TO_TXN, Call.TXN_OFFSET_COMMIT)
+            if request.call in (Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN):
+                # What may have begun the transaction at its coordinator has to be known before
+                # the end: without a transaction there, an EndTxn is refused.
+                return not request.is_unanswered
+            return request.call is Call.TXN_OFFSET_COMMIT
         return self._state is _S.FATAL_ERROR
+
+    def _is_needed(self, coordinator: CoordinatorKey) -> bool:
+        """Whether something waits that will be sent to `coordinator`; the transaction's own is."""
+        return coordinator == self._requests.coordinator or any(
+            request.coordinator == coordinator and not self._is_refused(request)
+            for request in self._queue.waiting
+        )
 
     def _ask_for_producer_id(self, priority: Priority, result: TransactionalResult) -> None:
         producer = self._sequences.producer
@@ -335,8 +347,9 @@ class TransactionManager:
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
         """Take note that no answer will come: nothing to despair of, but for two codes."""
-        if not self._queue.back(request):
+        if not self._queue.back(request) or self._is_refused_look_up(request):
             return
+        request.is_unanswered = True
         if code in (codes.UNSUPPORTED_VERSION, codes.INVALID_REQUEST):
             fatal = code == codes.UNSUPPORTED_VERSION
             message = f"{request.call.value} failed: {reason}"
@@ -352,7 +365,10 @@ class TransactionManager:
         """Take a broker's answer."""
         if not self._queue.back(request):
             return
+        request.is_unanswered = False
         answer = judge(request, response, node_id)
+        if answer.action is not Action.SUCCEED and self._is_refused_look_up(request):
+            return
         if answer.action is Action.SUCCEED:
             self._succeeded(request, response, answer.partitions)
         elif answer.action in (Action.RETRY, Action.LOOK_UP):
@@ -362,7 +378,12 @@ class TransactionManager:
         else:
             if request.call is Call.ADD_PARTITIONS_TO_TXN:
                 self._being_added.clear()
+                self._started |= answer.is_partly_done
             self._failed(request, answer.code, answer.action, answer.error())
+
+    def _is_refused_look_up(self, request: TransactionalRequest) -> bool:
+        """Whether a look-up came to nothing that nobody needs any more."""
+        return request.looks_up is not None and self._is_refused(request)
 
     def _retry(self, request: TransactionalRequest, code: int, now: float) -> None:
         first_of_transaction = (
@@ -396,10 +417,9 @@ class TransactionManager:
             self._finish(request.result)
 
     def _located(self, request: TransactionalRequest, response: FindCoordinatorResponse) -> None:
-        asked = request.message
-        if isinstance(asked, FindCoordinatorRequest):
+        if request.looks_up is not None:
             _, node = coordinator_of(response)
-            self._queue.coordinators.learn(CoordinatorKey(asked.key_type, asked.key), node)
+            self._queue.coordinators.learn(request.looks_up, node)
 
     def _initialized(self, response: InitProducerIdResponse, result: TransactionalResult) -> None:
         if not self._answer_to(_S.READY):

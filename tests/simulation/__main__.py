@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 import traceback
@@ -94,6 +95,8 @@ def main() -> int:
     parser.add_argument("--transactions", action="store_true", help="scenarios of transactions")
     parser.add_argument("--topic-bytes", type=int, help="replay with this max.message.bytes")
     arguments = parser.parse_args()
+    # The producers of thousands of seeds warn of every kind of fault that there is.
+    logging.getLogger("spark_kafka_sink").setLevel(logging.ERROR)
     kind = arguments.transactions
     if arguments.seed is not None:
         drawn = draw(arguments.seed, transactions=kind, topic_bytes=arguments.topic_bytes)

@@ -53,6 +53,44 @@ def test_a_node_that_takes_no_data_for_too_long_is_left_alone_until_it_does() ->
     assert load(producer).available == [0, 1]
 
 
+def slow_second_node() -> PureProducer:
+    """Make a producer whose second node has taken no data for too long."""
+    producer = PureProducer([1, 2], Settings(availability_timeout=5.0, delivery_timeout=30.0))
+    producer.ready(1)
+    producer.append(1, BATCH)
+    producer.poll()
+    producer.now += 10.0
+    producer.poll()
+    assert load(producer).available == [0]
+    return producer
+
+
+def test_a_node_whose_backlog_expired_is_tried_again() -> None:
+    producer = slow_second_node()
+    producer.now = 30.0
+    producer.poll()
+    assert producer.done()
+    assert load(producer).available == [0, 1]
+
+
+def test_a_node_whose_backlog_goes_elsewhere_is_tried_again() -> None:
+    producer = slow_second_node()
+    producer.leaders = [2, 1]
+    producer.metadata.request_update()
+    producer.now += 1.0
+    assert producer.poll()
+    assert load(producer).available == [0, 1]
+
+
+def test_a_node_is_left_alone_while_any_of_its_backlog_is_left() -> None:
+    producer = slow_second_node()
+    producer.append(1, BATCH)
+    producer.now = 30.0
+    producer.poll()
+    assert producer.done()
+    assert load(producer).available == [0]
+
+
 def test_a_node_that_has_nothing_waiting_is_never_slow() -> None:
     producer = PureProducer([1, 2], Settings(availability_timeout=5.0))
     producer.ready(1)

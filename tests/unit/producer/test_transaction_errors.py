@@ -30,7 +30,11 @@ from spark_kafka_sink.producer.transaction_requests import (
 from spark_kafka_sink.producer.transaction_state import TransactionState
 from spark_kafka_sink.records.compression import NO_COMPRESSION
 from spark_kafka_sink.wire.messages import InitProducerIdRequest
-from spark_kafka_sink.wire.transaction_messages import AddPartitionsToTxnResponse
+from spark_kafka_sink.wire.transaction_messages import (
+    AddPartitionsToTxnResponse,
+    FindCoordinatorResponse,
+    TxnOffsetCommitResponse,
+)
 
 S = TransactionState
 
@@ -276,6 +280,112 @@ def test_partitions_that_were_not_attempted_for_no_reason_end_the_transaction() 
     transactions, _ = _adding_refused(NOT_ATTEMPTED, 0)
     assert transactions.state is S.ABORTABLE_ERROR
     assert isinstance(transactions.manager.error, OperationNotAttemptedException)
+
+
+@pytest.mark.parametrize(("left_out", "ended"), [("ab", []), ("a", [False]), ("b", [False])])
+def test_a_partition_that_the_answer_leaves_out_ends_the_transaction(
+    left_out: str, ended: list[bool]
+) -> None:
+    transactions = PureTransactions(1, init_producer_id=2).begun()
+    for name in ("a", "b"):
+        transactions.manager.may_send(TopicPartition(name, 0))
+    request = transactions.take()
+    response = transactions.coordinator.answer(request)
+    assert isinstance(response, AddPartitionsToTxnResponse)
+    results = response.results_by_topic_v3_and_below
+    response.results_by_topic_v3_and_below = [r for r in results if r.name not in left_out]
+    transactions.manager.answered(request, response, COORDINATOR, transactions.now)
+    assert transactions.state is S.ABORTABLE_ERROR
+    named = ", ".join(f"{name}-0" for name in left_out)
+    assert f"from node 1 for {named}, which the broker's answer does not name" in str(
+        transactions.manager.error
+    )
+    transactions.finish(transactions.manager.begin_abort())
+    # Those that it does name are in the transaction, which is then open at its coordinator.
+    assert transactions.coordinator.ended == ended
+
+
+def test_offsets_that_the_answer_leaves_out_are_not_taken_for_committed() -> None:
+    transactions = PureTransactions(2).begun()
+    result = transactions.manager.send_offsets(OFFSETS, GROUP)
+    request = transactions.take_until(Call.TXN_OFFSET_COMMIT)
+    transactions.manager.answered(
+        request, TxnOffsetCommitResponse(topics=[]), COORDINATOR, transactions.now
+    )
+    assert "for read-1, which the broker's answer does not name" in str(result.error)
+    assert transactions.state is S.ABORTABLE_ERROR
+
+
+def test_a_look_up_that_names_no_coordinator_is_asked_again() -> None:
+    transactions = PureTransactions(2)
+    result = transactions.manager.initialize()
+    look_up = transactions.take()
+    nobody = FindCoordinatorResponse()
+    transactions.manager.answered(look_up, nobody, COORDINATOR, transactions.now)
+    assert not result.is_done
+    transactions.now = 1.0
+    assert transactions.finish(result) == [Call.FIND_COORDINATOR, Call.INIT_PRODUCER_ID]
+
+
+# -- what an abort does not wait for --------------------------------------------------------------
+
+
+@EVERY_VERSION
+@pytest.mark.parametrize("after_error", [False, True])
+def test_an_abort_does_not_wait_for_the_coordinator_of_a_group(
+    version: int, *, after_error: bool
+) -> None:
+    transactions = PureTransactions(version).writing()
+    result = transactions.manager.send_offsets(OFFSETS, GROUP)
+    look_up = transactions.take_until(Call.FIND_COORDINATOR)
+    transactions.answer(look_up, codes.COORDINATOR_NOT_AVAILABLE)
+    if after_error:
+        transactions.fail_a_batch()
+    abort = transactions.manager.begin_abort()
+    assert transactions.finish(abort)[0] is Call.ABORT
+    assert result.is_done
+    assert result.error is not None
+
+
+@pytest.mark.parametrize("code", [15, 30, -1, 35, 42], ids="code {}".format)
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_look_up_under_way_that_nobody_needs_any_more_changes_nothing(
+    code: int, *, is_lost: bool
+) -> None:
+    transactions = PureTransactions().writing()
+    transactions.manager.send_offsets(OFFSETS, GROUP)
+    look_up = transactions.take_until(Call.FIND_COORDINATOR)
+    abort = transactions.manager.begin_abort()
+    if is_lost:
+        transactions.lose(look_up, code)
+    else:
+        transactions.answer(look_up, code)
+    assert transactions.finish(abort) == [Call.ABORT]
+    assert transactions.state is S.READY
+
+
+def test_an_abort_does_not_wait_for_partitions_that_cannot_be_added() -> None:
+    transactions = PureTransactions(1).begun()
+    transactions.manager.may_send(PARTITION)
+    transactions.answer(transactions.take(), codes.UNKNOWN_TOPIC_OR_PARTITION)
+    assert transactions.finish(transactions.manager.begin_abort()) == []
+    assert transactions.state is S.READY
+
+
+@pytest.mark.parametrize("call", [Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN])
+def test_what_may_have_begun_the_transaction_at_its_coordinator_is_asked_before_the_end(
+    call: Call,
+) -> None:
+    transactions = PureTransactions(1).begun()
+    if call is Call.ADD_OFFSETS_TO_TXN:
+        transactions.manager.send_offsets(OFFSETS, GROUP)
+    else:
+        transactions.manager.may_send(PARTITION)
+    transactions.lose(transactions.take_until(call))
+    abort = transactions.manager.begin_abort()
+    transactions.now = 1.0
+    assert transactions.finish(abort) == [Call.FIND_COORDINATOR, call, Call.ABORT]
+    assert transactions.coordinator.ended == [False]
 
 
 def test_offsets_of_a_member_that_was_replaced_end_the_transaction_only() -> None:
