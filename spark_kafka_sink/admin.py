@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.argument_checks import (
@@ -22,6 +22,7 @@ from spark_kafka_sink.argument_checks import (
     check_text,
     checked,
     checked_brokers,
+    checked_list,
     checked_number,
 )
 from spark_kafka_sink.backoff import ExponentialBackoff
@@ -205,7 +206,7 @@ class KafkaAdmin:
         topic meanwhile: it is then taken as it is. Raises TimeoutException, and what the brokers
         say against a topic or its creation.
         """
-        for name in _names("names", names):
+        for name in checked_list("names", names, "names of topics"):
             check_topic_name(name)
         if new is not None:
             checked("new", new, NewTopic, "a NewTopic or None")
@@ -238,11 +239,10 @@ class KafkaAdmin:
         UnsupportedVersionException before Kafka 1.1.
         """
         check_topic_name(topic)
-        keys = _names("names", names)
-        for key in keys:
-            check_text("one of names", key)
+        for name in checked_list("names", names, "names of settings"):
+            check_text("one of names", name)
         resource = DescribeConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=keys
+            resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=list(names)
         )
         response = self._ask(None, DescribeConfigsRequest(resources=[resource]))
         found: dict[str, str | None] = {}
@@ -358,8 +358,7 @@ class KafkaAdmin:
     ) -> RequestFuture:
         """Ask once, and wait until there is an answer or an error."""
         if self._is_closed:
-            message = "this KafkaAdmin has been closed: make another one"
-            raise IllegalStateException(message)
+            raise IllegalStateException("this KafkaAdmin has been closed: make another one")
         future = self._client.send(node_id, message, min_version=min_version)
         while not future.is_done:
             remaining = self._deadline - self._clock()
@@ -398,14 +397,6 @@ class KafkaAdmin:
 
     def _limit(self) -> str:
         return self._config.setting("max.block.ms", self._config.max_block_ms)
-
-
-def _names(what: str, names: object) -> list[Any]:
-    """Return several names; a str is one, whose letters are none."""
-    if isinstance(names, str | bytes):
-        message = f"{what} is {names!r}: expected a list of names"
-        raise IllegalArgumentException(message)
-    return list(checked(what, names, Iterable, "a list of names"))
 
 
 def _topic_error(answer: MetadataResponseTopic) -> ApiException | None:

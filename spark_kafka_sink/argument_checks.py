@@ -24,8 +24,14 @@ def checked(what: str, thing: object, kind: type[_T], expected: str) -> _T:
     """Return `thing`, which has to be of a kind."""
     if isinstance(thing, kind):
         return thing
-    message = f"{what} is {_shown(thing)}: expected {expected}"
-    raise IllegalArgumentException(message)
+    raise _wrong(what, thing, expected)
+
+
+def checked_list(what: str, things: object, expected: str) -> list[object]:
+    """Return several things as a list; a str is one, though Python takes it for its letters."""
+    if isinstance(things, Iterable) and not isinstance(things, str | bytes):
+        return list(things)
+    raise _wrong(what, things, expected)
 
 
 def checked_number(what: str, number: object, smallest: int, largest: int) -> int:
@@ -34,29 +40,27 @@ def checked_number(what: str, number: object, smallest: int, largest: int) -> in
         value = operator.index(number)
         if smallest <= value <= largest:
             return value
-    message = f"{what} is {_shown(number)}: expected an int from {smallest} to {largest}"
-    raise IllegalArgumentException(message)
+    raise _wrong(what, number, f"an int from {smallest} to {largest}")
 
 
 def check_counts(what: str, counts: object, smallest: int) -> None:
     """Refuse what is no mapping from topics to whole numbers; names are checked elsewhere."""
-    of_topics = checked(what, counts, Mapping, "a mapping from topics to numbers")
-    for topic, count in of_topics.items():
+    if not isinstance(counts, Mapping):
+        raise _wrong(what, counts, "a mapping from topics to numbers")
+    for topic, count in counts.items():
         checked_number(f"{what} of topic {topic}", count, smallest, LARGEST_INT32)
 
 
 def check_callable(what: str, thing: object, expected: str) -> None:
     """Refuse what cannot be called; None is nothing to call."""
     if thing is not None and not callable(thing):
-        message = f"{what} is {_shown(thing)}: expected {expected}, or None"
-        raise IllegalArgumentException(message)
+        raise _wrong(what, thing, f"{expected}, or None")
 
 
 def check_text(what: str, text: object) -> None:
     """Refuse what no request can carry as a string."""
     if not isinstance(text, str):
-        message = f"{what} is {_shown(text)}: expected a str"
-        raise IllegalArgumentException(message)
+        raise _wrong(what, text, "a str")
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError as error:
@@ -72,9 +76,8 @@ def check_timeout(timeout: object) -> None:
     if timeout is None:
         return
     if not isinstance(timeout, Real) or isinstance(timeout, bool):
-        message = f"timeout is {_shown(timeout)}: expected seconds as a number, or None"
-        raise IllegalArgumentException(message)
-    if not timeout >= 0:
+        raise _wrong("timeout", timeout, "seconds as a number, or None")
+    if not float(timeout) >= 0:
         message = (
             f"The timeout cannot be negative: found {timeout}, expected seconds, 0 to wait for "
             "nothing, or None to wait as long as deliveries may take"
@@ -84,14 +87,12 @@ def check_timeout(timeout: object) -> None:
 
 def checked_brokers(brokers: object) -> tuple[Node, ...]:
     """Return brokers that somebody has heard of; any iterable of nodes will do."""
-    nodes = tuple(checked("brokers", brokers, Iterable, "nodes"))
-    for node in nodes:
-        checked("one of brokers", node, Node, "a Node")
-    return nodes
+    nodes = checked_list("brokers", brokers, "nodes")
+    return tuple(checked("one of brokers", node, Node, "a Node") for node in nodes)
 
 
-def _shown(thing: object) -> str:
-    """Return how a message shows what was found: values in short, of others the type."""
-    if thing is None or isinstance(thing, str | bytes | int | float):
-        return f"{thing!r:.60}"
-    return f"of type {type(thing).__name__}"
+def _wrong(what: str, thing: object, expected: str) -> IllegalArgumentException:
+    """Return the error; values are shown in short, of others the type."""
+    is_value = thing is None or isinstance(thing, str | bytes | int | float)
+    found = f"{thing!r:.60}" if is_value else f"of type {type(thing).__name__}"
+    return IllegalArgumentException(f"{what} is {found}: expected {expected}")
