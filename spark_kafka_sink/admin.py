@@ -17,12 +17,22 @@ from types import TracebackType
 from typing import Final, Self
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.argument_checks import (
+    LARGEST_INT32,
+    check_text,
+    checked,
+    checked_brokers,
+    checked_list,
+    checked_number,
+)
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     ApiException,
+    IllegalArgumentException,
+    IllegalStateException,
     TimeoutException,
     UnsupportedVersionException,
     advice,
@@ -30,6 +40,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.producer.feature_level import check_feature_level
+from spark_kafka_sink.topic_names import check_topic_name
 from spark_kafka_sink.wire.admin_messages import (
     BROKERS_DEFAULT,
     BROKERS_DEFAULTS_SINCE,
@@ -65,6 +76,7 @@ _ABOUT_SETTINGS: Final = frozenset(
 )
 # select() takes no infinity.
 _LONGEST_WAIT_S: Final = 3600.0
+_LARGEST_INT16: Final = 2**15 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +103,31 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """What a topic is created with; None leaves it to the brokers."""
+    """What a topic is created with; None leaves it to the brokers.
+
+    Raises IllegalArgumentException for what no topic can be created with.
+    """
 
     partitions: int | None = None
     replication: int | None = None
     configs: tuple[tuple[str, str], ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.partitions is not None:
+            checked_number("partitions", self.partitions, 1, LARGEST_INT32)
+        if self.replication is not None:
+            checked_number("replication", self.replication, 1, _LARGEST_INT16)
+        for setting in checked("configs", self.configs, tuple, "pairs of name and value"):
+            pair = checked("one of configs", setting, tuple, "a pair of name and value")
+            if len(pair) != 2:
+                message = f"one of configs has {len(pair)} parts: expected name and value"
+                raise IllegalArgumentException(message)
+            for text in pair:
+                check_text("one of configs", text)
+
     def named(self, name: str) -> CreatableTopic:
         """Give it as it travels."""
+        check_topic_name(name)
         return CreatableTopic(
             name=name,
             num_partitions=self.partitions or BROKERS_DEFAULT,
@@ -135,7 +164,10 @@ class KafkaAdmin:
         has_headers: bool | None = None,
         brokers: Iterable[Node] = (),
     ) -> None:
-        self._config = config
+        self._config = checked("config", config, ProducerConfig, "a ProducerConfig")
+        if has_headers is not None:
+            checked("has_headers", has_headers, bool, "True, False or None")
+        brokers = checked_brokers(brokers)
         self._has_headers = has_headers
         self._clock = time.monotonic
         self._random = Random()  # noqa: S311 - jitter, not secrets
@@ -145,11 +177,12 @@ class KafkaAdmin:
         )
         self._client = ConsumerNetworkClient.of(config, self._clock, self._random)
         self._nodes = {node.id: node for node in config.bootstrap_nodes}
-        self.brokers = tuple(brokers)
+        self.brokers = brokers
         """The cluster's, as it has named them last."""
         self._client.hear_of_nodes(self.brokers)
         self._controller_id: int | None = None
         self._created: set[str] = set()
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -160,6 +193,7 @@ class KafkaAdmin:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._is_closed = True
         self._client.close()
 
     # -- questions --------------------------------------------------------------------------------
@@ -174,6 +208,10 @@ class KafkaAdmin:
         be asked not to). Another client may create a topic meanwhile: it is then taken as it is.
         Raises TimeoutException, and what the brokers say against a topic or its creation.
         """
+        for name in checked_list("names", names, "names of topics"):
+            check_topic_name(name)
+        if new is not None:
+            checked("new", new, NewTopic, "a NewTopic or None")
         found: dict[str, TopicDescription] = {}
         attempts = 0
         while True:
@@ -202,6 +240,9 @@ class KafkaAdmin:
         Raises what the broker says, as TopicAuthorizationException without DESCRIBE_CONFIGS, and
         UnsupportedVersionException before Kafka 1.1.
         """
+        check_topic_name(topic)
+        for name in checked_list("names", names, "names of settings"):
+            check_text("one of names", name)
         resource = DescribeConfigsResource(
             resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=list(names)
         )
@@ -247,6 +288,7 @@ class KafkaAdmin:
         against that name, as by rights and policies, and what may be otherwise later is left to
         whoever creates a topic.
         """
+        checked("new", new, NewTopic, "a NewTopic")
         request = CreateTopicsRequest(
             topics=[new.named(f"pykafka-{uuid.uuid4().hex}")],
             timeout_ms=self._config.request_timeout_ms,
@@ -317,6 +359,8 @@ class KafkaAdmin:
         self, node_id: int | None, message: Request, min_version: int = 0
     ) -> RequestFuture:
         """Ask once, and wait until there is an answer or an error."""
+        if self._is_closed:
+            raise IllegalStateException("this KafkaAdmin has been closed: make another one")
         future = self._client.send(node_id, message, min_version=min_version)
         while not future.is_done:
             remaining = self._deadline - self._clock()
@@ -333,6 +377,10 @@ class KafkaAdmin:
 
     def _late(self) -> TimeoutException:
         trouble = self._client.last_errors()
+        if not self._config.max_block_ms:
+            return TimeoutException(
+                f"no broker can answer within {self._limit()}: it leaves no time to ask; raise it"
+            )
         return TimeoutException(
             f"no broker has answered within {self._limit()}; check "
             f"{self._config.setting('bootstrap.servers', self._config.bootstrap_servers)}"

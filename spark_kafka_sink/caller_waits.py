@@ -213,6 +213,11 @@ class CallerWaits:
     def _topic_timeout(self, name: str, error: KafkaException | None) -> TimeoutException:
         if error is not None:
             found = str(error)
+        elif not self._config.max_block_ms:
+            found = (
+                "it has been asked for, and nothing waits for the answer; call again later, or "
+                "allow a wait"
+            )
         else:
             servers = self._config.setting("bootstrap.servers", self._config.bootstrap_servers)
             found = f"no broker has answered; check {servers}"

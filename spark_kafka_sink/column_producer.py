@@ -6,11 +6,13 @@ has room for, each of which is encoded in the caller's thread (`slice_appender`)
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
+from spark_kafka_sink.argument_checks import checked
 from spark_kafka_sink.batch_partitioner import with_partitions
 from spark_kafka_sink.caller_checks import CallerChecks
 from spark_kafka_sink.caller_waits import CallerWaits
@@ -79,12 +81,41 @@ class ColumnProducer:
     def append(
         self,
         topic: str | None,
-        record_batch: pa.RecordBatch,
+        record_batch: pa.RecordBatch | pa.Table,
         on_failure: OnFailure | None,
         *,
         built_in_partitioner: bool,
     ) -> None:
-        """Append the rows of an Arrow batch; see `KafkaProducer.append`."""
+        """Append the rows of an Arrow batch or table; see `KafkaProducer.append`."""
+        if isinstance(record_batch, pa.RecordBatch):
+            self._append_batch(topic, record_batch, 0, on_failure, built_in=built_in_partitioner)
+            return
+        what = "a pyarrow.RecordBatch or a pyarrow.Table"
+        table = checked("record_batch", record_batch, pa.Table, what)
+        self._checks.before_append()
+        first = 0
+        for batch in table.to_batches():
+            try:
+                self._append_batch(topic, batch, first, on_failure, built_in=built_in_partitioner)
+            except BaseException as error:
+                if first:
+                    self._spoil_transaction(first, table.num_rows, error, "table")
+                if not isinstance(error, KafkaException):
+                    raise
+                self._thread.refused(table.num_rows - first - batch.num_rows, error)
+                raise _of_table(error, first, table.num_rows) from error
+            first += batch.num_rows
+
+    def _append_batch(
+        self,
+        topic: str | None,
+        record_batch: pa.RecordBatch,
+        first_row: int,
+        on_failure: OnFailure | None,
+        *,
+        built_in: bool,
+    ) -> None:
+        """Append an Arrow batch; first_row: the number of its first row in what was given."""
         self._checks.before_append()
         if not record_batch.num_rows:
             return
@@ -97,7 +128,7 @@ class ColumnProducer:
             topics = self._waits.topics(rows.topics, deadline, check)
             topics = self._check_partitions(rows, topics, deadline)
             self._drain_rows(deadline, rows.topics)
-            if self._partitioner is not None and not built_in_partitioner:
+            if self._partitioner is not None and not built_in:
                 prefix = self._config.option_prefix
                 rows = with_partitions(rows, record_batch, topics, self._partitioner, prefix)
         except KafkaException as error:
@@ -106,7 +137,7 @@ class ColumnProducer:
         under_way = object()
         try:
             self._thread.append_begins(under_way)
-            self._append_slices(rows, sizes, topics, deadline, on_failure)
+            self._append_slices(rows, sizes, topics, deadline, first_row, on_failure)
             self._thread.append_ends(under_way)
         except BaseException:
             self._thread.append_ends(under_way)
@@ -118,13 +149,14 @@ class ColumnProducer:
         sizes: Int64s,
         topics: list[TopicMetadata],
         deadline: float,
+        first_row: int,
         on_failure: OnFailure | None,
     ) -> None:
         start, progress = 0, SliceProgress()
         try:
             partitions = sum(len(metadata.leaders) for metadata in topics)
             for end in slice_ends(sizes, partitions, self._config.buffer_memory):
-                owner = None if on_failure is None else SliceOwner(start, on_failure)
+                owner = None if on_failure is None else SliceOwner(first_row + start, on_failure)
                 part = rows.slice(start, end)
                 progress = SliceProgress()
                 self._append_slice(part, sizes[start:end], topics, deadline, owner, progress)
@@ -139,10 +171,12 @@ class ColumnProducer:
                 self._thread.refused(len(sizes) - start, error)
             raise
 
-    def _spoil_transaction(self, appended: int, rows: int, error: BaseException) -> None:
-        """Have the transaction aborted that has a part of an Arrow batch."""
+    def _spoil_transaction(
+        self, appended: int, rows: int, error: BaseException, what: str = "batch"
+    ) -> None:
+        """Have the transaction aborted that has a part of an Arrow batch or table."""
         why = str(error) or type(error).__name__
-        message = f"only {appended} of {rows} rows of an Arrow batch were appended: {why}"
+        message = f"only {appended} of {rows} rows of an Arrow {what} were appended: {why}"
         failure = KafkaException(message)
         failure.__cause__ = error
         self._thread.spoil_transaction(failure)
@@ -201,3 +235,19 @@ class ColumnProducer:
             self._thread.give_back(reservation)
             self._appender.leave(progress)
             raise
+
+
+def _of_table(error: KafkaException, first_row: int, rows: int) -> KafkaException:
+    """Return the error of a batch of a table, as one of the table.
+
+    first_row: the number of the batch's first row in the table; rows: how many the table has. The
+    error itself may be another caller's as well, so it stays as it is.
+    """
+    told = copy.copy(error)
+    if told.row is not None:
+        told.say_place(f"row {first_row + told.row} of the Arrow table")
+        told.row += first_row
+    if first_row:
+        appended = f"the batches before, {first_row} of the table's {rows} rows, were appended"
+        told.args = (f"{told}; {appended}",)
+    return told

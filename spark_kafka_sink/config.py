@@ -64,7 +64,7 @@ class ProducerConfig(
     """How often a batch is sent again; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: NonNegative = field(name="delivery.timeout.ms", default=120_000)
     """How long a record may take from append to acknowledgement; then its delivery has failed."""
-    request_timeout_ms: NonNegative = field(name="request.timeout.ms", default=30_000)
+    request_timeout_ms: Positive = field(name="request.timeout.ms", default=30_000)
     """How long an answer is waited for; then the connection is closed and its requests go again."""
     max_in_flight_requests_per_connection: Positive = field(
         name="max.in.flight.requests.per.connection", default=5
@@ -221,6 +221,7 @@ def producer_config(
     prefix: what the user writes before a name, for messages here and later. lenient: ignore names
     that no Kafka producer has, with a warning. Raises ConfigException.
     """
+    check_options(options)
     check_names(options, prefix, lenient=lenient)
     known = {each.encode_name for each in option_fields()}
     options = {name: value for name, value in options.items() if name in known}
@@ -241,6 +242,18 @@ def producer_config(
         message = f"{prefix}bootstrap.servers has no address in it; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
     return config
+
+
+def check_options(options: object) -> None:
+    """Refuse what is no mapping from names of options to values; raises ConfigException."""
+    if not isinstance(options, Mapping):
+        kind = type(options).__name__
+        message = f"the configuration is a {kind}: expected a mapping from names of options"
+        raise ConfigException(message)
+    for name in options:
+        if not isinstance(name, str):
+            message = f"{name!r} is not the name of an option: expected a str"
+            raise ConfigException(message)
 
 
 def check_names(options: Mapping[str, Any], prefix: str = "", *, lenient: bool = False) -> None:

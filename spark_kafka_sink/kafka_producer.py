@@ -24,15 +24,20 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from spark_kafka_sink.argument_checks import (
+    LARGEST_INT32,
+    check_callable,
+    check_counts,
+    check_timeout,
+    checked,
+    checked_brokers,
+    checked_number,
+)
 from spark_kafka_sink.caller_checks import CallerChecks
 from spark_kafka_sink.caller_waits import CallerWaits
 from spark_kafka_sink.column_producer import ColumnProducer
-from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.errors import (
-    IllegalArgumentException,
-    IllegalStateException,
-    KafkaException,
-)
+from spark_kafka_sink.config import ProducerConfig, check_options, producer_config
+from spark_kafka_sink.errors import IllegalStateException, KafkaException
 from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
@@ -99,11 +104,13 @@ class KafkaProducer:
         brokers: Iterable[Node] = (),
         allow_auto_create_topics: bool = True,
     ) -> None:
+        brokers = checked_brokers(brokers)
         given: dict[str, Any] = {}
         if isinstance(configs, ProducerConfig):
             config = configs
             given = {PARTITIONER: config.partitioner_class}
         else:
+            check_options(configs)
             given = dict(configs)
             config = producer_config(without_user_code(given))
         self._user_code = UserCode(
@@ -200,16 +207,18 @@ class KafkaProducer:
     def append(
         self,
         topic: str | None,
-        record_batch: pa.RecordBatch,
+        record_batch: pa.RecordBatch | pa.Table,
         on_failure: OnFailure | None = None,
         *,
         built_in_partitioner: bool = False,
     ) -> None:
         """Append the rows of an Arrow batch with the columns that `serde.columns` describes.
 
-        topic: for all rows; None to take a topic column. Returns when the rows are in the
-        producer's memory; `flush` tells what became of them. on_failure: told by the I/O thread of
-        rows that could not be delivered; `flush` does not raise for them then.
+        topic: for all rows; None to take a topic column. record_batch: or a table, whose batches
+        are appended one after the other; an error says how many of its rows were. Returns when the
+        rows are in the producer's memory; `flush` raises where they cannot be delivered.
+        on_failure: called by the I/O thread with rows that could not be delivered; `flush` does not
+        raise for them then.
         built_in_partitioner: do not ask a partitioner of the user's own.
 
         Raises DataException and RecordTooLargeException for rows that cannot be sent (none of the
@@ -218,6 +227,8 @@ class KafkaProducer:
         a quarter of buffer.memory, goes in slices, and each but the first may wait for memory for
         another max.block.ms.
         """
+        check_callable("on_failure", on_failure, "what takes an AppendFailure")
+        checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
         self._columns.append(
             topic, record_batch, on_failure, built_in_partitioner=built_in_partitioner
         )
@@ -228,7 +239,7 @@ class KafkaProducer:
 
         partitions: 0 where that is not known.
         """
-        return slice_bytes(partitions)
+        return slice_bytes(checked_number("partitions", partitions, 0, LARGEST_INT32))
 
     def limit_messages(
         self,
@@ -241,6 +252,8 @@ class KafkaProducer:
         left to the broker where they are compressed. look_anew: asked for what they are now, before
         `append` refuses a row.
         """
+        check_counts("max_message_bytes", max_message_bytes, 0)
+        check_callable("look_anew", look_anew, "what gives the max.message.bytes of topics")
         self._checks.check_process()
         self._columns.limit_messages(max_message_bytes, look_anew)
 
@@ -291,6 +304,7 @@ class KafkaProducer:
         max.block.ms, or at once the error that says why the topic
         cannot be written to (InvalidTopicException, TopicAuthorizationException).
         """
+        check_topic_name(topic)
         return self.partition_counts({topic: expected})[topic]
 
     def partition_counts(self, expected: Mapping[str, int]) -> dict[str, int]:
@@ -299,6 +313,7 @@ class KafkaProducer:
         All that are not known are asked for in one request, and those that seem to have fewer than
         expected in another one, all within one max.block.ms.
         """
+        check_counts("expected", expected, 0)
         for topic in expected:
             check_topic_name(topic)
         self._checks.before_call()
@@ -374,6 +389,7 @@ class KafkaProducer:
         the first delivery error of `append` since the last call that raised one; raises
         TimeoutException where it has not ended in time.
         """
+        check_timeout(timeout)
         self._checks.check_open()
         self._checks.check_not_in_callback("flush")
         self._flush(timeout, time.monotonic())
@@ -443,12 +459,7 @@ class KafkaProducer:
         first error of closing a serializer or the partitioner. A negative timeout is an
         IllegalArgumentException, and nothing is closed then.
         """
-        if timeout is not None and not timeout >= 0:
-            message = (
-                f"The timeout cannot be negative: found {timeout}, expected seconds, 0 to close at "
-                "once, or None to wait as long as deliveries may take"
-            )
-            raise IllegalArgumentException(message)
+        check_timeout(timeout)
         self._close_once(timeout, _LAST_CALLBACKS_S)
 
     def _close_once(self, timeout: float | None, last_callbacks_s: float) -> None:

@@ -17,6 +17,7 @@ from msgspec import Meta, field
 from spark_kafka_sink.config import (
     NonNegative,
     ProducerConfig,
+    check_options,
     integer,
     invalid,
     nearest,
@@ -71,6 +72,7 @@ class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def reader_config(options: Mapping[str, Any]) -> ReaderConfig:
     """Check options, by Java names, strings or values; raises ConfigException."""
+    check_options(options)
     own = {f.encode_name for f in msgspec.structs.fields(ReaderConfig)} - {"client"}
     for name in options:
         if name not in own | _OF_EVERY_CLIENT and not name.startswith(_SECURITY):

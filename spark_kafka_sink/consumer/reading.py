@@ -266,10 +266,14 @@ class Reading:
             self._wait(partition, partition.last_error, now)
             return
         if position > latest or not self._from_earliest:
+            has = (
+                f"it has the offsets {earliest} to {latest - 1}"
+                if earliest < latest
+                else f"it has no records, and the next one gets offset {latest}"
+            )
             message = (
-                f"{partition.topic_partition} cannot be read from offset {position}: "
-                f"it has the offsets {earliest} to {latest - 1}; what was there has been deleted "
-                "(retention, or the topic was made anew) or lost"
+                f"{partition.topic_partition} cannot be read from offset {position}: {has}; what "
+                "was there has been deleted (retention, or the topic was created again) or lost"
             )
             raise api_exception(
                 codes.OFFSET_OUT_OF_RANGE, message, topic=name, partition=number, api="Fetch"

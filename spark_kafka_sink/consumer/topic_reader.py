@@ -10,7 +10,8 @@ Everything happens in the caller's thread, which is the only one to use a reader
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, TypeAlias
@@ -24,7 +25,12 @@ from spark_kafka_sink.consumer.reader_config import reader_config
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
 from spark_kafka_sink.consumer.refusals import reader_advice
 from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ConfigException, InvalidTopicException, TimeoutException
+from spark_kafka_sink.errors import (
+    ConfigException,
+    IllegalStateException,
+    InvalidTopicException,
+    TimeoutException,
+)
 from spark_kafka_sink.producer.metadata import RELIABLE_EPOCHS_SINCE, ClusterMetadata
 from spark_kafka_sink.topic_names import check_topic_name
 from spark_kafka_sink.wire.fetch_messages import (
@@ -75,6 +81,7 @@ class TopicReader:
             allow_auto_topic_creation=False,
         )
         self._metadata_future: RequestFuture | None = None
+        self._is_closed = False
         self._client = ConsumerNetworkClient.of(shared, self._clock, self._random)
 
     def __enter__(self) -> Self:
@@ -89,13 +96,14 @@ class TopicReader:
         self.close()
 
     def close(self) -> None:
-        """Drop every connection."""
+        """Drop every connection; nothing can be read any more."""
+        self._is_closed = True
         self._client.close()
 
     def read(
         self,
         topic: str,
-        partitions: list[int] | None = None,
+        partitions: Iterable[int] | None = None,
         *,
         start: Offsets = "earliest",
         end: Offsets = "latest",
@@ -115,18 +123,21 @@ class TopicReader:
 
         Raises DataException at once for a name that no topic can have and ConfigException for
         other arguments of no meaning, and when the first batch is asked for, for partitions that
-        are not there or lack an offset; TimeoutException where nothing comes for
-        default.api.timeout.ms, CorruptRecordException, and the brokers' errors.
+        are not there or lack an offset; IllegalStateException after close; TimeoutException where
+        nothing comes for default.api.timeout.ms, CorruptRecordException, and the brokers' errors.
         """
+        self._check_open()
         check_topic_name(topic)
-        level = _ISOLATION_LEVELS.get(isolation_level)
-        if level is None:
+        wanted = None if partitions is None else _partition_numbers(partitions)
+        is_known = isinstance(isolation_level, str) and isolation_level in _ISOLATION_LEVELS
+        if not is_known:
             expected = ", ".join(_ISOLATION_LEVELS)
             message = f"isolation_level is {isolation_level!r}: expected one of {expected}"
             raise ConfigException(message)
         _check_offsets("start", start)
         _check_offsets("end", end)
-        return self._read(_Wanted(topic, partitions, start, end, level))
+        level = _ISOLATION_LEVELS[isolation_level]
+        return self._read(_Wanted(topic, wanted, start, end, level))
 
     def _read(self, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
         deadline = self._deadline()
@@ -157,6 +168,7 @@ class TopicReader:
         under_way: list[tuple[Fetch, RequestFuture]] = []
         outcome = FetchOutcome()
         while True:
+            self._check_open()
             for fetch in reading.fetches(self._clock()):
                 cap = _LAST_FETCH_BY_NAME if fetch.topic_id == ZERO_UUID else None
                 under_way.append((fetch, self._client.send(fetch.node_id, fetch.message, cap)))
@@ -271,6 +283,7 @@ class TopicReader:
 
     def _poll(self, until: float) -> None:
         """Wait for the network, at most `until`, and keep the metadata fresh."""
+        self._check_open()
         now = self._clock()
         request = self._metadata.request(now)
         if request is not None:
@@ -296,6 +309,11 @@ class TopicReader:
         if future.error is not None and not error_code(future.error.code).retriable:
             raise future.error
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            message = "this TopicReader has been closed: make another one to read"
+            raise IllegalStateException(message)
+
     def _deadline(self) -> float:
         return self._clock() + self._config.default_api_timeout_ms / 1000
 
@@ -308,14 +326,38 @@ class TopicReader:
         raise TimeoutException(message)
 
 
+def _partition_numbers(partitions: Iterable[int]) -> list[int]:
+    """Return the partitions to read; refuse what is no partition, and one that comes twice."""
+    is_iterable = isinstance(partitions, Iterable) and not isinstance(partitions, str | bytes)
+    if not is_iterable:
+        message = f"partitions is {partitions!r}: expected numbers of partitions, or None for all"
+        raise ConfigException(message)
+    numbers = list(partitions)
+    _check_partition_numbers("partitions", numbers)
+    twice = [number for number, times in Counter(numbers).items() if times > 1]
+    if twice:
+        message = f"partitions has {twice[0]} twice: expected each partition once"
+        raise ConfigException(message)
+    return numbers
+
+
+def _check_partition_numbers(name: str, numbers: Iterable[object]) -> None:
+    for number in numbers:
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        if not is_number:
+            message = f"{name} has {number!r}: expected the number of a partition"
+            raise ConfigException(message)
+
+
 def _check_offsets(name: str, offsets: Offsets) -> None:
     """Refuse what no partition can be read from, or to."""
     if not isinstance(offsets, Mapping):
-        if offsets in tuple(_TIMESTAMPS):
+        if isinstance(offsets, str) and offsets in _TIMESTAMPS:
             return
         expected = "earliest, latest or an offset by partition"
         message = f"{name} is {offsets!r}: expected {expected}"
         raise ConfigException(message)
+    _check_partition_numbers(name, offsets)
     for partition, offset in offsets.items():
         is_number = isinstance(offset, int) and not isinstance(offset, bool)
         if not is_number or not 0 <= offset < 2**63:

@@ -370,8 +370,9 @@ def _reason(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:
         if first.batch_index_error_message:
             text += f": {first.batch_index_error_message}"
         said.append(text)
-    if answer.error_code == codes.INVALID_TIMESTAMP:
-        said.append(f"its timestamps are {batch.base_timestamp_ms} to {batch.max_timestamp_ms} ms")
+    if answer.error_code == codes.INVALID_TIMESTAMP and batch.state is BatchState.IN_FLIGHT:
+        earliest, latest = batch.timestamp_range()
+        said.append(f"its timestamps are {earliest} to {latest} ms")
     return "; ".join(said)
 
 

@@ -25,6 +25,8 @@ from spark_kafka_sink.records.batch import (
     batch_header,
 )
 from spark_kafka_sink.records.compression import Buffer, Codec
+from spark_kafka_sink.records.decoder import read_fields
+from spark_kafka_sink.records.decompression import decompress
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.wire.primitives import Records
 
@@ -281,6 +283,14 @@ class ProducerBatch:
             )
         self.sent_bytes = self.size_bytes
         return Records((self._header, *self._pieces), self.sent_bytes)
+
+    def timestamp_range(self) -> tuple[int, int]:
+        """Return the earliest and the latest timestamp; reads all packed records back."""
+        section = decompress(self.codec.id, self.records, self.records_bytes)
+        times = read_fields(
+            memoryview(section), self.record_count, 0, self.base_timestamp_ms
+        ).timestamps_ms
+        return int(times.min()), int(times.max())
 
     def sent(self, node_id: int) -> None:
         """Note that the batch is on its way to a node."""

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from spark_kafka_sink.records.columns import Bools
 from spark_kafka_sink.records.corruption import corrupt
-from spark_kafka_sink.records.utf8 import valid_utf8
 from spark_kafka_sink.records.varint import Int64s, UInt8s
 from spark_kafka_sink.records.varint_reader import (
     VARINT_BITS,
@@ -24,6 +23,7 @@ from spark_kafka_sink.records.varint_reader import (
     read_varint,
     read_varints,
 )
+from spark_kafka_sink.utf8 import valid_utf8
 
 NO_TIMESTAMP: Final = -1
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

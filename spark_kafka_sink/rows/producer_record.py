@@ -53,8 +53,11 @@ def _check_number(name: str, number: int | None, largest: int) -> None:
         raise DataException(message)
 
 
-def checked_headers(headers: Iterable[object]) -> tuple[tuple[str, bytes | None], ...]:
+def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
     """Give headers as they are now, immutable; raises DataException for what is no header."""
+    if not isinstance(headers, Iterable):
+        message = f"headers is {headers!r}: expected pairs of str and bytes (or None)"
+        raise DataException(message)
     return tuple([_checked_header(header) for header in headers])
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
+from spark_kafka_sink.argument_checks import check_callable
 from spark_kafka_sink.caller_checks import CallerChecks
 from spark_kafka_sink.caller_waits import CallerWaits
 from spark_kafka_sink.errors import (
@@ -104,9 +105,13 @@ class RowProducer:
         The path of nearly every row, at 0.7 us where nothing but a value is given: a call or an
         object more would each be a tenth of that, so there is none that is not needed.
         """
-        queue = self._open_queues.get(topic)
+        try:
+            queue = self._open_queues.get(topic)
+        except TypeError:  # which cannot be a key: `ProducerRecord` says what is wrong with it
+            queue = None
         if (
             queue is None
+            or (on_delivery is not None and not callable(on_delivery))
             or (
                 partition is not None
                 and (partition.__class__ is not int or not 0 <= partition < queue.partitions)
@@ -133,7 +138,7 @@ class RowProducer:
         except SerializationException as error:
             self._thread.refused(1, error)
             raise
-        entries = checked_headers(headers) if headers else ()
+        entries = () if headers is None else checked_headers(headers)
         if entries:
             size += header_bytes(entries)
         with queue.lock:
@@ -169,6 +174,7 @@ class RowProducer:
     ) -> Future[RecordMetadata]:
         """Append a row that interceptors see, or for which the topic is to be asked for."""
         self._checks.check_process()
+        check_callable("on_delivery", on_delivery, "what takes a RecordMetadata and an error")
         record = self._interceptors.on_send(record)
         try:
             return self._append_record(record, on_delivery)

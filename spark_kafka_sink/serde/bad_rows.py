@@ -26,10 +26,15 @@ from spark_kafka_sink.producer.slices import record_sizes
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.columns import Bools, RecordColumns
 from spark_kafka_sink.records.encoder import record_size_bounds
-from spark_kafka_sink.records.utf8 import replaced
 from spark_kafka_sink.records.varint import Int64s, UInt8s
-from spark_kafka_sink.serde.columns import milliseconds, named_columns, read_rows
+from spark_kafka_sink.serde.columns import (
+    beyond_milliseconds,
+    milliseconds,
+    named_columns,
+    read_rows,
+)
 from spark_kafka_sink.topic_names import TOPIC_NAME
+from spark_kafka_sink.utf8 import replaced
 
 # Lengths, deltas and attributes of a record at their widest, its number of headers included.
 _FRAME_BYTES: Final = 40
@@ -122,7 +127,12 @@ def find_bad_rows(
             beyond = partitions.are_beyond_of_each(topics, found.good, partition_counts)
             found.mark(beyond, Fault.INVALID_PARTITION)
     if "timestamp" in columns:
-        found.mark(_negative(milliseconds(columns["timestamp"])), Fault.INVALID_TIMESTAMP)
+        beyond = beyond_milliseconds(columns["timestamp"])
+        found.mark(beyond, Fault.INVALID_TIMESTAMP)
+        if beyond is None:
+            found.mark(_negative(milliseconds(columns["timestamp"])), Fault.INVALID_TIMESTAMP)
+        else:
+            found.mark(_negative(columns["timestamp"].cast(pa.int64())), Fault.INVALID_TIMESTAMP)
     if "headers" in columns:
         found.mark(_null_header_keys(columns["headers"]), Fault.NULL_HEADER_KEY)
     limit = min(limits.values()) - RECORD_BATCH_OVERHEAD

@@ -18,16 +18,19 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DataException, row_of_batch
 from spark_kafka_sink.producer.slices import Rows
-from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, valid_mask
+from spark_kafka_sink.records.columns import BinaryColumn, Bools, RecordColumns, valid_mask
 from spark_kafka_sink.records.headers import encode_headers
-from spark_kafka_sink.records.utf8 import valid_utf8
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.wanted import HEADERS_TYPE, NO_TOPIC, NO_VALUE
 from spark_kafka_sink.topic_names import check_topic_name
+from spark_kafka_sink.utf8 import valid_utf8
 
 # The name that Spark's own sink gives it.
 NULL_TOPIC: Final = "KAFKA_NULL_TOPIC_IN_DATA"
 _NO_PARTITION: Final = -1
+_MS_PER_SECOND: Final = 1000
+_MOST_SECONDS: Final = (2**63 - 1) // _MS_PER_SECOND
+_PARTS_OF_MS: Final = {"us": 1000, "ns": 1_000_000}
 
 
 def read_rows(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
@@ -61,11 +64,42 @@ def named_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def milliseconds(array: pa.Array) -> pa.Array:
-    """Give a timestamp column as milliseconds since 1970, int64, nulls kept."""
+    """Return a timestamp column as milliseconds since 1970, int64, nulls kept.
+
+    Parts of a millisecond are rounded down, as by Spark's unix_millis. Raises DataException for
+    what `beyond_milliseconds` finds.
+    """
     if not pa.types.is_timestamp(array.type):
         return array
-    # Microseconds are cut off, as everywhere in Kafka.
-    return array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
+    unit, numbers = array.type.unit, array.cast(pa.int64())
+    if unit == "s":
+        beyond = beyond_milliseconds(array)
+        if beyond is not None:
+            row = int(np.flatnonzero(beyond)[0])
+            message = (
+                f"Invalid timestamp: {numbers[row].as_py()} s ({row_of_batch(row)}). As "
+                f"milliseconds it is not within 64 bits: expected at most {_MOST_SECONDS} s."
+            )
+            raise DataException(message, row=row)
+        return pc.multiply(numbers, _MS_PER_SECOND)
+    if unit == "ms":
+        return numbers
+    parts = _PARTS_OF_MS[unit]
+    rounded = pc.divide(numbers, parts)
+    if (pc.min(numbers).as_py() or 0) >= 0:
+        return rounded
+    # Arrow rounds towards 0: times before 1970 up.
+    is_above = pc.greater(pc.multiply(rounded, parts), numbers)
+    return pc.subtract(rounded, is_above.cast(pa.int64()))
+
+
+def beyond_milliseconds(array: pa.Array) -> Bools | None:
+    """Return which times are too far from 1970 to be milliseconds of 64 bits, None if none is."""
+    if not pa.types.is_timestamp(array.type) or array.type.unit != "s":
+        return None
+    seconds = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    beyond: Bools = (seconds > _MOST_SECONDS) | (seconds < -_MOST_SECONDS)
+    return beyond if beyond.any() else None
 
 
 def _check_type(name: str, array: pa.Array, accepted: str, *checks: Callable[..., bool]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+COLUMNS: Final = ("key", "value", "topic", "partition", "headers", "timestamp")
 HEADERS_TYPE: Final = (
     "array<struct<key:string,value:binary>> or map<string,binary>, values binary or string"
 )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,9 +16,10 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.masking import masked
-from spark_kafka_sink.serde.columns import named_columns
+from spark_kafka_sink.serde.wanted import COLUMNS
 from spark_kafka_sink.spark.dead_letters import BadBatch, Faults
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
+from spark_kafka_sink.utf8 import valid_utf8
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter
@@ -47,12 +50,17 @@ class DeadLetterFile:
     def take(self, bad: BadBatch) -> None:
         """Write the rows."""
         faults = Faults(bad, self._topic, self._task)
-        columns = named_columns(bad.rows)
-        topics = faults.topics.cast(pa.string(), safe=False)
+        topics = valid_utf8(faults.topics)
         added = (faults.reasons, faults.details, topics, faults.tasks, faults.numbers)
-        # Dead letters that are dead once more have the latest of both.
-        columns |= dict(zip(ERROR_COLUMNS, added, strict=True))
-        letters = pa.record_batch({name: _storable(name, each) for name, each in columns.items()})
+        latest = dict(zip(ERROR_COLUMNS, added, strict=True))
+        columns = [
+            # Dead letters that are dead once more have the latest of both.
+            (name, latest.pop(name, column))
+            for name, column in zip(bad.rows.schema.names, bad.rows.columns, strict=True)
+        ]
+        columns += latest.items()
+        names = distinct_names([name for name, _ in columns], (*COLUMNS, *ERROR_COLUMNS))
+        letters = pa.record_batch([_storable(*column) for column in columns], names=names)
         try:
             self._write(letters)
         except pa.ArrowNotImplementedError as error:
@@ -108,13 +116,50 @@ def _storable(name: str, column: pa.Array) -> pa.Array:
     one; other columns of strings stay text, with U+FFFD in place of such bytes.
     """
     kind = column.type
+    if pa.types.is_nested(kind):
+        return column.view(_with_distinct_fields(kind))
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return column
     column = column.cast(pa.large_binary())
-    if name in ("key", "value"):
-        return column
-    try:
-        return column.cast(pa.large_string())
-    except pa.ArrowInvalid:
-        texts = [None if b is None else b.decode(errors="replace") for b in column.to_pylist()]
-        return pa.array(texts, pa.large_string())
+    return column if name in ("key", "value") else valid_utf8(column)
+
+
+def _with_distinct_fields(kind: pa.DataType) -> pa.DataType:
+    """Return a type whose structs have distinct names of fields, at any depth."""
+    if pa.types.is_struct(kind):
+        names = distinct_names([field.name for field in kind])
+        return pa.struct(
+            [
+                field.with_name(name).with_type(_with_distinct_fields(field.type))
+                for name, field in zip(names, kind, strict=True)
+            ]
+        )
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_with_distinct_fields(kind.key_type)),
+            kind.item_field.with_type(_with_distinct_fields(kind.item_type)),
+        )
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        of = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return of(kind.value_field.with_type(_with_distinct_fields(kind.value_type)))
+    return kind
+
+
+def distinct_names(names: Sequence[str], keep: Iterable[str] = ()) -> list[str]:
+    """Return names that differ by more than their case, as Spark wants them of a Parquet file.
+
+    The first of several keeps its name, or the one that is in `keep`; others get a number.
+    """
+    kept = {name.lower(): name for name in names[::-1]}
+    kept |= {name.lower(): name for name in keep if name in names}
+    taken = set(kept)
+    found: list[str] = []
+    for name in names:
+        if kept.get(name.lower()) == name:
+            del kept[name.lower()]
+            found.append(name)
+            continue
+        numbered = (f"{name}_{number}" for number in count(2))
+        found.append(next(each for each in numbered if each.lower() not in taken))
+        taken.add(found[-1].lower())
+    return found

@@ -158,9 +158,10 @@ class CommitReport:
         where = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
         batch = "" if self.batch_id is None else f" in micro-batch {self.batch_id}"
         line = (
-            f"pykafka: wrote {self.rows} rows ({self.bytes} bytes, {self.compressed_bytes} "
-            f"compressed) to {where or 'no topic'}, {len(self.partitions)} partitions, "
-            f"by {self.tasks} tasks in {self.seconds:.2f} s{batch}"
+            f"pykafka: wrote {self.rows} rows ({self.bytes} bytes of records, "
+            f"{self.compressed_bytes} bytes sent) to {where or 'no topic'}, "
+            f"{len(self.partitions)} partitions, by {self.tasks} tasks "
+            f"in {self.seconds:.2f} s{batch}"
         )
         slowest = self.slowest_task
         if slowest is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
 
 from pyspark.sql.types import (
     ArrayType,
@@ -27,12 +26,10 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.serde.wanted import HEADERS_TYPE, NO_TOPIC, NO_VALUE
+from spark_kafka_sink.serde.wanted import COLUMNS, HEADERS_TYPE, NO_TOPIC, NO_VALUE
 from spark_kafka_sink.warn_once import warn_once
 
 logger = logging.getLogger(__name__)
-
-COLUMNS: Final = ("key", "value", "topic", "partition", "headers", "timestamp")
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:

@@ -84,6 +84,10 @@ COLUMNS = [
     Case("header-with-null-value",
          "'v' AS value, array(named_struct('key', 'h', 'value', CAST(NULL AS BINARY))) AS headers",
          one(headers=(("h", None),))),
+    Case("header-key-that-is-no-text",
+         "'v' AS value, array(named_struct('key', CAST(X'61FFEDA080' AS STRING), 'value', X'80')) "
+         "AS headers",
+         one(headers=(("a\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}", b"\x80"),))),
     Case("null-headers", f"'v' AS value, CAST(NULL AS {HEADERS}) AS headers", one()),
     Case("no-headers", f"'v' AS value, CAST(array() AS {HEADERS}) AS headers", one()),
     Case("header-fields-in-other-letters",

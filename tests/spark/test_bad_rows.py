@@ -212,6 +212,20 @@ def test_dead_letters_in_a_folder_are_parquet_with_all_columns(
     assert spark.read.parquet(str(folder)).count() == 2 * len(_FAULTS)
 
 
+def test_dead_letters_with_columns_that_differ_only_in_case_can_be_read(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    frame = spark.sql(
+        "SELECT 'v' AS value, -5L AS timestamp, 1 AS KEY, 'k' AS key, "
+        "named_struct('a', 2, 'A', 3) AS pair"
+    )
+    save(frame, kafka.bootstrap, new_topic(1), onError="deadLetter", deadLetterPath=str(tmp_path))
+    (letter,) = spark.read.parquet(str(tmp_path)).collect()
+    assert letter[:5] == (b"v", -5, 1, b"k", (2, 3))
+    assert letter.__fields__[:5] == ["value", "timestamp", "KEY_2", "key", "pair"]
+    assert letter["pair"].__fields__ == ["a", "A_2"]
+
+
 def test_rows_that_brokers_refuse_are_told_apart_from_those_sent_along(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:

@@ -144,3 +144,15 @@ def test_a_commit_that_comes_before_the_first_slice_is_not_the_batch_s(
         bench.producer.append(TOPIC, ROWS)
     assert bench.run() == [Call.COMMIT]
     bench.producer.commit_transaction()
+
+
+def test_a_table_of_which_a_part_was_appended_spoils_its_transaction(bench: Bench) -> None:
+    good, bad = pa.record_batch({"value": ["x"] * 3}), pa.record_batch({"value": [5] * 2})
+    bench.producer.append(TOPIC, pa.Table.from_batches([good]))
+    with pytest.raises(KafkaException, match=r"value attribute unsupported type int64"):
+        bench.producer.append(TOPIC, pa.Table.from_batches([bad]))
+    too_large = pa.record_batch({"value": ["x" * MEMORY_BYTES]})
+    with pytest.raises(KafkaException, match=r"the batches before, 3 of the table's 4 rows, were"):
+        bench.producer.append(TOPIC, pa.Table.from_batches([good, too_large]))
+    with pytest.raises(KafkaException, match="only 3 of 4 rows of an Arrow table were appended"):
+        bench.producer.commit_transaction()

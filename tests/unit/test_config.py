@@ -100,7 +100,7 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
     "receive.buffer.bytes": (32_768, {"-1": -1, "0": 0}, ["-2", 2**31]),
     "reconnect.backoff.max.ms": (1000, {"0": 0}, ["-1"]),
     "reconnect.backoff.ms": (50, {"0": 0}, ["-1"]),
-    "request.timeout.ms": (30_000, {"0": 0}, ["-1", 2**31]),
+    "request.timeout.ms": (30_000, {"1": 1}, ["0", "-1", 2**31]),
     "retries": (MAX_INT, {"1": 1, MAX_INT: MAX_INT}, ["-1", 2**31]),
     "retry.backoff.max.ms": (1000, {"0": 0}, ["-1"]),
     "retry.backoff.ms": (100, {"0": 0}, ["-1"]),
@@ -126,6 +126,7 @@ LATER: Final = {
 GONE: Final = {"auto.include.jmx.reporter"}
 # What Java takes and this producer does not, and why not.
 STRICTER: Final = {
+    ("request.timeout.ms", "0"): "no response would ever be in time",
     ("security.protocol", "SSL"): "not there yet",
     ("security.protocol", "SASL_SSL"): "not there yet",
     ("socket.connection.setup.timeout.ms", "-1"): "no connection would ever come up",
@@ -418,7 +419,7 @@ def test_the_rules_between_options_give_what_java_gives(tmp_path: Path) -> None:
         *combinations(
             delivery_timeout_ms=[None, 0, 35_004, 35_005, 30_000, MAX_INT],
             linger_ms=[None, 0, 100_000, MAX_LONG],
-            request_timeout_ms=[None, 0, 30_000, MAX_INT],
+            request_timeout_ms=[None, 1, 30_000, MAX_INT],
         ),
         *combinations(
             reconnect_backoff_ms=[None, 7, 5000], reconnect_backoff_max_ms=[None, 3, 1000]

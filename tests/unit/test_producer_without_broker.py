@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from support.measured_metrics import measured
 from support.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
     DataException,
     IllegalStateException,
@@ -28,6 +31,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
 )
 from spark_kafka_sink.reservation import Reservation
+from spark_kafka_sink.slice_owner import AppendFailure
 
 A_LONG_TIME_MS = 60_000
 A_WHILE_S = 20
@@ -360,3 +364,69 @@ def test_a_limit_of_a_topic_that_was_raised_is_told_in_place_of_the_old_one() ->
             with producer._thread.lock:
                 full.append(producer._thread.accumulator.full_bytes(TOPIC))
     assert full == [1000 - 61, 3000 - 61, 2000 - 61]
+
+
+def table_of(*topics_of: list[str]) -> pa.Table:
+    """Make a table of one batch for each list of topics."""
+    batches = [
+        pa.record_batch(
+            {
+                "value": pa.array(["v"] * len(topics), pa.string()),
+                "topic": pa.array(topics, pa.string()),
+            }
+        )
+        for topics in topics_of
+    ]
+    return pa.Table.from_batches(batches)
+
+
+def test_a_table_is_appended_batch_by_batch() -> None:
+    with producing([1, 1, 1]) as producer:
+        producer.append(None, table_of([TOPIC] * 3, [], [TOPIC] * 4))
+        assert sum(rows_by_partition(producer).values()) == 7
+        producer.append(TOPIC, pa.table({"value": pa.chunked_array([["a"], ["b", "c"]])}))
+        producer.append(TOPIC, pa.table({"value": pa.chunked_array([], pa.string())}))
+        assert sum(rows_by_partition(producer).values()) == 10
+
+
+def test_a_table_whose_third_batch_is_bad_says_what_was_appended() -> None:
+    failures: list[AppendFailure] = []
+    with producing([1]) as producer:
+        table = table_of([TOPIC] * 3, [TOPIC] * 4, [TOPIC, TOPIC, "x" * 250, TOPIC], [TOPIC] * 2)
+        with pytest.raises(
+            DataException,
+            match=r"a name of 250 characters, expected at most 249 \(row 9 of the Arrow table\); "
+            r"the batches before, 7 of the table's 13 rows, were appended$",
+        ) as refused:
+            producer.append(None, table, failures.append)
+        assert refused.value.row == 9
+        assert sum(rows_by_partition(producer).values()) == 7
+        (failed,) = [
+            value
+            for name, value in producer.metrics().items()
+            if name.name == "record-error-total" and name.group == "producer-metrics"
+        ]
+        assert failed == 6
+        with pytest.raises(DataException, match=r"\(row 2 of the Arrow table\)$"):
+            producer.append(None, table.slice(7))
+    # Rows that cannot be delivered have the numbers that they have in the table.
+    assert sorted(np.concatenate([failure.rows for failure in failures]).tolist()) == [*range(7)]
+
+
+def test_a_time_limit_of_nothing_does_not_blame_the_brokers() -> None:
+    """It is legal: a call takes what is known, and has the rest asked for."""
+    with KafkaProducer({"bootstrap.servers": NOBODY, "max.block.ms": 0}) as producer:
+        with pytest.raises(TimeoutException) as late:
+            producer.partitions_for(TOPIC)
+        assert str(late.value).startswith(
+            f"Topic {TOPIC} not present in metadata after max.block.ms=0: it has been asked for, "
+            "and nothing waits for the answer; call again later, or allow a wait"
+        )
+        with producer._thread.lock:
+            producer._thread.metadata.update(answer([1, 1]), time.monotonic())
+        assert producer.partitions_for(TOPIC) == 2
+    with (
+        KafkaAdmin(producer_config({"bootstrap.servers": NOBODY, "max.block.ms": 0})) as admin,
+        pytest.raises(TimeoutException, match=r"max\.block\.ms=0: it leaves no time to ask; raise"),
+    ):
+        admin.topics([TOPIC])

@@ -255,6 +255,18 @@ def test_a_position_that_was_deleted_moves_on_only_for_a_reading_from_the_earlie
             world.reading.moved(moved, 0, 3, world.now)
 
 
+def test_a_log_that_has_nothing_left_has_no_offsets_to_name() -> None:
+    world = World([1], from_earliest=False)
+    (fetch,) = world.fetches().values()
+    world.answer(fetch, OUT_OF_RANGE)
+    (moved,) = world.reading.out_of_range()
+    with pytest.raises(
+        OffsetOutOfRangeException,
+        match=r"from offset 0: it has no records, and the next one gets offset 100; what was",
+    ):
+        world.reading.moved(moved, 100, 100, world.now)
+
+
 def test_a_position_that_is_in_range_after_all_is_tried_again() -> None:
     world = World([1], from_earliest=False)
     (fetch,) = world.fetches().values()

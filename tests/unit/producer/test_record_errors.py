@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.pure_producer import TOPIC, PureProducer
+from support.pure_producer import TOPIC, PureProducer, Settings
 
-from spark_kafka_sink.errors import InvalidRecordException
+from spark_kafka_sink.errors import InvalidRecordException, InvalidTimestampException
 from spark_kafka_sink.wire.exchange import Answered
 from spark_kafka_sink.wire.messages import (
     BatchIndexAndErrorMessage,
@@ -14,7 +14,7 @@ from spark_kafka_sink.wire.messages import (
     TopicProduceResponse,
 )
 
-INVALID_RECORD = 87
+INVALID_TIMESTAMP, INVALID_RECORD = 32, 87
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,21 @@ def test_a_number_that_no_record_has_blames_nobody() -> None:
     producer.sender.handle(Answered(request, 1, ProduceResponse(responses=[topic])), 0.0)
     (batch,) = producer.done()
     assert list(batch.record_errors) == [1]
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_timestamps_that_a_broker_refused_are_told_from_the_earliest_to_the_latest(
+    compression: str,
+) -> None:
+    producer = PureProducer([1], Settings(compression=compression))
+    for timestamp_ms in (50, 10, 90, 60):
+        producer.append(0, [b"a"], timestamp_ms)
+    producer.ready()
+    (request,) = producer.poll()
+    answer = PartitionProduceResponse(index=0, error_code=INVALID_TIMESTAMP)
+    topic = TopicProduceResponse(name=TOPIC, partition_responses=[answer])
+    producer.sender.handle(Answered(request, 1, ProduceResponse(responses=[topic])), 0.0)
+    (batch,) = producer.done()
+    assert isinstance(batch.error, InvalidTimestampException)
+    assert "4 record(s) were not written" in str(batch.error)
+    assert "; its timestamps are 10 to 90 ms; " in str(batch.error)

@@ -17,6 +17,7 @@ from spark_kafka_sink.records.decoder import decode, read_fields
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.splitter import split_records
 from spark_kafka_sink.serde.columns import read_rows
+from spark_kafka_sink.utf8 import replaced
 
 CELLS = st.none() | st.binary(max_size=200)
 HEADER_KEYS = st.text(max_size=5).map(str.encode) | st.binary(max_size=5)
@@ -32,9 +33,10 @@ def varint(number: int) -> bytes:
 
 
 def header_section(headers: list[tuple[bytes, bytes | None]] | None) -> bytes:
+    """Write headers by hand; bytes of a key that are no text have become some."""
     section = varint(len(headers or []))
     for key, value in headers or []:
-        text = key.decode(errors="replace").encode()
+        text = replaced(key).encode()
         section += varint(len(text)) + text
         section += varint(-1) if value is None else varint(len(value)) + value
     return section

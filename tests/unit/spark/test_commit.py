@@ -157,8 +157,8 @@ def test_the_report_is_one_line_on_stderr_and_json_in_a_file(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (
-        "pykafka: wrote 4 rows (40 bytes, 101 compressed) to t, 1 partitions, by 1 tasks in 1.50 s "
-        "in micro-batch 7; slowest task 0 on host-0, 0.00 s; 2 retries\n"
+        "pykafka: wrote 4 rows (40 bytes of records, 101 bytes sent) to t, 1 partitions, "
+        "by 1 tasks in 1.50 s in micro-batch 7; slowest task 0 on host-0, 0.00 s; 2 retries\n"
     )
     path.unlink()
     publish(commit_report([message(0, partition(3, 4, 9))]), path)

@@ -1,0 +1,80 @@
+"""Files of dead letters: every column that a row came with, by names that Spark can tell apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_kafka_sink.spark.dead_letter_file import (
+    ERROR_COLUMNS,
+    DeadLetterFile,
+    distinct_names,
+)
+from spark_kafka_sink.spark.dead_letters import BadBatch
+
+
+def written(folder: Path, rows: pa.RecordBatch) -> pa.Table:
+    """Write rows as the dead letters of a task, and read them."""
+    letters = DeadLetterFile(folder, "t", 0, 0)
+    numbers = np.arange(rows.num_rows)
+    letters.take(BadBatch(rows, np.zeros(rows.num_rows, np.uint8), numbers))
+    (path,) = letters.finish()
+    return pq.read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "distinct"),
+    [
+        (["KEY", "key", "Key"], ["KEY_2", "key", "Key_3"]),
+        (["key", "key", "a", "A"], ["key", "key_2", "a", "A_2"]),
+        (["a", "A", "a_2", "A_2"], ["a", "A_3", "a_2", "A_2_2"]),
+        (["ß", "SS", "İ", "i"], ["ß", "SS", "İ", "i"]),
+        ([], []),
+    ],
+)
+def test_names_differ_by_more_than_their_case(names: list[str], distinct: list[str]) -> None:
+    assert distinct_names(names, ("key", "value")) == distinct
+
+
+def test_columns_of_the_same_name_but_for_the_case_are_all_there(tmp_path: Path) -> None:
+    rows = pa.record_batch(
+        [pa.array([each]) for each in ("1", "2", "3", "4", "5", "6")],
+        names=["KEY", "key", "value", "Value", "value", "PYKAFKA_ERROR_ROW"],
+    )
+    found = written(tmp_path, rows)
+    names = ["KEY_2", "key", "value", "Value_2", "value_3", "PYKAFKA_ERROR_ROW_2"]
+    assert found.column_names == [*names, *ERROR_COLUMNS]
+    assert found.select(names).to_pylist() == [
+        dict(zip(names, ("1", b"2", b"3", "4", b"5", "6"), strict=True))
+    ]
+
+
+def test_dead_letters_that_are_dead_once_more_have_each_column_once(tmp_path: Path) -> None:
+    first = written(tmp_path, pa.record_batch({"id": [7], "value": ["v"]}))
+    (again,) = first.to_batches()
+    found = written(tmp_path, again)
+    assert found.column_names == ["id", "value", *ERROR_COLUMNS]
+
+
+def test_fields_of_structs_differ_by_more_than_their_case(tmp_path: Path) -> None:
+    inner = pa.struct([("x", pa.int32()), ("X", pa.int32())])
+    kind = pa.struct([("a", pa.list_(inner)), ("A", pa.map_(pa.string(), inner))])
+    value = {"a": [{"x": 1, "X": 2}], "A": [("k", {"x": 3, "X": 4})]}
+    rows = pa.record_batch({"value": ["v", "w"], "struct": pa.array([value, None], kind)})
+    found = written(tmp_path, rows.slice(0)).column("struct")
+    # Which Arrow shows as a dict by name.
+    assert found.to_pylist() == [
+        {"a": [{"x": 1, "X_2": 2}], "A_2": [("k", {"x": 3, "X_2": 4})]},
+        None,
+    ]
+
+
+def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
+    dirty = pa.array([b"\xffa"], pa.binary()).cast(pa.string(), safe=False)
+    found = written(tmp_path, pa.record_batch({"value": dirty, "other": dirty}))
+    assert found.column("value").to_pylist() == [b"\xffa"]
+    assert found.column("other").to_pylist() == ["\ufffda"]

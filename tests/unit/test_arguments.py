@@ -1,0 +1,229 @@
+"""Every public argument: what it never takes is refused at once, in a sentence.
+
+The arguments are those that the classes have by `inspect`, so that a new one cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from support.unreachable import NOBODY, TOPIC, answer
+
+from spark_kafka_sink import KafkaProducer, ProducerRecord
+from spark_kafka_sink.admin import KafkaAdmin, NewTopic
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.consumer.topic_reader import TopicReader
+from spark_kafka_sink.errors import (
+    ApiException,
+    IllegalStateException,
+    KafkaException,
+)
+from spark_kafka_sink.model import ConsumerGroupMetadata
+
+CLASSES: Final = (KafkaProducer, TopicReader, KafkaAdmin, NewTopic, ProducerRecord)
+A_LONG_TIME_MS: Final = 60_000
+BATCH: Final = pa.record_batch({"value": ["v"]})
+CONFIGS: Final = {"bootstrap.servers": NOBODY}
+# What calls are given besides the argument that is wrong.
+RIGHT: Final[dict[str, dict[str, Any]]] = {
+    "KafkaProducer": {"configs": CONFIGS},
+    "KafkaProducer.append": {"topic": TOPIC, "record_batch": BATCH},
+    "KafkaProducer.send": {"topic": TOPIC},
+    "KafkaProducer.partitions_for": {"topic": TOPIC},
+    "KafkaProducer.limit_messages": {"max_message_bytes": {}},
+    "KafkaProducer.send_offsets_to_transaction": {
+        "offsets": {},
+        "group_metadata": ConsumerGroupMetadata("g"),
+    },
+    "TopicReader.read": {"topic": TOPIC},
+    "KafkaAdmin": {"config": producer_config(CONFIGS)},
+    "KafkaAdmin.topics": {"names": [TOPIC]},
+    "KafkaAdmin.topic_configs": {"topic": TOPIC, "names": ["max.message.bytes"]},
+    "ProducerRecord": {"topic": TOPIC},
+}
+NO_NAMES: Final = [None, 5, b"t", ["t"], "\ud800", "x" * 250]
+NO_NUMBERS: Final = ["1", 1.5, True, [1], -1, 2**31]
+NO_TIMESTAMPS: Final = ["1", 1.5, True, [1], -1, 2**63]
+NO_TIMES: Final = ["1", True, [1], -1, -0.5, float("nan")]
+NO_FUNCTIONS: Final = [5, "print", [print]]
+NO_BYTES: Final = [5, object(), "\ud800", ["v"]]
+NO_HEADERS: Final = [5, 0, True, [("k",)], [("k", 5)], [(b"k", b"v")], [("\ud800", b"v")], ["kv"]]
+NO_OPTIONS: Final = [None, 5, "bootstrap.servers", [("bootstrap.servers", NOBODY)], {5: 5}]
+NO_BROKERS: Final = [None, 5, ["localhost:9092"], "localhost:9092"]
+NO_OFFSETS: Final = [None, 5, "Earliest", [0], {0: -1}, {0: "0"}, {"0": 0}, {True: 0}, {0: 2**63}]
+WRONG: Final[dict[str, list[Any]]] = {
+    "KafkaProducer(configs)": NO_OPTIONS,
+    "KafkaProducer(key_serializer)": [5, "no.such.Serializer"],
+    "KafkaProducer(value_serializer)": [5, "no.such.Serializer"],
+    "KafkaProducer(brokers)": NO_BROKERS,
+    "KafkaProducer.append(topic)": [5, b"t", ["t"], "\ud800", "x" * 250],
+    "KafkaProducer.append(record_batch)": [None, 5, {"value": ["v"]}, pa.array(["v"])],
+    "KafkaProducer.append(on_failure)": NO_FUNCTIONS,
+    "KafkaProducer.append(built_in_partitioner)": [None, 1, "yes"],
+    "KafkaProducer.slice_bytes(partitions)": [None, *NO_NUMBERS],
+    "KafkaProducer.limit_messages(max_message_bytes)": [
+        None,
+        5,
+        [TOPIC],
+        *({TOPIC: number} for number in [None, *NO_NUMBERS]),
+    ],
+    "KafkaProducer.limit_messages(look_anew)": NO_FUNCTIONS,
+    "KafkaProducer.send(topic)": NO_NAMES,
+    "KafkaProducer.send(value)": NO_BYTES,
+    "KafkaProducer.send(key)": NO_BYTES,
+    "KafkaProducer.send(partition)": NO_NUMBERS,
+    "KafkaProducer.send(timestamp_ms)": NO_TIMESTAMPS,
+    "KafkaProducer.send(headers)": NO_HEADERS,
+    "KafkaProducer.send(on_delivery)": NO_FUNCTIONS,
+    "KafkaProducer.partitions_for(topic)": NO_NAMES,
+    "KafkaProducer.partitions_for(expected)": [None, *NO_NUMBERS],
+    "KafkaProducer.partition_counts(expected)": [
+        None,
+        5,
+        [TOPIC],
+        {5: 1},
+        *({TOPIC: number} for number in [None, *NO_NUMBERS]),
+    ],
+    "KafkaProducer.send_offsets_to_transaction(offsets)": [None, 5, {TOPIC: 5}, {(TOPIC, 0): 5}],
+    "KafkaProducer.send_offsets_to_transaction(group_metadata)": [
+        None,
+        "g",
+        ConsumerGroupMetadata(""),
+        ConsumerGroupMetadata("\ud800"),
+    ],
+    "KafkaProducer.flush(timeout)": NO_TIMES,
+    "KafkaProducer.close(timeout)": NO_TIMES,
+    "TopicReader(configs)": NO_OPTIONS,
+    "TopicReader.read(topic)": NO_NAMES,
+    "TopicReader.read(partitions)": [0, "0", b"0", [0, 0], [0, 1, 0], ["0"], [True], [1.0], [None]],
+    "TopicReader.read(start)": NO_OFFSETS,
+    "TopicReader.read(end)": NO_OFFSETS,
+    "TopicReader.read(isolation_level)": [None, 0, "committed", ["read_committed"]],
+    "KafkaAdmin(config)": [None, CONFIGS],
+    "KafkaAdmin(has_headers)": [0, "no"],
+    "KafkaAdmin(brokers)": NO_BROKERS,
+    "KafkaAdmin.topics(names)": [None, 5, TOPIC, [5], ["\ud800"], ["x" * 250]],
+    "KafkaAdmin.topics(new)": [5, {"partitions": 1}],
+    "KafkaAdmin.topic_configs(topic)": NO_NAMES,
+    "KafkaAdmin.topic_configs(names)": [None, 5, "max.message.bytes", [5], ["\ud800"]],
+    "KafkaAdmin.check_creation(new)": [None, 5],
+    "NewTopic(partitions)": [0, *NO_NUMBERS],
+    "NewTopic(replication)": [0, 2**15, *NO_NUMBERS],
+    "NewTopic(configs)": [None, {"a": "b"}, ("a",), (("a",),), (("a", 5),), (("a", "\ud800"),)],
+    "NewTopic.named(name)": NO_NAMES,
+    "ProducerRecord(topic)": NO_NAMES,
+    "ProducerRecord(partition)": NO_NUMBERS,
+    "ProducerRecord(timestamp_ms)": NO_TIMESTAMPS,
+    "ProducerRecord(headers)": NO_HEADERS,
+}
+SAYS_WHY: Final = ("xpected", "should", "Can't convert", "UTF-8")
+# Serializers take whatever they like.
+ANYTHING: Final = {"ProducerRecord(value)", "ProducerRecord(key)"}
+
+
+def public_arguments() -> set[str]:
+    """Give all arguments of the constructors and the public methods."""
+    found = set()
+    for kind in CLASSES:
+        calls = {kind.__name__: inspect.signature(kind)}
+        for name, function in inspect.getmembers(kind, inspect.isfunction):
+            if not name.startswith("_"):
+                calls[f"{kind.__name__}.{name}"] = inspect.signature(function)
+        found |= {
+            f"{call}({argument})"
+            for call, signature in calls.items()
+            for argument in signature.parameters
+            if argument != "self"
+        }
+    return found
+
+
+def test_what_every_public_argument_does_not_take_stands_in_the_table() -> None:
+    assert public_arguments() == WRONG.keys() | ANYTHING
+
+
+@pytest.fixture(scope="module")
+def things() -> Iterator[dict[str, Any]]:
+    """The objects whose methods are called; nobody can be reached, and the topic is known."""
+    options = CONFIGS | {"max.block.ms": A_LONG_TIME_MS, "linger.ms": A_LONG_TIME_MS}
+    transactional = KafkaProducer(options | {"transactional.id": "tid"})
+    producer = KafkaProducer(options)
+    with (
+        TopicReader(CONFIGS) as reader,
+        KafkaAdmin(producer_config(CONFIGS | {"max.block.ms": A_LONG_TIME_MS})) as admin,
+    ):
+        with producer._thread.lock:
+            producer._thread.metadata.track(TOPIC, time.monotonic())
+            producer._thread.metadata.update(answer([1]), time.monotonic())
+        yield {
+            "KafkaProducer": producer,
+            "KafkaProducer.send_offsets_to_transaction": transactional,
+            "TopicReader": reader,
+            "KafkaAdmin": admin,
+            "NewTopic": NewTopic(),
+        }
+        producer.close(0)
+        transactional.close(0)
+
+
+def refusal(things: dict[str, Any], call: str, arguments: dict[str, Any]) -> KafkaException:
+    """Make a call and give what it raises."""
+    kind, _, method = call.partition(".")
+    if method:
+        call_it = getattr(things.get(call, things.get(kind)), method)
+    else:
+        call_it = next(each for each in CLASSES if each.__name__ == kind)
+    with pytest.raises(KafkaException) as refused:
+        call_it(**arguments)
+    return refused.value
+
+
+@pytest.mark.parametrize("argument", WRONG)
+def test_what_an_argument_does_not_take_is_refused_at_once(
+    things: dict[str, Any], argument: str
+) -> None:
+    call, _, name = argument.rstrip(")").partition("(")
+    for value in WRONG[argument]:
+        error = refusal(things, call, RIGHT.get(call, {}) | {name: value})
+        found = f"{argument}={value!r:.40}: {type(error).__name__}: {error}"
+        # Neither what a broker would say, nor that nobody came to say it.
+        assert not isinstance(error, ApiException | IllegalStateException), found
+        assert any(word in str(error) for word in SAYS_WHY), found
+    producer = things["KafkaProducer"]
+    assert not producer._thread.accumulator.incomplete
+
+
+def test_rows_are_looked_at_alike_before_and_after_the_first_one_of_a_topic(
+    things: dict[str, Any],
+) -> None:
+    """`send` has a faster path for topics that it has rows of."""
+    sends = [argument for argument in WRONG if argument.startswith("KafkaProducer.send(")]
+
+    def refusals() -> list[str]:
+        return [
+            str(refusal(things, "KafkaProducer.send", {"topic": TOPIC, name: value}))
+            for name in (argument[len("KafkaProducer.send(") : -1] for argument in sends)
+            for value in WRONG[f"KafkaProducer.send({name})"]
+            if value is not None
+        ]
+
+    before = refusals()
+    things["KafkaProducer"].send(TOPIC, b"v")
+    assert refusals() == before
+
+
+def test_nothing_is_read_after_close() -> None:
+    with TopicReader(CONFIGS) as reader:
+        begun = reader.read(TOPIC)
+    for read in (lambda: next(begun), lambda: reader.read(TOPIC)):
+        with pytest.raises(IllegalStateException, match="this TopicReader has been closed"):
+            read()
+    with KafkaAdmin(producer_config(CONFIGS)) as admin:
+        pass
+    with pytest.raises(IllegalStateException, match="this KafkaAdmin has been closed"):
+        admin.topics([TOPIC])
