@@ -82,6 +82,7 @@ class ColumnProducer:
         on_failure: OnFailure | None,
         *,
         built_in_partitioner: bool,
+        lingers_since: float | None = None,
     ) -> None:
         """Append the rows of an Arrow batch; see `KafkaProducer.append`."""
         self._checks.before_append()
@@ -105,7 +106,7 @@ class ColumnProducer:
         under_way = object()
         try:
             self._thread.append_begins(under_way)
-            self._append_slices(rows, sizes, topics, deadline, on_failure)
+            self._append_slices(rows, sizes, topics, deadline, on_failure, lingers_since)
             self._thread.append_ends(under_way)
         except BaseException:
             self._thread.append_ends(under_way)
@@ -118,6 +119,7 @@ class ColumnProducer:
         topics: list[TopicMetadata],
         deadline: float,
         on_failure: OnFailure | None,
+        lingers_since: float | None,
     ) -> None:
         start, progress = 0, SliceProgress()
         try:
@@ -126,8 +128,11 @@ class ColumnProducer:
                 owner = None if on_failure is None else SliceOwner(start, on_failure)
                 part = rows.slice(start, end)
                 progress = SliceProgress()
-                self._append_slice(part, sizes[start:end], topics, deadline, owner, progress)
+                self._append_slice(
+                    part, sizes[start:end], topics, deadline, owner, progress, lingers_since
+                )
                 start = end
+                lingers_since = None  # the rest had to wait for memory
                 # Every slice is a send of its own, which may wait for memory as long as any.
                 deadline = self._waits.deadline()
         except BaseException as error:
@@ -186,17 +191,27 @@ class ColumnProducer:
         deadline: float,
         owner: SliceOwner | None,
         progress: SliceProgress,
+        lingers_since: float | None,
     ) -> None:
         reservation, check = Reservation(), self._checks.raise_if_not_appendable
         try:
             self._waits.reserve(
                 reservation, int(sizes.sum()), deadline, self._checks.raise_if_unusable
             )
+            created_at = self._created_at(lingers_since)
             with self._appender.turn:
-                self._appender.append(rows, sizes, topics, check, progress, owner=owner)
+                self._appender.append(
+                    rows, sizes, topics, check, progress, created_at=created_at, owner=owner
+                )
             self._thread.give_back(reservation)
             self._appender.pack(progress)
         except BaseException:
             self._thread.give_back(reservation)
             self._appender.leave(progress)
             raise
+
+    def _created_at(self, lingers_since: float | None) -> float | None:
+        """Return what their batches are created at: never so early that they expire sooner."""
+        if lingers_since is None:
+            return None
+        return max(lingers_since, time.monotonic() - self._config.linger_ms / 1000)

@@ -175,13 +175,15 @@ class KafkaProducer:
         on_failure: OnFailure | None = None,
         *,
         built_in_partitioner: bool = False,
+        lingers_since: float | None = None,
     ) -> None:
         """Append the rows of an Arrow batch with the columns that `serde.columns` describes.
 
         topic: for all rows; None to take a topic column. Returns when the rows are in the
         producer's memory; `flush` tells what became of them. on_failure: told by the I/O thread of
         rows that could not be delivered; `flush` does not raise for them then.
-        built_in_partitioner: do not ask a partitioner of the user's own.
+        built_in_partitioner: do not ask a partitioner of the user's own. lingers_since: since when
+        the rows have waited already, by `time.monotonic`: that counts as linger.
 
         Raises DataException and RecordTooLargeException for rows that cannot be sent (none of the
         batch is then sent), TimeoutException and BufferExhaustedException after max.block.ms, and
@@ -190,7 +192,11 @@ class KafkaProducer:
         another max.block.ms.
         """
         self._columns.append(
-            topic, record_batch, on_failure, built_in_partitioner=built_in_partitioner
+            topic,
+            record_batch,
+            on_failure,
+            built_in_partitioner=built_in_partitioner,
+            lingers_since=lingers_since,
         )
 
     @staticmethod

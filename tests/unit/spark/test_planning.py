@@ -248,6 +248,7 @@ def test_a_commit_asks_nobody_and_checks_nothing(
         started_at=0.0,
         throttle_ms=0,
         bad_rows=BadRowsReport(on_error="fail"),
+        expired_rows=None,
         partitions=[],
     )
     source.streamWriter(SCHEMA, overwrite=False).commit([done], 1)
@@ -357,7 +358,7 @@ def test_what_one_cluster_or_user_was_found_to_have_counts_for_no_other(
 
     def look(options: SinkOptions, *, has_headers: bool, again: bool) -> preflight._Found:
         looked.append(options)
-        return preflight._Found(time.monotonic(), None, len(looked), ())
+        return preflight._Found(time.monotonic(), None, len(looked), None, ())
 
     monkeypatch.setattr(preflight, "_look", look)
     monkeypatch.setattr(preflight, "_found", {})
