@@ -158,13 +158,15 @@ class NetworkClient:
         for node_id in [n for n in self._states if n >= 0 and n not in nodes]:
             state = self._states.pop(node_id)
             self._disconnect(state, "the cluster no longer lists this broker")
+        states = self._states.values()
+        named_by = next((s.node for s in states if s.node.id < 0 and s.is_ready), None)
         for node_id, node in nodes.items():
             known = self._states.get(node_id)
             if known is not None and (known.node.host, known.node.port) == (node.host, node.port):
                 continue
             if known is not None:
                 self._disconnect(known, f"the broker moved to {node.host}:{node.port}")
-            self._states[node_id] = NodeState(node)
+            self._states[node_id] = NodeState(node, named_by=named_by)
 
     def connect(self, node_ids: set[int]) -> None:
         """Want connections to these nodes, and to no others that have none."""
@@ -393,6 +395,7 @@ class NetworkClient:
         """Take a connection as gone: fail all its requests, tell, and wait before the next try."""
         connection = state.connection
         was_ready = state.is_ready
+        reason += state.advertised_hint
         self._release(state)
         state.lost(reason, now, self._config.reconnect_backoff, self._random)
         logger.info("connection to %s lost (it was %s): %s", state.node,
@@ -418,6 +421,7 @@ class NetworkClient:
 
     def _disconnect(self, state: NodeState, reason: str) -> None:
         if state.connection is not None:
+            state.named_by = None
             self._lost(state, reason, self._clock())
 
     def _expire(self, now: float) -> None:

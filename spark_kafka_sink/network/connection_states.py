@@ -39,6 +39,8 @@ class NodeState:
     last_used: float = 0.0
     throttled_until: float = 0.0
     last_error: str = ""
+    # The bootstrap node that answered and named this broker; None once it was reached.
+    named_by: Node | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -84,11 +86,22 @@ class NodeState:
         """Note that TCP is up."""
         self.setup_until = float("inf")
         self.failed_connects = 0
+        self.named_by = None
 
     def ready(self) -> None:
         """Note that the node takes requests: what was wrong with it is over."""
         self.failures = 0
         self.last_error = ""
+
+    @property
+    def advertised_hint(self) -> str:
+        """What to say where the broker cannot be reached, though the one that named it can."""
+        named_by, node = self.named_by, self.node
+        if named_by is None or (named_by.host, named_by.port) == (node.host, node.port):
+            return ""
+        return (
+            f"; {named_by} answered and named this address: see the broker's advertised.listeners"
+        )
 
     def lost(self, reason: str, now: float, backoff: ExponentialBackoff, random: Random) -> None:
         """Note that the connection broke or did not come up; it may be tried again after a pause.

@@ -17,6 +17,7 @@ from spark_kafka_sink.errors import (
     KafkaException,
     advice,
     api_exception,
+    listed,
 )
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
@@ -75,7 +76,7 @@ class Answer:
         code = codes.PRODUCER_FENCED if self.action is Action.FENCED else self.code
         text = f"{api} failed: {row.name} ({row.code}) from node {self.node_id}"
         if self.partitions:
-            text += f" for {', '.join(map(str, self.partitions))}"
+            text += f" for {listed(map(str, self.partitions))}"
         message = "; ".join(part for part in (text, advice(code)) if part)
         if self.call is Call.TXN_OFFSET_COMMIT and code in _MEMBERSHIP_CHANGED:
             return CommitFailedException(message, node_id=self.node_id, api=api)

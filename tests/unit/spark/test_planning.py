@@ -285,6 +285,20 @@ def test_columns_that_are_not_sent_are_named_once_for_a_schema(
     )
 
 
+def test_of_many_columns_that_are_not_sent_ten_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    schema = StructType().add("value", StringType())
+    for number in range(3000):
+        schema.add(f"column_{number}", StringType())
+    warn_of_unsent_columns(schema)
+    (record,) = caplog.records
+    assert record.message == (
+        f"pykafka does not send the columns {', '.join(f'column_{n}' for n in range(10))} and 2990 "
+        "more: a record is made of key, value, topic, partition, headers, timestamp"
+    )
+
+
 def test_a_stream_whose_tasks_were_given_no_rows_is_not_committed() -> None:
     """So it is with the continuous trigger; a batch without tasks is another matter."""
     writer = KafkaStreamArrowWriter(sink_options(NAMES))
