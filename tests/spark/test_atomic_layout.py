@@ -15,7 +15,7 @@ from conftest import NewTopic, topic_maker
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from support.kafka_cluster import KafkaCluster
 from support.readers import Record, add_partitions, read_with_confluent
 from support.sink import save

@@ -6,6 +6,7 @@ import json
 import re
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -96,7 +97,7 @@ def test_a_wrong_name_is_created_by_no_part_of_the_sink(
         text = str(refused.value)
         assert text.endswith("; create the topic, or set the option createTopics to true"), text
     save(spark.sql("SELECT 'x' AS value"), guarded_kafka.bootstrap, there)
-    client = AdminClient(servers)
+    client = AdminClient({"bootstrap.servers": guarded_kafka.bootstrap})
     assert wrong not in client.list_topics(timeout=30).topics
     with KafkaProducer(servers) as producer:
         producer.append(wrong, pa.record_batch({"value": [b"x"]}))
@@ -122,13 +123,14 @@ def test_topics_that_kafka_keeps_for_itself_are_refused(guarded_kafka: KafkaClus
         batch = pa.record_batch({"value": [b"x"], "topic": [topic]})
         write_task(sink_options(given | more), iter([batch]))
 
-    for attempt, topic in (
+    attempts: list[tuple[Callable[[], None], str]] = [
         (lambda: plan(of_value, topic=state), state),
         (lambda: plan(of_value, topic=missing, **creates), missing),
         (lambda: plan(of_column, onError="deadLetter", deadLetterTopic=state), state),
         (lambda: write(missing, **creates), missing),
         (lambda: write(state), state),
-    ):
+    ]
+    for attempt, topic in attempts:
         with pytest.raises(InvalidTopicException) as refused:
             attempt()
         said = f"{topic} is internal to Kafka, and brokers let no producer write to it: name"

@@ -60,14 +60,21 @@ def test_two_batches_of_the_limit_that_register_sets_are_a_large_slice() -> None
 
 def test_a_large_batch_is_passed_on_at_once() -> None:
     large, small = batches_of([10_000, 10])
-    given_batches = iter([large, small])
-    left: list[int] = []
+    happened: list[pa.RecordBatch | str] = []
 
-    def append(_batch: pa.RecordBatch, _since: float) -> None:
-        left.append(given_batches.__length_hint__())
+    def input_of_two() -> Iterator[pa.RecordBatch]:
+        for batch in (large, small):
+            happened.append("read")
+            yield batch
 
-    append_coalesced(given_batches, append, SLICE_BYTES, math.inf)
-    assert left == [1, 0]
+    def append(batch: pa.RecordBatch, _since: float) -> None:
+        happened.append(batch)
+
+    append_coalesced(input_of_two(), append, SLICE_BYTES, math.inf)
+    assert [each if isinstance(each, str) else each.num_rows for each in happened] == [
+        "read", 10_000, "read", 10,
+    ]  # fmt: skip
+    assert happened[1] is large
 
 
 def test_half_of_a_large_batch_is_not_copied() -> None:
