@@ -85,10 +85,13 @@ class ColumnProducer:
         on_failure: OnFailure | None,
         *,
         built_in_partitioner: bool,
+        lingers_since: float | None = None,
     ) -> None:
         """Append the rows of an Arrow batch or table; see `KafkaProducer.append`."""
         if isinstance(record_batch, pa.RecordBatch):
-            self._append_batch(topic, record_batch, 0, on_failure, built_in=built_in_partitioner)
+            self._append_batch(
+                topic, record_batch, 0, on_failure, built_in_partitioner, lingers_since
+            )
             return
         what = "a pyarrow.RecordBatch or a pyarrow.Table"
         table = checked("record_batch", record_batch, pa.Table, what)
@@ -96,7 +99,9 @@ class ColumnProducer:
         first = 0
         for batch in table.to_batches():
             try:
-                self._append_batch(topic, batch, first, on_failure, built_in=built_in_partitioner)
+                self._append_batch(
+                    topic, batch, first, on_failure, built_in_partitioner, lingers_since
+                )
             except BaseException as error:
                 if first:
                     self._spoil_transaction(first, table.num_rows, error, "table")
@@ -112,8 +117,8 @@ class ColumnProducer:
         record_batch: pa.RecordBatch,
         first_row: int,
         on_failure: OnFailure | None,
-        *,
-        built_in: bool,
+        built_in: bool,  # noqa: FBT001 - private, and always given by position
+        lingers_since: float | None,
     ) -> None:
         """Append an Arrow batch; first_row: the number of its first row in what was given."""
         self._checks.before_append()
@@ -137,7 +142,7 @@ class ColumnProducer:
         under_way = object()
         try:
             self._thread.append_begins(under_way)
-            self._append_slices(rows, sizes, topics, deadline, first_row, on_failure)
+            self._append_slices(rows, sizes, topics, deadline, first_row, on_failure, lingers_since)
             self._thread.append_ends(under_way)
         except BaseException:
             self._thread.append_ends(under_way)
@@ -151,6 +156,7 @@ class ColumnProducer:
         deadline: float,
         first_row: int,
         on_failure: OnFailure | None,
+        lingers_since: float | None,
     ) -> None:
         start, progress = 0, SliceProgress()
         try:
@@ -159,8 +165,11 @@ class ColumnProducer:
                 owner = None if on_failure is None else SliceOwner(first_row + start, on_failure)
                 part = rows.slice(start, end)
                 progress = SliceProgress()
-                self._append_slice(part, sizes[start:end], topics, deadline, owner, progress)
+                self._append_slice(
+                    part, sizes[start:end], topics, deadline, owner, progress, lingers_since
+                )
                 start = end
+                lingers_since = None  # the rest had to wait for memory
                 # Every slice is a send of its own, which may wait for memory as long as any.
                 deadline = self._waits.deadline()
         except BaseException as error:
@@ -221,20 +230,30 @@ class ColumnProducer:
         deadline: float,
         owner: SliceOwner | None,
         progress: SliceProgress,
+        lingers_since: float | None,
     ) -> None:
         reservation, check = Reservation(), self._checks.raise_if_not_appendable
         try:
             self._waits.reserve(
                 reservation, int(sizes.sum()), deadline, self._checks.raise_if_unusable
             )
+            created_at = self._created_at(lingers_since)
             with self._appender.turn:
-                self._appender.append(rows, sizes, topics, check, progress, owner=owner)
+                self._appender.append(
+                    rows, sizes, topics, check, progress, created_at=created_at, owner=owner
+                )
             self._thread.give_back(reservation)
             self._appender.pack(progress)
         except BaseException:
             self._thread.give_back(reservation)
             self._appender.leave(progress)
             raise
+
+    def _created_at(self, lingers_since: float | None) -> float | None:
+        """Return what their batches are created at: never so early that they expire sooner."""
+        if lingers_since is None:
+            return None
+        return max(lingers_since, time.monotonic() - self._config.linger_ms / 1000)
 
 
 def _of_table(error: KafkaException, first_row: int, rows: int) -> KafkaException:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, field
 
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, listed
 from spark_kafka_sink.masking import masked
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.warn_once import warn_once
@@ -259,7 +259,10 @@ def check_options(options: object) -> None:
 def check_names(options: Mapping[str, Any], prefix: str = "", *, lenient: bool = False) -> None:
     """Refuse, or warn of, options that are none of this producer's; as in `producer_config`."""
     known = {each.encode_name for each in option_fields()}
+    without_effect = _check_security(options, prefix, lenient=lenient)
     for name in options:
+        if name in without_effect:
+            continue
         if name in NO_EFFECT:
             warn_once(logger, f"{prefix}{name} has no effect: {NO_EFFECT[name]}")
         elif name in OFF_ONLY:
@@ -269,6 +272,24 @@ def check_names(options: Mapping[str, Any], prefix: str = "", *, lenient: bool =
             if not lenient or name in NOT_YET or name in REFUSED:
                 raise ConfigException(message)
             warn_once(logger, message)
+
+
+def _check_security(options: Mapping[str, Any], prefix: str, *, lenient: bool) -> frozenset[str]:
+    """Refuse, or warn of, options of TLS and SASL where there is neither; return their names."""
+    protocol = str(options.get("security.protocol") or "PLAINTEXT").strip().upper()
+    if protocol != "PLAINTEXT":
+        return frozenset()
+    found = [name for name in options if name.startswith(_SECURITY) and name in NOT_YET]
+    if found:
+        message = (
+            f"{listed(prefix + name for name in found)}: of no effect with "
+            f"{prefix}security.protocol=PLAINTEXT, by which nothing is encrypted and no client "
+            "logs in (TLS and SASL are not supported yet); remove what is left over"
+        )
+        if not lenient:
+            raise ConfigException(message)
+        warn_once(logger, message)
+    return frozenset(found)
 
 
 def _check_text(config: ProducerConfig) -> None:
@@ -382,6 +403,7 @@ def _expected(name: str, kind: msgspec.inspect.Type) -> str:
     return "text" if isinstance(kind, msgspec.inspect.StrType) else "text that is not empty"
 
 
+_SECURITY: Final = ("ssl.", "sasl.")
 # From here on two names are a name and its misspelling, and below, two names of different things.
 _ALIKE: Final = 0.76
 # No option takes a number of more digits, and int() does not look at some that have.

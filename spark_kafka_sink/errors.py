@@ -18,11 +18,21 @@ coordinators are looked up again; ``TransactionAbortableException``, abort the t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.error_codes import ERROR_CODES, ErrorCode, error_code
 from spark_kafka_sink.model import INTERNAL_TOPICS
+
+_MOST_LISTED: Final = 10
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names for a message: the first ten, then how many more there are."""
+    every = list(names)
+    more = len(every) - _MOST_LISTED
+    return ", ".join(every[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def row_of_batch(row: int) -> str:

@@ -211,6 +211,7 @@ class KafkaProducer:
         on_failure: OnFailure | None = None,
         *,
         built_in_partitioner: bool = False,
+        lingers_since: float | None = None,
     ) -> None:
         """Append the rows of an Arrow batch with the columns that `serde.columns` describes.
 
@@ -219,7 +220,8 @@ class KafkaProducer:
         rows are in the producer's memory; `flush` raises where they cannot be delivered.
         on_failure: called by the I/O thread with rows that could not be delivered; `flush` does not
         raise for them then.
-        built_in_partitioner: do not ask a partitioner of the user's own.
+        built_in_partitioner: do not ask a partitioner of the user's own. lingers_since: the time by
+        `time.monotonic` from which the rows have waited already; that counts as linger.
 
         Raises DataException and RecordTooLargeException for rows that cannot be sent (none of the
         batch is then sent), TimeoutException and BufferExhaustedException after max.block.ms, and
@@ -230,7 +232,11 @@ class KafkaProducer:
         check_callable("on_failure", on_failure, "what takes an AppendFailure")
         checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
         self._columns.append(
-            topic, record_batch, on_failure, built_in_partitioner=built_in_partitioner
+            topic,
+            record_batch,
+            on_failure,
+            built_in_partitioner=built_in_partitioner,
+            lingers_since=lingers_since,
         )
 
     @staticmethod

@@ -168,13 +168,15 @@ class NetworkClient:
         for node_id in [n for n in self._states if n >= 0 and n not in nodes]:
             state = self._states.pop(node_id)
             self._disconnect(state, "the cluster no longer lists this broker")
+        states = self._states.values()
+        named_by = next((s.node for s in states if s.node.id < 0 and s.is_ready), None)
         for node_id, node in nodes.items():
             known = self._states.get(node_id)
             if known is not None and (known.node.host, known.node.port) == (node.host, node.port):
                 continue
             if known is not None:
                 self._disconnect(known, f"the broker moved to {node.host}:{node.port}")
-            self._states[node_id] = NodeState(node)
+            self._states[node_id] = NodeState(node, named_by=named_by)
 
     def connect(self, node_ids: set[int]) -> None:
         """Want connections to these nodes, and to no others that have none."""
@@ -425,6 +427,7 @@ class NetworkClient:
         """Take a connection as gone: fail all its requests, tell, and wait before the next try."""
         connection = state.connection
         was_ready = state.is_ready
+        reason += state.advertised_hint
         self._release(state)
         state.lost(reason, now, self._config.reconnect_backoff, self._random)
         logger.info("connection to %s lost (it was %s): %s", state.node,
@@ -452,6 +455,7 @@ class NetworkClient:
         """Close a connection of our own accord, which says nothing against the node."""
         if state.connection is not None:
             said = state.last_error
+            state.named_by = None
             self._lost(state, reason, self._clock())
             state.last_error = said
 

@@ -51,6 +51,8 @@ class NodeState:
     failed_at: float = 0.0
     # The version in which the next connection asks for the broker's versions.
     api_versions_version: int = API_VERSIONS.max_version
+    # The bootstrap node that answered and named this broker; None once it was reached.
+    named_by: Node | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -96,6 +98,7 @@ class NodeState:
         """Note that TCP is up."""
         self.setup_until = float("inf")
         self.failed_connects = 0
+        self.named_by = None
 
     def well(self) -> None:
         """Note that a request was answered, or written where none is: what was wrong is over.
@@ -118,7 +121,7 @@ class NodeState:
         if connection is None or connection.is_ready or waited < _PATIENCE_S:
             return ""
         if connection.state is ConnectionState.CONNECTING:
-            return f"no connection after {waited:.0f} s"
+            return f"no connection after {waited:.0f} s{self.advertised_hint}"
         return f"it takes connections, but has said nothing for {waited:.0f} s; {NO_BROKER}"
 
     def frame_broken(self) -> None:
@@ -131,6 +134,16 @@ class NodeState:
             return
         newest = API_VERSIONS.max_version
         self.api_versions_version = 0 if self.api_versions_version == newest else newest
+
+    @property
+    def advertised_hint(self) -> str:
+        """What to say where the broker cannot be reached, though the one that named it can."""
+        named_by, node = self.named_by, self.node
+        if named_by is None or (named_by.host, named_by.port) == (node.host, node.port):
+            return ""
+        return (
+            f"; {named_by} answered and named this address: see the broker's advertised.listeners"
+        )
 
     def lost(self, reason: str, now: float, backoff: ExponentialBackoff, random: Random) -> None:
         """Note that the connection broke or did not come up; it may be tried again after a pause.

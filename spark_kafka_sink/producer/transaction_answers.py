@@ -17,6 +17,7 @@ from spark_kafka_sink.errors import (
     KafkaException,
     advice,
     api_exception,
+    listed,
 )
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
@@ -83,7 +84,7 @@ class Answer:
         code = codes.PRODUCER_FENCED if self.action is Action.FENCED else self.code
         text = f"{api} failed: {row.name} ({row.code}) from node {self.node_id}"
         if self.partitions:
-            text += f" for {', '.join(map(str, self.partitions))}"
+            text += f" for {listed(map(str, self.partitions))}"
         if self.is_unnamed:
             text += ", which the broker's answer does not name"
         message = "; ".join(part for part in (text, advice(code)) if part)

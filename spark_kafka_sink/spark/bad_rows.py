@@ -84,15 +84,15 @@ class TaskRows:
         if self._dead_letters is not None:
             self._dead_letters.discard()
 
-    def append(self, batch: pa.RecordBatch) -> None:
-        """Append a batch of the task."""
+    def append(self, batch: pa.RecordBatch, lingers_since: float | None = None) -> None:
+        """Append a batch of the task; lingers_since: as of `KafkaProducer.append`."""
         numbers = np.arange(self._rows, self._rows + batch.num_rows)
         self._rows += batch.num_rows
         self._refuse_dead_letters_own(batch, numbers)
         if self._policy.on_error is OnError.FAIL:
             self._prepare_topics(batch)
             with self._naming(numbers):
-                self._producer.append(self._topic, batch)
+                self._producer.append(self._topic, batch, lingers_since=lingers_since)
             return
         found = self._find(batch)
         if found is not None and found.has(Fault.TOO_LARGE) and self._is_plain:
@@ -103,16 +103,21 @@ class TaskRows:
             numbers = np.delete(numbers, found.rows)
             batch = found.good(batch)
         self._prepare_topics(batch)
-        self._append_good(batch, numbers)
+        self._append_good(batch, numbers, lingers_since)
         self._settle()
 
     def _prepare_topics(self, batch: pa.RecordBatch) -> None:
         self._missing_topics.create_those_of(batch)
         self._layout.check(batch)
 
-    def _append_good(self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> None:
+    def _append_good(
+        self,
+        batch: pa.RecordBatch,
+        numbers: npt.NDArray[np.int64],
+        lingers_since: float | None = None,
+    ) -> None:
         with self._naming(numbers):
-            self._appender.append(batch, _Appended(batch, numbers))
+            self._appender.append(batch, _Appended(batch, numbers), lingers_since)
 
     @contextmanager
     def _naming(self, numbers: npt.NDArray[np.int64]) -> Iterator[None]:

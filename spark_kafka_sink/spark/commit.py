@@ -25,6 +25,7 @@ from spark_kafka_sink.spark.last_reports import remember
 from spark_kafka_sink.spark.report import (
     BadRowsReport,
     CommitReport,
+    ExpiredRowsReport,
     PartitionReport,
     TaskReport,
     merged,
@@ -48,6 +49,7 @@ class SinkCommitMessage(WriterCommitMessage):
     started_at: float
     throttle_ms: int
     bad_rows: BadRowsReport
+    expired_rows: ExpiredRowsReport | None
     partitions: list[PartitionReport]
 
 
@@ -81,6 +83,7 @@ def commit_report(
         throttle_ms=sum(message.throttle_ms for message in reported),
         slowest_task=max(tasks, key=lambda task: task.seconds, default=None),
         bad_rows=BadRowsReport.of([m.bad_rows for m in reported]) if reported else None,
+        expired_rows=ExpiredRowsReport.of(m.expired_rows for m in reported),
         partitions=partitions,
     )
 
@@ -95,6 +98,8 @@ def publish(report: CommitReport, path: Path | None) -> None:
     _say(report.summary())
     if report.bad_rows is not None and report.bad_rows.rows:
         _say(report.bad_rows.summary())
+    if report.expired_rows is not None:
+        _say(report.expired_rows.summary())
     try:
         remember(report.to_json())
     except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written

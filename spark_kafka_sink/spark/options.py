@@ -113,8 +113,10 @@ class SinkOptions:
 
     new_topic: what topics that do not exist are created with, None where they are not.
     laid_out: the partitions of each topic for which `atomic_layout` laid the rows out.
-    max_message_bytes, partitions: the topic's, None and 0 where there is none; brokers: the
-    cluster's. No option says any of the last four: the driver finds them before tasks start.
+    max_message_bytes, partitions: the topic's, None and 0 where there is none; retention_ms: after
+    how long the topic loses a record by its own timestamp, None where it does not or nobody knows;
+    brokers: the cluster's. No option says any of the last five: the driver finds them before tasks
+    start.
     """
 
     producer: ProducerConfig
@@ -125,6 +127,7 @@ class SinkOptions:
     laid_out: Mapping[str, int] = field(default_factory=dict)
     max_message_bytes: int | None = None
     partitions: int = 0
+    retention_ms: int | None = None
     brokers: tuple[Node, ...] = ()
 
     @property

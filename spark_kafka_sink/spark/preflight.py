@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
 from spark_kafka_sink.config import ProducerConfig
@@ -35,6 +35,8 @@ from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.report_lines import is_special
 from spark_kafka_sink.spark.topic_limit import limit_of, settings_with_limit
 
+_RETENTION_SETTINGS: Final = ("cleanup.policy", "message.timestamp.type", "retention.ms")
+
 # All that what was found depends on; another user or address may find something else.
 _Asked: TypeAlias = tuple[
     ProducerConfig, str | None, NewTopic | None, bool, tuple[tuple[str, int], ...]
@@ -47,6 +49,7 @@ class _Found(NamedTuple):
     at: float
     max_message_bytes: int | None
     partitions: int
+    retention_ms: int | None
     brokers: tuple[Node, ...]
 
 
@@ -137,6 +140,7 @@ def check_cluster(
         options,
         max_message_bytes=found.max_message_bytes,
         partitions=found.partitions,
+        retention_ms=found.retention_ms,
         brokers=found.brokers,
     )
 
@@ -173,7 +177,7 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
             _check_layout(options, there)
             if options.new_topic is not None and not again:
                 admin.check_creation(options.new_topic)
-            return _Found(time.monotonic(), None, 0, admin.brokers)
+            return _Found(time.monotonic(), None, 0, None, admin.brokers)
         check_laid_out_topic(options.laid_out, name)
         check_not_internal(options.producer, name)
         with suggest_create_topics(options):
@@ -184,10 +188,20 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
         if options.laid_out:
             _check_layout(options, there)
         new = options.new_topic or NewTopic()
-        settings = settings_with_limit(admin, name, (name for name, _ in new.configs))
+        asked_for = (*_RETENTION_SETTINGS, *(name for name, _ in new.configs))
+        settings = settings_with_limit(admin, name, asked_for)
         warn_of_differences(topic, new, settings)
-        limit = limit_of(settings)
-        return _Found(time.monotonic(), limit, topic.partitions, admin.brokers)
+        limit, retention_ms = limit_of(settings), _retention_ms(settings)
+        return _Found(time.monotonic(), limit, topic.partitions, retention_ms, admin.brokers)
+
+
+def _retention_ms(settings: Mapping[str, str | None]) -> int | None:
+    """Return after how long a topic loses a record by its own timestamp, None if it does not."""
+    policy, timestamp_type, retention = (settings.get(name) or "" for name in _RETENTION_SETTINGS)
+    deletes = "delete" in [each.strip() for each in policy.split(",")]
+    if deletes and timestamp_type == "CreateTime" and retention.isdecimal():
+        return int(retention)
+    return None
 
 
 def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -> None:

@@ -48,13 +48,19 @@ class CarefulAppender(Generic[T]):
         self._built_in_partitioner = built_in_partitioner
         self._failures: deque[tuple[T, AppendFailure]] = deque()
 
-    def append(self, batch: pa.RecordBatch, appended: T) -> None:
-        """Append a batch; appended: what to remember of it for a refusal."""
+    def append(
+        self, batch: pa.RecordBatch, appended: T, lingers_since: float | None = None
+    ) -> None:
+        """Append a batch; appended: what to remember of it for a refusal.
+
+        lingers_since: as of `KafkaProducer.append`.
+        """
         self._producer.append(
             self._topic,
             batch,
             lambda failure: self._failures.append((appended, failure)),
             built_in_partitioner=self._built_in_partitioner,
+            lingers_since=lingers_since,
         )
 
     def refusals(self) -> Iterator[Refusal[T]]:

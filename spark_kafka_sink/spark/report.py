@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 # The first bad rows are described, in each task and in the report.
@@ -120,6 +121,37 @@ class BadRowsReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiredRowsReport:
+    """Rows that were written though they are older than the topic's retention.ms."""
+
+    rows: int
+    oldest_timestamp_ms: int
+    retention_ms: int
+
+    @classmethod
+    def of(cls, parts: Iterable[ExpiredRowsReport | None]) -> ExpiredRowsReport | None:
+        """Add up what tasks found; None where none of them found any."""
+        found = [part for part in parts if part is not None]
+        if not found:
+            return None
+        return cls(
+            rows=sum(part.rows for part in found),
+            oldest_timestamp_ms=min(part.oldest_timestamp_ms for part in found),
+            retention_ms=found[0].retention_ms,
+        )
+
+    def summary(self) -> str:
+        """Return it in one line."""
+        oldest = datetime.fromtimestamp(self.oldest_timestamp_ms / 1000, UTC)
+        return (
+            f"pykafka: {self.rows} rows are older than the topic's retention.ms="
+            f"{self.retention_ms}, the oldest of {oldest.isoformat(timespec='milliseconds')}: "
+            "brokers may delete them at their next check; raise retention.ms, or set "
+            "message.timestamp.type to LogAppendTime"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
     """A task, by the number of its partition of the DataFrame, and where it ran."""
 
@@ -150,6 +182,7 @@ class CommitReport:
     throttle_ms: int
     slowest_task: TaskReport | None
     bad_rows: BadRowsReport | None
+    expired_rows: ExpiredRowsReport | None
     partitions: list[PartitionReport]
 
     def summary(self) -> str:

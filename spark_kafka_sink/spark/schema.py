@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    CalendarIntervalType,
     DataType,
     IntegerType,
     LongType,
@@ -25,7 +26,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.errors import DataException, listed
 from spark_kafka_sink.serde.wanted import COLUMNS, HEADERS_TYPE, NO_TOPIC, NO_VALUE
 from spark_kafka_sink.warn_once import warn_once
 
@@ -72,7 +73,7 @@ def warn_of_unsent_columns(schema: StructType) -> None:
         )
         warn_once(
             logger,
-            f"pykafka does not send the columns {', '.join(described)}: "
+            f"pykafka does not send the columns {listed(described)}: "
             f"a record is made of {', '.join(COLUMNS)}",
         )
 
@@ -93,34 +94,45 @@ def _check_can_be_handed_over(name: str, kind: DataType) -> None:
     """Raise DataException for a column, sent or not, of which Spark or Arrow makes an error later.
 
     Spark hands all columns to Python's Arrow, which knows no months inside a frame (inside arrays
-    and structs it lets them be), and which Spark gives no struct with two fields of one name.
+    and structs it lets them be), and which Spark gives no struct with two fields of one name. A
+    calendar interval no data source may have, however deep in a type.
     """
     twice = _field_there_twice(kind)
+    what_to_do = "cast it to string, or drop it, before writing"
     if twice is not None:
         reason = f"has a struct with two fields named {twice}"
-    elif isinstance(_stored(kind), YearMonthIntervalType):
+        what_to_do = "drop it before writing"
+    elif isinstance(_stored(kind), YearMonthIntervalType) or _has_calendar_interval(kind):
         reason = f"is of type {_stored(kind).simpleString()}"
     else:
         return
-    message = f"column {name} {reason} and cannot be handed to Python: drop it before writing"
+    message = f"column {name} {reason} and cannot be handed to Python: {what_to_do}"
     raise DataException(message)
+
+
+def _has_calendar_interval(kind: DataType) -> bool:
+    kind = _stored(kind)
+    return isinstance(kind, CalendarIntervalType) or any(map(_has_calendar_interval, _inner(kind)))
 
 
 def _field_there_twice(kind: DataType) -> str | None:
     """Give the name of a field that a struct has twice, however deep in the type."""
     kind = _stored(kind)
-    inner: list[DataType] = []
     if isinstance(kind, StructType):
         for name, count in Counter(kind.fieldNames()).items():
             if count > 1:
                 return name
-        inner = [field.dataType for field in kind.fields]
-    elif isinstance(kind, ArrayType):
-        inner = [kind.elementType]
-    elif isinstance(kind, MapType):
-        inner = [kind.keyType, kind.valueType]
-    found = (_field_there_twice(each) for each in inner)
+    found = (_field_there_twice(each) for each in _inner(kind))
     return next((name for name in found if name is not None), None)
+
+
+def _inner(kind: DataType) -> list[DataType]:
+    """Return the types that a type is made of."""
+    if isinstance(kind, StructType):
+        return [field.dataType for field in kind.fields]
+    if isinstance(kind, ArrayType):
+        return [kind.elementType]
+    return [kind.keyType, kind.valueType] if isinstance(kind, MapType) else []
 
 
 def _stored(kind: DataType) -> DataType:

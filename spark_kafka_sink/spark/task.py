@@ -16,7 +16,7 @@ from pyspark import TaskContext
 
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.bad_rows import TaskRows
-from spark_kafka_sink.spark.coalesce import coalesce
+from spark_kafka_sink.spark.coalesce import append_coalesced
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.memory import freeze_imports, keep_heap
 from spark_kafka_sink.spark.missing_topics import suggest_create_topics
@@ -24,6 +24,7 @@ from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.producer_pool import POOL
 from spark_kafka_sink.spark.quick_ack import acknowledge_now
 from spark_kafka_sink.spark.report import PartitionReport, TaskReport
+from spark_kafka_sink.spark.retention import ExpiredRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,9 +48,14 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
     ):
         producer.spread_evenly(_first_partition(context))
         throttle_ms = producer.throttle_time_ms
-        for batch in coalesce(batches, producer.slice_bytes(options.partitions)):
-            task_rows.append(batch)
-            del batch  # while the next ones are read
+        expired_rows = ExpiredRows(options.retention_ms)
+
+        def append(batch: pa.RecordBatch, since: float) -> None:
+            expired_rows.count(batch)
+            task_rows.append(batch, since)
+
+        slice_bytes = producer.slice_bytes(options.partitions)
+        append_coalesced(batches, append, slice_bytes, options.producer.linger_ms / 1000)
         rows = task_rows.flush()
         delivered = producer.take_deliveries()
         throttle_ms = producer.throttle_time_ms - throttle_ms
@@ -76,6 +82,7 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
         started_at=started_at,
         throttle_ms=throttle_ms,
         bad_rows=bad_rows,
+        expired_rows=expired_rows.report(),
         partitions=[p for p in partitions if p.topic != dead_letter_topic],
     )
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.errors import DataException, listed
 
 # The value that stands for the whole row; a column of this name is given as a Column.
 JSON: Final = "json"
@@ -89,7 +89,7 @@ def _column(df: DataFrame, argument: str, given: object) -> Column:
 def _unknown(df: DataFrame, argument: str, name: str) -> str:
     by_lower = {column.lower(): column for column in df.columns}
     close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    hint = f"did you mean {by_lower[close[0]]}?" if close else f"it has {', '.join(df.columns)}"
+    hint = f"did you mean {by_lower[close[0]]}?" if close else f"it has {listed(df.columns)}"
     return f"to_kafka: {argument} is {name!r}, but the data has no column of that name; {hint}"
 
 

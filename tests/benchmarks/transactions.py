@@ -28,7 +28,7 @@ from support.readers import create_topic, delete_topics
 
 from spark_kafka_sink import KafkaProducer, atomic_layout, register
 from spark_kafka_sink.producer.slices import SLICE_BYTES
-from spark_kafka_sink.spark.coalesce import coalesce
+from spark_kafka_sink.spark.coalesce import append_coalesced
 from spark_kafka_sink.spark.memory import keep_heap
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 
@@ -58,8 +58,12 @@ class _Transaction(DataSourceArrowWriter):
         with KafkaProducer({**self._configs, **own}) as producer:
             producer.init_transactions()
             producer.begin_transaction()
-            for batch in coalesce(iterator, SLICE_BYTES):
-                producer.append(self._topic, batch)
+            append_coalesced(
+                iterator,
+                lambda batch, _since: producer.append(self._topic, batch),
+                SLICE_BYTES,
+                int(SINK_DEFAULTS["linger.ms"]) / 1000,
+            )
             producer.commit_transaction()
         return WriterCommitMessage()
 

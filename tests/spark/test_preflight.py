@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from conftest import NewTopic, topic_maker
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import IntegerType, StringType, StructType
+from pyspark.sql.types import IntegerType, StringType, StructType, TimestampType
 from support.access import allow_only
 from support.fault_proxy import METADATA, FaultProxy
 from support.kafka_cluster import KafkaCluster
@@ -317,6 +318,51 @@ def test_batches_are_as_large_as_the_topic_takes_from_the_first_one_on(
     # Batches that were too large at first would have been split into halves of halves.
     assert partition["batches"] == -(-partition["compressed_bytes"] // 20000)
     assert partition["retries"] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "expired"),
+    [
+        ({"retention.ms": "60000"}, 2),
+        ({"retention.ms": "60000", "cleanup.policy": "compact,delete"}, 2),
+        ({"retention.ms": "60000", "cleanup.policy": "compact"}, 0),
+        ({"retention.ms": "60000", "message.timestamp.type": "LogAppendTime"}, 0),
+        ({"retention.ms": "-1"}, 0),
+    ],
+    ids=["delete", "compact-and-delete", "compact", "LogAppendTime", "no-retention"],
+)
+def test_rows_older_than_the_topic_s_retention_are_counted_and_said(
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    settings: dict[str, str],
+    expired: int,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "report.json"
+    given = {"topic": new_topic(1, settings), "reportPath": str(path), "onError": "skip"}
+    source = KafkaDataSource({"kafka.bootstrap.servers": kafka.bootstrap} | given)
+    columns = StructType().add("key", StringType()).add("value", StringType())
+    writer = source.writer(columns.add("timestamp", TimestampType()), overwrite=False)
+    now = datetime.now(UTC)
+    # The oldest is neither first nor last, and one is of before 1970 and so none that Kafka takes.
+    ages_s = (30.0, 7200.25, 100.0, 0.0)
+    times = [*(now - timedelta(seconds=age) for age in ages_s), datetime(1960, 1, 1, tzinfo=UTC)]
+    kind = pa.timestamp("us", tz="UTC")
+    rows = pa.record_batch(
+        {"key": [b"k"] * 6, "value": [b"v"] * 6, "timestamp": pa.array([*times, None], kind)}
+    )
+    writer.commit([writer.write(iter([rows]))])
+    said = capsys.readouterr().err
+    found = json.loads(path.read_text())["expired_rows"]
+    if not expired:
+        assert found is None
+        assert "retention.ms" not in said
+        return
+    oldest = now - timedelta(seconds=7200.25)
+    oldest_ms = int(oldest.timestamp() * 1000)
+    assert found == {"rows": 2, "oldest_timestamp_ms": oldest_ms, "retention_ms": 60000}
+    assert said.count("2 rows are older than the topic's retention.ms=60000, the oldest of ") == 1
 
 
 def test_a_record_that_its_topic_does_not_take_fails_before_anything_is_sent(

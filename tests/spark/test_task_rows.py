@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from conftest import NewTopic, topic_maker
 from pyarrow import parquet
 from support.fault_proxy import Fault, FaultProxy, Kind
 from support.kafka_cluster import KafkaCluster
-from support.readers import create_topics, read_with_confluent
+from support.readers import create_topics, read_at_least, read_with_confluent
 
 from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
@@ -66,6 +68,32 @@ def topics_of(kafka: KafkaCluster) -> set[str]:
     """Give the names of all topics."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     return set(admin.list_topics(timeout=30).topics)
+
+
+def test_a_slow_task_s_rows_are_there_while_it_waits_for_more(
+    kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1)
+
+    def slow_input() -> Iterator[pa.RecordBatch]:
+        for number in range(3):
+            yield pa.record_batch({"value": [str(number).encode()] * 2})
+            rows = 2 * (number + 1)
+            assert len(read_at_least(kafka.bootstrap, topic, rows)) == rows
+
+    write_task(options(kafka, {"topic": topic, "kafka.linger.ms": "50"}), slow_input())
+    assert values(kafka, topic) == [b"0", b"0", b"1", b"1", b"2", b"2"]
+
+
+def test_rows_that_have_waited_for_others_do_not_linger_as_long_again(
+    kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic, linger_ms = new_topic(1), 600_000
+    given = {"bootstrap.servers": kafka.bootstrap, "linger.ms": linger_ms}
+    with KafkaProducer(given) as producer:
+        rows = pa.record_batch({"value": [b"x"]})
+        producer.append(topic, rows, lingers_since=time.monotonic() - linger_ms / 1000)
+        assert len(read_at_least(kafka.bootstrap, topic, 1)) == 1
 
 
 def test_dead_letters_do_not_ask_a_partitioner_of_the_users_own(

@@ -242,9 +242,31 @@ def test_java_takes_and_refuses_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(NOT_YET))
 def test_what_is_not_there_yet_says_so(name: str) -> None:
     message = f"kafka.{name} is an option of the Java producer that this one does not have yet"
+    given = ADDRESS | {"security.protocol": "sasl_ssl", name: "x"}
     for lenient in (False, True):
         with pytest.raises(ConfigException, match=message):
-            producer_config(ADDRESS | {name: "x"}, prefix="kafka.", lenient=lenient)
+            producer_config(given, prefix="kafka.", lenient=lenient)
+
+
+def test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names = sorted(name for name in NOT_YET if name.startswith(("ssl.", "sasl.")))
+    for given in ({}, {"security.protocol": " plaintext"}):
+        left_over = ADDRESS | given | dict.fromkeys(names, "a secret")
+        with pytest.raises(ConfigException, match=r"^kafka\.sasl\.client\.callback") as refused:
+            producer_config(left_over, prefix="kafka.")
+        config = producer_config(left_over, prefix="kafka.", lenient=True)
+        assert config == producer_config(ADDRESS | given, prefix="kafka.")
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert said == str(refused.value)
+    assert (
+        f"kafka.sasl.login.connect.timeout.ms and {len(names) - 10} more: of no effect with "
+        in said
+    )
+    assert "kafka.security.protocol=PLAINTEXT, by which nothing is encrypted" in said
+    assert "secret" not in said
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

@@ -251,6 +251,38 @@ def test_a_host_that_does_not_resolve_is_a_failed_connection(host: str) -> None:
     assert host in world.client.last_errors()
 
 
+def test_a_broker_that_cannot_be_reached_is_told_with_the_bootstrap_address_that_named_it() -> None:
+    names = Names({"kafka": ["k"], "inside": ["i"]})
+    world = World(KAFKA, resolver=names.resolver)
+    inside = Node(id=1, host="inside", port=9092)
+    world.selector.refuse.add("i")
+    world.client.send(metadata())
+    for _ in range(4):
+        world.poll()
+    world.client.set_nodes({1: inside})
+    world.client.connect({1})
+    world.events.clear()
+    world.poll()
+    hint = (
+        "Connection refused; bootstrap (kafka:9092) answered and named this address: see the "
+        "broker's advertised.listeners"
+    )
+    assert [e.reason for e in world.events if isinstance(e, NodeDown)] == [hint]
+    assert world.client.last_errors() == f"node 1 (inside:9092): {hint}"
+    # A broker that was reached has the right address, whatever happens to it.
+    world.selector.refuse.clear()
+    for _ in range(4):
+        world.now += 5
+        world.poll()
+    world.selector.refuse.add("i")
+    world.selector.break_all()
+    for _ in range(3):
+        world.poll()
+        world.now += 5
+    assert "node 1 (inside:9092): " in world.client.last_errors()
+    assert "advertised.listeners" not in world.client.last_errors()
+
+
 def test_all_addresses_of_a_host_are_tried_in_turn_and_then_the_name_is_resolved_again() -> None:
     names = Names({"kafka": ["a", "b", "c"]})
     world = World(KAFKA, resolver=names.resolver)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import repeat
 
 import numpy as np
@@ -19,7 +20,7 @@ from spark_kafka_sink.producer.slices import (
 )
 from spark_kafka_sink.serde.columns import read_rows
 from spark_kafka_sink.spark.arrow_batches import LIMIT_BYTES
-from spark_kafka_sink.spark.coalesce import coalesce
+from spark_kafka_sink.spark.coalesce import append_coalesced
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 
 BUFFER = 64 * 1024 * 1024
@@ -85,7 +86,10 @@ def test_what_a_task_joins_for_many_partitions_is_one_slice(
     batch = pa.record_batch(
         {"key": [b"k" * key_bytes] * rows, "value": [b"v" * value_bytes] * rows}
     )
-    joined = next(coalesce(repeat(batch), slice_bytes(MANY_PARTITIONS)))
+    whole, made = slice_bytes(MANY_PARTITIONS), list[pa.RecordBatch]()
+    enough = repeat(batch, whole // batch.nbytes + 1)
+    append_coalesced(enough, lambda joined, _since: made.append(joined), whole, math.inf)
+    joined = made[0]
     sizes = record_sizes(read_rows(joined, "topic", 0).columns)
     memory = int(SINK_DEFAULTS["buffer.memory"])
     assert slice_ends(sizes, MANY_PARTITIONS, memory) == [joined.num_rows]

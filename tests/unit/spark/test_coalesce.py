@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.spark.arrow_batches import LIMIT_BYTES
-from spark_kafka_sink.spark.coalesce import coalesce
+from spark_kafka_sink.spark.coalesce import append_coalesced
 
 SLICE_BYTES = 8 * 1024 * 1024
 
@@ -24,38 +29,58 @@ def batches_of(sizes: list[int]) -> list[pa.RecordBatch]:
     return made
 
 
+def coalesced(
+    batches: Iterable[pa.RecordBatch], slice_bytes: int = SLICE_BYTES
+) -> list[pa.RecordBatch]:
+    """Return what is appended of batches that come at once."""
+    made: list[pa.RecordBatch] = []
+    append_coalesced(batches, lambda batch, _since: made.append(batch), slice_bytes, math.inf)
+    return made
+
+
 @given(st.lists(st.integers(0, 3000), max_size=12))
 def test_every_row_stays_in_its_place(sizes: list[int]) -> None:
-    joined = list(coalesce(iter(batches_of(sizes)), SLICE_BYTES))
+    joined = coalesced(iter(batches_of(sizes)))
     numbers = [n for batch in joined for n in batch.column("number").to_pylist()]
     assert numbers == list(range(sum(sizes)))
     assert all(batch.num_rows for batch in joined)
 
 
 def test_all_but_the_last_are_large() -> None:
-    joined = list(coalesce(iter(batches_of([100] * 200)), SLICE_BYTES))
+    joined = coalesced(batches_of([100] * 200))
     assert len(joined) == 3
     assert all(7 / 8 * SLICE_BYTES <= batch.nbytes <= SLICE_BYTES for batch in joined[:-1])
 
 
 def test_two_batches_of_the_limit_that_register_sets_are_a_large_slice() -> None:
     rows = LIMIT_BYTES // (1024 + 12) + 1
-    joined = list(coalesce(batches_of([rows] * 4), 2 * SLICE_BYTES))
+    joined = coalesced(batches_of([rows] * 4), 2 * SLICE_BYTES)
     assert [batch.num_rows for batch in joined] == [2 * rows] * 2
 
 
 def test_a_large_batch_is_passed_on_at_once() -> None:
     large, small = batches_of([10_000, 10])
-    given_batches = iter([large, small])
-    joined = coalesce(given_batches, SLICE_BYTES)
-    assert next(joined) is large
-    assert next(given_batches) is small
+    happened: list[pa.RecordBatch | str] = []
+
+    def input_of_two() -> Iterator[pa.RecordBatch]:
+        for batch in (large, small):
+            happened.append("read")
+            yield batch
+
+    def append(batch: pa.RecordBatch, _since: float) -> None:
+        happened.append(batch)
+
+    append_coalesced(input_of_two(), append, SLICE_BYTES, math.inf)
+    assert [each if isinstance(each, str) else each.num_rows for each in happened] == [
+        "read", 10_000, "read", 10,
+    ]  # fmt: skip
+    assert happened[1] is large
 
 
 def test_half_of_a_large_batch_is_not_copied() -> None:
     few, half, more = batches_of([10, 4096, 10])
     assert half.nbytes < SLICE_BYTES
-    joined = list(coalesce([few, few, half, more, more], SLICE_BYTES))
+    joined = coalesced([few, few, half, more, more])
     assert [batch.num_rows for batch in joined] == [20, 4096, 20]
     assert joined[1] is half
 
@@ -63,13 +88,87 @@ def test_half_of_a_large_batch_is_not_copied() -> None:
 @pytest.mark.parametrize("rows", [100, 4096], ids=["joined", "alone"])
 def test_nothing_of_what_was_given_is_kept(rows: int) -> None:
     before = pa.total_allocated_bytes()
-    for batch in coalesce((batches_of([rows])[0] for _ in range(50)), SLICE_BYTES):
+
+    def append(batch: pa.RecordBatch, _since: float) -> None:
         assert pa.total_allocated_bytes() - before < 1.1 * batch.nbytes
-        del batch
+
+    given_batches = (batches_of([rows])[0] for _ in range(50))
+    append_coalesced(given_batches, append, SLICE_BYTES, math.inf)
 
 
 def test_slices_are_joined_as_what_they_show() -> None:
     (whole,) = batches_of([100])
-    joined = list(coalesce([whole.slice(10, 5), whole.slice(90), whole.slice(3, 0)], SLICE_BYTES))
+    joined = coalesced([whole.slice(10, 5), whole.slice(90), whole.slice(3, 0)])
     assert len(joined) == 1
     assert joined[0].column("number").to_pylist() == [*range(10, 15), *range(90, 100)]
+
+
+def test_a_row_is_appended_in_time_also_while_the_task_waits_for_the_next_one() -> None:
+    """And so is the next one: the input is slow for as long as it lasts."""
+    appended = [threading.Event() for _ in range(3)]
+    came_at: list[float] = []
+    since_when: list[float] = []
+    threads: set[int] = set()
+
+    def slow_input() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches_of([10, 20, 30])):
+            came_at.append(time.monotonic())
+            yield batch
+            assert appended[number].wait(60), f"batch {number} waits for the next one"
+
+    def append(batch: pa.RecordBatch, since: float) -> None:
+        since_when.append(since)
+        threads.add(threading.get_ident())
+        assert batch.num_rows == 10 * len(since_when)
+        appended[len(since_when) - 1].set()
+
+    append_coalesced(slow_input(), append, SLICE_BYTES, linger_s=0.01)
+    assert len(since_when) == 3
+    assert threading.get_ident() not in threads
+    for since, came, next_came in zip(since_when, came_at, [*came_at[1:], math.inf], strict=True):
+        assert came <= since <= next_came, "the rows have waited since then"
+
+
+def test_without_linger_every_batch_is_appended_by_itself() -> None:
+    made: list[pa.RecordBatch] = []
+    append_coalesced(
+        batches_of([1, 2, 3]), lambda batch, _since: made.append(batch), SLICE_BYTES, 0.0
+    )
+    assert [batch.num_rows for batch in made] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
+def test_what_is_raised_while_the_task_waits_fails_the_task(kind: type[BaseException]) -> None:
+    raised = threading.Event()
+    taken: list[int] = []
+
+    def slow_input() -> Iterator[pa.RecordBatch]:
+        first, *others = batches_of([10, 20, 30])
+        yield first
+        assert raised.wait(60)
+        for batch in others:
+            taken.append(batch.num_rows)
+            yield batch
+
+    def append(_batch: pa.RecordBatch, _since: float) -> None:
+        raised.set()
+        raise kind("of the other thread")
+
+    with pytest.raises(kind, match="of the other thread"):
+        append_coalesced(slow_input(), append, SLICE_BYTES, linger_s=0.01)
+    assert taken == [20], "the task went on"
+    assert "pykafka-linger" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_an_input_that_breaks_ends_the_other_thread_and_appends_no_more() -> None:
+    def broken_input() -> Iterator[pa.RecordBatch]:
+        yield batches_of([10])[0]
+        raise RuntimeError("the input is broken")
+
+    made: list[pa.RecordBatch] = []
+    with pytest.raises(RuntimeError, match="the input is broken"):
+        append_coalesced(
+            broken_input(), lambda batch, _since: made.append(batch), SLICE_BYTES, math.inf
+        )
+    assert made == []
+    assert "pykafka-linger" not in {thread.name for thread in threading.enumerate()}

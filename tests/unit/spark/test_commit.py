@@ -16,6 +16,7 @@ from spark_kafka_sink.spark.report import (
     SAMPLES,
     BadRowSample,
     BadRowsReport,
+    ExpiredRowsReport,
     PartitionReport,
     TaskReport,
 )
@@ -28,6 +29,7 @@ def message(
     task: int,
     *partitions: PartitionReport,
     bad_rows: BadRowsReport | None = None,
+    expired_rows: ExpiredRowsReport | None = None,
     throttle_ms: int = 0,
     ago_s: float = 0.0,
 ) -> SinkCommitMessage:
@@ -40,6 +42,7 @@ def message(
         started_at=time.time() - ago_s,
         throttle_ms=throttle_ms,
         bad_rows=bad_rows or BadRowsReport(on_error="fail"),
+        expired_rows=expired_rows,
         partitions=list(partitions),
     )
 
@@ -137,6 +140,24 @@ def test_bad_rows_of_all_tasks_are_added_up_and_said(
     )
     found.dead_letters = None
     assert "14 bad rows were skipped: " in found.summary()
+
+
+def test_rows_older_than_the_retention_are_added_up_and_said_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ages = [(2, 1_000_000_500_000), (3, 1_000_000_000_250), (4, 1_000_000_900_000)]
+    parts = [
+        ExpiredRowsReport(rows=rows, oldest_timestamp_ms=oldest, retention_ms=604_800_000)
+        for rows, oldest in ages
+    ]
+    report = commit_report([message(9), *(message(0, expired_rows=part) for part in parts)])
+    publish(report, None)
+    _, line = capsys.readouterr().err.splitlines()
+    assert line == (
+        "pykafka: 9 rows are older than the topic's retention.ms=604800000, the oldest of "
+        "2001-09-09T01:46:40.250+00:00: brokers may delete them at their next check; raise "
+        "retention.ms, or set message.timestamp.type to LogAppendTime"
+    )
 
 
 def test_offsets_that_brokers_did_not_give_stay_unknown() -> None:

@@ -264,6 +264,7 @@ def test_a_commit_asks_nobody_and_checks_nothing(
         started_at=0.0,
         throttle_ms=0,
         bad_rows=BadRowsReport(on_error="fail"),
+        expired_rows=None,
         partitions=[],
     )
     source.streamWriter(SCHEMA, overwrite=False).commit([done], 1)
@@ -297,6 +298,20 @@ def test_columns_that_are_not_sent_are_named_once_for_a_schema(
     assert record.message == (
         "pykafka does not send the columns Key (column names are case-sensitive: did you mean "
         "key?), VALUE, offset: a record is made of key, value, topic, partition, headers, timestamp"
+    )
+
+
+def test_of_many_columns_that_are_not_sent_ten_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    schema = StructType().add("value", StringType())
+    for number in range(3000):
+        schema.add(f"column_{number}", StringType())
+    warn_of_unsent_columns(schema)
+    (record,) = caplog.records
+    assert record.message == (
+        f"pykafka does not send the columns {', '.join(f'column_{n}' for n in range(10))} and 2990 "
+        "more: a record is made of key, value, topic, partition, headers, timestamp"
     )
 
 
@@ -373,7 +388,7 @@ def test_what_one_cluster_or_user_was_found_to_have_counts_for_no_other(
 
     def look(options: SinkOptions, *, has_headers: bool, again: bool) -> preflight._Found:
         looked.append(options)
-        return preflight._Found(time.monotonic(), None, len(looked), ())
+        return preflight._Found(time.monotonic(), None, len(looked), None, ())
 
     monkeypatch.setattr(preflight, "_look", look)
     monkeypatch.setattr(preflight, "_found", {})

@@ -14,6 +14,7 @@ from spark_kafka_sink.spark.report import (
     BadRowSample,
     BadRowsReport,
     CommitReport,
+    ExpiredRowsReport,
     PartitionReport,
     TaskReport,
 )
@@ -25,6 +26,7 @@ _INSIDE = {
     "slowest_task": TaskReport,
     "bad_rows": BadRowsReport,
     "bad_rows.samples": BadRowSample,
+    "expired_rows": ExpiredRowsReport,
     "partitions": PartitionReport,
 }
 
