@@ -5,6 +5,7 @@ Topics and rows are data, options are configuration: those are checked where the
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Mapping
 from numbers import Real
@@ -75,9 +76,7 @@ def check_timeout(timeout: object) -> None:
     """Refuse what is no time to wait in seconds; None is as long as it takes."""
     if timeout is None:
         return
-    if not isinstance(timeout, Real) or isinstance(timeout, bool):
-        raise _wrong("timeout", timeout, "seconds as a number, or None")
-    if not float(timeout) >= 0:
+    if not _seconds("timeout", timeout) >= 0:
         message = (
             f"The timeout cannot be negative: found {timeout}, expected seconds, 0 to wait for "
             "nothing, or None to wait as long as deliveries may take"
@@ -85,10 +84,22 @@ def check_timeout(timeout: object) -> None:
         raise IllegalArgumentException(message)
 
 
+def check_moment(what: str, moment: object) -> None:
+    """Refuse what is no time of `time.monotonic`; None is none."""
+    if moment is not None and not math.isfinite(_seconds(what, moment)):
+        raise _wrong(what, moment, "a time of time.monotonic(), or None")
+
+
 def checked_brokers(brokers: object) -> tuple[Node, ...]:
     """Return brokers that somebody has heard of; any iterable of nodes will do."""
     nodes = checked_list("brokers", brokers, "nodes")
     return tuple(checked("one of brokers", node, Node, "a Node") for node in nodes)
+
+
+def _seconds(what: str, seconds: object) -> float:
+    if isinstance(seconds, Real) and not isinstance(seconds, bool):
+        return float(seconds)
+    raise _wrong(what, seconds, "seconds as a number, or None")
 
 
 def _wrong(what: str, thing: object, expected: str) -> IllegalArgumentException:

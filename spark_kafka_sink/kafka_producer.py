@@ -28,6 +28,7 @@ from spark_kafka_sink.argument_checks import (
     LARGEST_INT32,
     check_callable,
     check_counts,
+    check_moment,
     check_timeout,
     checked,
     checked_brokers,
@@ -105,6 +106,8 @@ class KafkaProducer:
         allow_auto_create_topics: bool = True,
     ) -> None:
         brokers = checked_brokers(brokers)
+        what = "allow_auto_create_topics"
+        checked(what, allow_auto_create_topics, bool, "True or False")
         given: dict[str, Any] = {}
         if isinstance(configs, ProducerConfig):
             config = configs
@@ -231,6 +234,7 @@ class KafkaProducer:
         """
         check_callable("on_failure", on_failure, "what takes an AppendFailure")
         checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
+        check_moment("lingers_since", lingers_since)
         self._columns.append(
             topic,
             record_batch,
@@ -272,6 +276,7 @@ class KafkaProducer:
         Without this call, the producer spreads rows as the Java client does. A partitioner.class of
         the Java client's stays as it is.
         """
+        start = checked_number("start", start, 0, LARGEST_INT32)
         self._checks.check_open()
         self._appender.spread_evenly(start)
 

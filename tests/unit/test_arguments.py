@@ -61,10 +61,13 @@ WRONG: Final[dict[str, list[Any]]] = {
     "KafkaProducer(key_serializer)": [5, "no.such.Serializer"],
     "KafkaProducer(value_serializer)": [5, "no.such.Serializer"],
     "KafkaProducer(brokers)": NO_BROKERS,
+    "KafkaProducer(allow_auto_create_topics)": [None, 1, "yes"],
     "KafkaProducer.append(topic)": [5, b"t", ["t"], "\ud800", "x" * 250],
     "KafkaProducer.append(record_batch)": [None, 5, {"value": ["v"]}, pa.array(["v"])],
     "KafkaProducer.append(on_failure)": NO_FUNCTIONS,
     "KafkaProducer.append(built_in_partitioner)": [None, 1, "yes"],
+    "KafkaProducer.append(lingers_since)": ["1", True, b"1", float("nan"), float("inf"), [1.0]],
+    "KafkaProducer.spread_evenly(start)": [None, *NO_NUMBERS],
     "KafkaProducer.slice_bytes(partitions)": [None, *NO_NUMBERS],
     "KafkaProducer.limit_messages(max_message_bytes)": [
         None,
