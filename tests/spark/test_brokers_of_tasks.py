@@ -95,9 +95,11 @@ def test_for_many_partitions_a_task_appends_twice_as_many_rows_at_once(
 ) -> None:
     appended: list[int] = []
 
-    def count(self: KafkaProducer, topic: str | None, rows: pa.RecordBatch) -> None:
+    def count(
+        self: KafkaProducer, topic: str | None, rows: pa.RecordBatch, *, lingers_since: float | None
+    ) -> None:
         appended.append(rows.num_rows)
-        append(self, topic, rows)
+        append(self, topic, rows, lingers_since=lingers_since)
 
     append = KafkaProducer.append
     monkeypatch.setattr(KafkaProducer, "append", count)
