@@ -164,8 +164,7 @@ def test_a_listener_that_has_room_spreads_nothing() -> None:
     assert storm.given_up_at == []
 
 
-# Long: it computes every table of docs/scaling.md, which changes when the model or the page does.
-@pytest.mark.long
+@pytest.mark.long(reason="it computes every table of docs/scaling.md")
 def test_the_document_has_the_models_figures() -> None:
     text = scaling.DOCUMENT.read_text()
     assert text == scaling.refreshed(text), (

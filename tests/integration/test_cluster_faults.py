@@ -113,7 +113,7 @@ def test_the_leader_of_a_partition_goes_and_comes_back(
     load.rows.check(read_with_confluent(frail_kafka.bootstrap, topic))
 
 
-@pytest.mark.long
+@pytest.mark.long(reason="it waits three times for replicas; one node is restarted below")
 def test_every_node_is_restarted_one_after_another(
     frail_kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:

@@ -76,10 +76,10 @@ def downgrade(cluster: KafkaCluster) -> None:
     subprocess.run([*tool, *command, *change], check=True, capture_output=True)
 
 
-# A test that restarts the node takes long; what the client does then is the same for all versions.
+_RESTARTS = pytest.mark.long(reason="it restarts the node, after which all versions do the same")
 LONG_BUT_FOR_THE_NEWEST = pytest.mark.parametrize(
     "cluster",
-    ["4-version-2", *(pytest.param(each, marks=pytest.mark.long) for each in ("4-version-1", "3"))],
+    ["4-version-2", *(pytest.param(each, marks=_RESTARTS) for each in ("4-version-1", "3"))],
     indirect=True,
 )
 

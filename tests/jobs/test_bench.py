@@ -13,7 +13,7 @@ from support.kafka_cluster import KafkaCluster
 from .conftest import SubmitAll
 
 
-@pytest.mark.long
+@pytest.mark.long(reason="it measures three cells of the benchmark in a minute")
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_cells_of_every_kind_are_measured_and_reported(

@@ -286,8 +286,7 @@ def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-# Long: it writes 3 GB.
-@pytest.mark.long
+@pytest.mark.long(reason="it writes 3 GB")
 @pytest.mark.kafka
 def test_a_topic_of_twelve_partitions_stays_below_a_gigabyte_at_full_speed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -108,7 +108,7 @@ def test_a_broker_that_dies_at_once_is_one_sentence(tmp_path: Path) -> None:
     assert ended.stderr == "demo.py: Apache Kafka 4.3.1 cannot be set up: ERROR no such engine\n"
 
 
-@pytest.mark.long
+@pytest.mark.long(reason="it runs the demo to its end; Ctrl-C below runs the first half")
 @pytest.mark.spark
 def test_the_demo_writes_every_flight_to_its_own_broker_and_shows_what_it_found(
     tmp_path: Path,
@@ -129,7 +129,7 @@ def test_the_demo_writes_every_flight_to_its_own_broker_and_shows_what_it_found(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.long
+@pytest.mark.long(reason="it runs the demo to its end with six programs of Spark")
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.timeout(600)

@@ -16,8 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 240
 
 
-# Long, like the other tests of the benchmark: it measures three contenders in turn.
-@pytest.mark.long
+@pytest.mark.long(reason="it measures three contenders in turn")
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.skipif(not fetch_kafka.takes_jvm_sink(), reason="not the Spark of Spark's own sink")

@@ -266,7 +266,7 @@ def test_few_rows_without_keys_fill_all_partitions_evenly(
         assert max(found.values()) <= most
 
 
-@pytest.mark.long
+@pytest.mark.long(reason="it creates, writes and reads two thousand topics")
 def test_two_thousand_topics_in_one_job(spark: SparkSession, old_kafka: KafkaCluster) -> None:
     names = [f"many-{number:04}" for number in range(2000)]
     create_topics(old_kafka.bootstrap, names, partitions=1)

@@ -172,7 +172,13 @@ print("all tried")
 '''
 
 
-@pytest.mark.parametrize("kind", ["classic", pytest.param("connect", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "classic",
+        pytest.param("connect", marks=pytest.mark.long(reason="the whole script once more")),
+    ],
+)
 def test_register_has_save_and_start_refuse_before_a_shuffle(
     kind: str,
     kafka: KafkaCluster,

@@ -12,7 +12,11 @@ from support.kafka_cluster import KafkaCluster
 from support.readers import read_with_confluent
 from support.spark_processes import plain_environment
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.long(reason="it starts Spark in a Python of its own, for one write"),
+]
 
 DEPLOYMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
 

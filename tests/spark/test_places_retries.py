@@ -12,7 +12,11 @@ from support.spark_processes import environment, without_work_left
 from support.unlucky import Outcome, run_unlucky_job
 from support.unlucky_job import ROWS, TASKS
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.long(reason="executors die and are replaced; it is Spark that runs tasks again"),
+]
 
 CASES = ("exception", "workers", "executor", "stage", "barrier")
 CONF = {

@@ -201,7 +201,7 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.long
+@pytest.mark.long(reason="pip makes an environment and builds the wheel")
 @pytest.mark.timeout(900)
 def test_pip_on_the_workers(
     master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path, clone: Path
@@ -219,8 +219,13 @@ def test_pip_on_the_workers(
     assert str(python) in done.stdout
 
 
-# Long with Spark's own registration: the files are shipped in the same way.
-@pytest.mark.parametrize("how", ["registered", pytest.param("source", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "registered",
+        pytest.param("source", marks=pytest.mark.long(reason="it ships the same files again")),
+    ],
+)
 def test_the_sink_shipped_by_py_files(
     master: str,
     bare_python: Path,
@@ -237,7 +242,7 @@ def test_the_sink_shipped_by_py_files(
     check_job(done, kafka, topic, tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.long(reason="it makes an environment; a worker lacks the sink itself below")
 def test_a_worker_that_lacks_a_module_is_told_by_its_name(
     master: str, bare_python: Path, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
@@ -319,8 +324,7 @@ def test_a_worker_that_cannot_run_the_sink_is_told_in_a_sentence(
     assert all(re.match(r"because of (pyspark|py4j)\.", cause) for cause in causes), causes
 
 
-# Long, as the one below, which packs the environment itself.
-@pytest.mark.long
+@pytest.mark.long(reason="it archives a whole environment")
 def test_a_packed_environment(
     master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
@@ -336,7 +340,7 @@ def test_a_packed_environment(
     assert driver == str(tmp_path / "run" / "environment" / "bin" / "python")
 
 
-@pytest.mark.long
+@pytest.mark.long(reason="pip makes an environment and venv-pack packs it")
 @pytest.mark.timeout(900)
 def test_an_environment_that_venv_pack_packed(
     master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path, clone: Path
@@ -348,7 +352,7 @@ def test_an_environment_that_venv_pack_packed(
     check_job(done, kafka, topic, tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.long(reason="it waits for Spark to find a task slow")
 def test_a_speculative_copy_writes_its_rows_as_well(
     master: str, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:

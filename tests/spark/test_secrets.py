@@ -207,9 +207,14 @@ def _events(left: dict[str, bytes]) -> bytes:
     return b"".join(text for name, text in left.items() if name.startswith("events/"))
 
 
-# Long with the settings: the server of Spark Connect below has the same ones.
 @pytest.mark.parametrize(
-    "masked_by", ["register", pytest.param("settings", marks=pytest.mark.long)]
+    "masked_by",
+    [
+        "register",
+        pytest.param(
+            "settings", marks=pytest.mark.long(reason="the server below has the same settings")
+        ),
+    ],
 )
 def test_a_secret_is_nowhere_to_be_seen(
     kafka: KafkaCluster, new_topic: NewTopic, folder: Path, masked_by: str

@@ -85,6 +85,19 @@ def test_the_place_a_future_tells_holds_exactly_its_row(
     check_order(futures)
 
 
+@pytest.mark.parametrize("keys", [[b""], [b"", b""], [b"", None], [None, None]])
+def test_an_empty_key_is_a_key_though_no_row_has_another(keys: list[bytes | None]) -> None:
+    kafka = broker()
+    futures = kafka.send([SentRow(b"v", key) for key in keys])
+    kafka.deliver()
+    found = [future.result(0) for future in futures]
+    stored = [kafka.log[place.partition][place.offset] for place in found]
+    assert [record and record.key for record in stored] == keys
+    assert [place.serialized_key_size for place in found] == [-1 if k is None else 0 for k in keys]
+    # The Java client's hash sends an empty key to partition 0 of 3.
+    assert {place.partition for place, key in zip(found, keys, strict=True) if key == b""} <= {0}
+
+
 def check_order(futures: list[RowFuture]) -> None:
     """Check that offsets rise in the order of sending, in every partition."""
     last: dict[int, int] = {}
