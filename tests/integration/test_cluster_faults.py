@@ -124,6 +124,7 @@ def test_every_node_is_restarted_one_after_another(
     load.rows.check(read_with_kafka_python(frail_kafka.bootstrap, topic))
 
 
+@pytest.mark.long(reason="it waits five times for leaders; one moves in the disasters below")
 def test_leaders_move_again_and_again(frail_kafka: KafkaCluster, new_topic: NewTopic) -> None:
     topic = new_topic(_PARTITIONS)
     with steady_load(frail_kafka.bootstrap, topic, _PARTITIONS) as load:
@@ -321,6 +322,7 @@ def wait_for_records(bootstrap: str, topic: str, partitions: int, more_than: int
     raise TimeoutError(message)
 
 
+@pytest.mark.long(reason="a job long enough to meet a broker's whole restart; leaders die above")
 @pytest.mark.spark
 def test_a_broker_is_killed_and_restarted_in_the_middle_of_a_job(
     spark: SparkSession, frail_kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path

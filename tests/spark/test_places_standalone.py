@@ -219,13 +219,8 @@ def test_pip_on_the_workers(
     assert str(python) in done.stdout
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "registered",
-        pytest.param("source", marks=pytest.mark.long(reason="it ships the same files again")),
-    ],
-)
+@pytest.mark.long(reason="Spark ships files; what a worker lacks is found below")
+@pytest.mark.parametrize("how", ["registered", "source"])
 def test_the_sink_shipped_by_py_files(
     master: str,
     bare_python: Path,
