@@ -32,9 +32,9 @@ from spark_kafka_sink.wire.messages import PRODUCE
 from spark_kafka_sink.wire.primitives import Buffer
 
 TraceFunction: TypeAlias = Callable[[FrameType, str, object], Any]
-FEW, MANY = 5_000, 50_000
-# Wider varints may take a few lines more; one for every fiftieth row is too many.
-ALLOWED = (MANY - FEW) // 50
+FEW, MANY = 10_000, 100_000
+# Wider varints may take a few lines more; one for every hundredth row is too many.
+ALLOWED = (MANY - FEW) // 100
 PARTITIONS = 4
 ONE_BATCH_EACH = 8 * 1024 * 1024
 PLENTY = 2**28

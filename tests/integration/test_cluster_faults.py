@@ -113,7 +113,9 @@ def test_the_leader_of_a_partition_goes_and_comes_back(
     load.rows.check(read_with_confluent(frail_kafka.bootstrap, topic))
 
 
-@pytest.mark.long(reason="it waits three times for replicas; one node is restarted below")
+@pytest.mark.long(
+    reason="it waits three times for replicas; a node that was killed comes back above"
+)
 def test_every_node_is_restarted_one_after_another(
     frail_kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
@@ -124,7 +126,7 @@ def test_every_node_is_restarted_one_after_another(
     load.rows.check(read_with_kafka_python(frail_kafka.bootstrap, topic))
 
 
-@pytest.mark.long(reason="it waits five times for leaders; one moves in the disasters below")
+@pytest.mark.long(reason="it waits five times for leaders; make test-faults runs it, too")
 def test_leaders_move_again_and_again(frail_kafka: KafkaCluster, new_topic: NewTopic) -> None:
     topic = new_topic(_PARTITIONS)
     with steady_load(frail_kafka.bootstrap, topic, _PARTITIONS) as load:
