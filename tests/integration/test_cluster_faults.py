@@ -258,15 +258,15 @@ def test_records_sent_again_are_counted_as_retries(
     frail_kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
     topic = new_topic(1)
-    admin = AdminClient({"bootstrap.servers": frail_kafka.bootstrap, "log_level": 0})
-    leader = admin.list_topics(topic).topics[topic].partitions[0].leader
     config = {"bootstrap.servers": frail_kafka.bootstrap, "request.timeout.ms": 2000}
     with KafkaProducer(config) as producer:
         producer.append(topic, _values(*map(str, range(30))))
         producer.flush()
         assert measured(producer)["record-retry-total"] == 0
         closed_before = measured(producer)["connection-close-total"]
-        with _frozen(frail_kafka, leader):
+        # A node that has just come back may still lead the topic, or lose it.
+        wait_for_replicas(frail_kafka.bootstrap, topic)
+        with _frozen(frail_kafka, leader_of(frail_kafka.bootstrap, topic)):
             producer.append(topic, _values(*map(str, range(50))))
             producer.flush()
         all_of = measured(producer)
