@@ -10,6 +10,8 @@ SOURCES := pyproject.toml pyspark_pykafka.py $(shell find spark_kafka_sink -name
 # Workers of Spark run the Python that PYSPARK_PYTHON names; nothing listens beyond loopback.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export SPARK_LOCAL_IP := 127.0.0.1
+# Images for containers often set this; then every worker of Spark compiles all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
 # Spark runs the Java of JAVA_HOME; so do the tests, which look for java on the PATH.
 JAVA_PATH := $(if $(JAVA_HOME),PATH="$(JAVA_HOME)/bin:$$PATH")
 
