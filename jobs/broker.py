@@ -5,7 +5,8 @@
 
 Java and pyspark are all it needs; the first start fetches Kafka's jars (kafka_jars.py). The broker
 keeps the last 32 MiB of every partition, so that 12 partitions take less than 1 GB of disk, however
-fast they are written. Ctrl-C ends it, and what it has stored is deleted.
+fast they are written. Ctrl-C ends it, and what it has stored is deleted; it also ends with the
+program that started it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Final
 
 import java_version
 import kafka_jars
-from children import Children
+from children import Children, end_with_parent
 
 PORT: Final = 9092
 HOST: Final = "127.0.0.1"
@@ -74,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a broker until Ctrl-C; return the exit code."""
     # From here on, Ctrl-C is one line and not a traceback.
     with Children() as processes:
+        end_with_parent()
         return _run(processes, argv)
 
 

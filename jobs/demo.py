@@ -23,7 +23,7 @@ import java_version
 import kafka_jars
 import rows
 import running
-from children import Children
+from children import Children, end_with_parent
 
 _NAME: Final = "demo.py"
 _ROOT: Final = Path(__file__).resolve().parent.parent
@@ -82,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(broker.scratch_folder("demo"))
         processes = stack.enter_context(Children())
+        end_with_parent()
         if given.bootstrap is None:
             steps.say(f"starting {kafka_jars.KAFKA.name}")
             address = stack.enter_context(_broker(processes)).address

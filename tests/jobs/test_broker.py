@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import os
@@ -282,6 +283,29 @@ def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Pa
         press_ctrl_c(running, TIMEOUT_S)
     assert 'option("kafka.bootstrap.servers", "127.0.0.1:' in said
     assert running.returncode == 0
+    assert marked_processes(f"BROKER_TEST={mark}") == []
+    assert list(tmp_path.iterdir()) == []
+
+
+# As make is: it starts the program, and waits for it.
+STARTER = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
+
+
+@pytest.mark.kafka
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+def test_a_broker_ends_when_the_program_that_started_it_is_killed(tmp_path: Path) -> None:
+    need_kafka()
+    mark = uuid.uuid4().hex
+    env = os.environ | {"BROKER_TEST": mark, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", STARTER, "jobs/broker.py", "--port", "0"]
+    with listened_to(command, cwd=ROOT, env=env) as starter:
+        hear(starter, "It keeps")
+        starter.kill()
+        try:
+            starter.communicate(timeout=TIMEOUT_S)  # until the broker's program has ended, too
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(starter.pid, signal.SIGKILL)
     assert marked_processes(f"BROKER_TEST={mark}") == []
     assert list(tmp_path.iterdir()) == []
 
