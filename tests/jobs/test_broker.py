@@ -264,6 +264,16 @@ def test_a_port_that_is_in_use_is_one_sentence(tmp_path: Path) -> None:
     assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("port", ["abc", "70000", "-1", "9092 9093", "\u0669"])
+def test_a_port_that_is_none_is_one_sentence(tmp_path: Path, port: str) -> None:
+    ended = run_broker(environment(tmp_path), f"--port={port}")
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        f"broker.py: the port is {port!r}, expected a number from 1 to 65535: "
+        "make broker PORT=9092\n"
+    )
+
+
 @pytest.mark.kafka
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
 def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Path) -> None:
