@@ -45,7 +45,7 @@ demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOO
 	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream)
 
 broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; PORT=n for another port
-	@exec $(BIN)/python jobs/broker.py $(if $(PORT),--port $(PORT))
+	@exec $(BIN)/python jobs/broker.py $(if $(PORT),--port='$(PORT)')
 
 test: java $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
 	@$(MAKE) --no-print-directory --jobs 2 check kafka

@@ -5,7 +5,8 @@
 
 Java and pyspark are all it needs; the first start fetches Kafka's jars (kafka_jars.py). The broker
 keeps the last 32 MiB of every partition, so that 12 partitions take less than 1 GB of disk, however
-fast they are written. Ctrl-C ends it, and what it has stored is deleted.
+fast they are written. Ctrl-C ends it, and what it has stored is deleted; it also ends with the
+program that started it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from errno import EADDRINUSE
 from pathlib import Path
 from typing import Final
 
 import java_version
 import kafka_jars
-from children import Children
+from children import Children, end_with_parent
 
-PORT: Final = 9092
+PORT: Final = "9092"
+_LAST_PORT: Final = 65_535
 HOST: Final = "127.0.0.1"
 _NAME: Final = "broker.py"
 _START_TIMEOUT_S: Final = 60.0
@@ -74,15 +77,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a broker until Ctrl-C; return the exit code."""
     # From here on, Ctrl-C is one line and not a traceback.
     with Children() as processes:
+        end_with_parent()
         return _run(processes, argv)
 
 
 def _run(processes: Children, argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog=_NAME, description=__doc__.partition("\n")[0])
-    parser.add_argument("--port", type=int, default=PORT, help="listen there (%(default)s)")
+    parser.add_argument("--port", default=PORT, help="listen there (%(default)s)")
     given = parser.parse_args(argv)
     try:
-        with running(processes, given.port) as broker:
+        with running(processes, _port(given.port)) as broker:
             try:
                 print(
                     f"{kafka_jars.KAFKA.name} listens on {broker.address}. Paste this into a "
@@ -243,15 +247,27 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _port(given: str) -> int:
+    """Return the port that a user named; 0 is a free one. Raise BrokerError if it is no port."""
+    port = int(given) if given.isascii() and given.isdecimal() else -1
+    if 0 <= port <= _LAST_PORT:
+        return port
+    message = (
+        f"the port is {given!r}, expected a number from 1 to {_LAST_PORT}: make broker PORT={PORT}"
+    )
+    raise BrokerError(message)
+
+
 def _check_port(port: int) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
-        except (OSError, OverflowError) as error:
+        except OSError as error:
+            end = "end the program that listens there, or " if error.errno == EADDRINUSE else ""
             message = (
-                f"port {port} of {HOST} cannot be used: {getattr(error, 'strerror', error)}; end "
-                "the program that listens there, or choose another port: make broker PORT=n"
+                f"port {port} of {HOST} cannot be used: {error.strerror}; {end}choose another "
+                "port: make broker PORT=n"
             )
             raise BrokerError(message) from None
 

@@ -3,8 +3,9 @@
 Every child leads a session of its own, so that Ctrl-C in a terminal reaches the demo alone, and the
 demo ends the children, by SIGKILL: asked politely, Spark would fill the screen with the failures of
 the tasks it gives up. What children leave behind falls to the demo, by the kernel's rule for
-sub-reapers, and is ended too. If the demo itself is killed, the kernel kills the children. These
-two are Linux's; elsewhere the process groups have to do.
+sub-reapers, and is ended too. If the demo itself is killed, the kernel kills the children, and if
+make is killed, the kernel asks the demo to end. These three are Linux's; elsewhere the process
+groups have to do.
 """
 
 from __future__ import annotations
@@ -104,6 +105,14 @@ def _children_of(parent: int) -> list[int]:
 def die_with_parent() -> None:
     """Have the kernel kill this process when the thread that started it ends (on Linux)."""
     _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_with_parent() -> None:
+    """Have the kernel send SIGTERM when the program that started this one ends (on Linux)."""
+    parent = os.getppid()
+    _control(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it has ended just before
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _control(what: int, value: int) -> None:

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import shlex
 import sys
 import time
 import uuid
@@ -23,7 +24,7 @@ import java_version
 import kafka_jars
 import rows
 import running
-from children import Children
+from children import Children, end_with_parent
 
 _NAME: Final = "demo.py"
 _ROOT: Final = Path(__file__).resolve().parent.parent
@@ -40,12 +41,16 @@ _MODES: Final = ("writeStream", "foreachBatch")
 _TOPIC_CONFIG: Final = {"retention.ms": "-1", "segment.ms": str(2**62)}
 _ANSWER_TIMEOUT_S: Final = 5.0
 _CREATE_TIMEOUT_S: Final = 30.0
+# spark-submit runs a job by the Python that it is told, and not by the one beside it.
 _NEXT: Final = """
 What to type next:
 
-  make broker                                    Kafka on 127.0.0.1:9092 until Ctrl-C
-  .venv/bin/spark-submit jobs/produce.py --help  write your own files to a topic
-  make demo STREAM=1                             the same as a stream, in two ways
+  make broker         Kafka on 127.0.0.1:9092 until Ctrl-C
+  make demo STREAM=1  the same as a stream, in two ways
+
+To write your own files to a topic, begin with
+
+  PYSPARK_PYTHON={folder}/python {folder}/spark-submit jobs/produce.py --help
 
 README.md has a quick start of a few lines in Python; docs/README.md lists the pages."""
 
@@ -82,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(broker.scratch_folder("demo"))
         processes = stack.enter_context(Children())
+        end_with_parent()
         if given.bootstrap is None:
             steps.say(f"starting {kafka_jars.KAFKA.name}")
             address = stack.enter_context(_broker(processes)).address
@@ -99,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{time.monotonic() - steps.started:.0f} s in all."
     )
     if agreed:
-        print(_NEXT)
+        print(what_next())
     return 0 if agreed else 1
 
 
@@ -154,6 +160,13 @@ def _admin(address: str) -> tuple[Any, Any]:
         raise running.JobError(message) from None
     admin = importlib.import_module("confluent_kafka.admin")
     return kafka, admin.AdminClient({"bootstrap.servers": address, "log_level": 0})
+
+
+def what_next() -> str:
+    """Return what to type after the demo, in a new shell in this folder."""
+    folder = Path(sys.executable).parent
+    inside = folder.is_relative_to(_ROOT)
+    return _NEXT.format(folder=shlex.quote(str(folder.relative_to(_ROOT) if inside else folder)))
 
 
 def say_how_to_delete(address: str, topics: Sequence[str]) -> None:

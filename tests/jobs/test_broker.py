@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import os
@@ -263,6 +264,16 @@ def test_a_port_that_is_in_use_is_one_sentence(tmp_path: Path) -> None:
     assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("port", ["abc", "70000", "-1", "9092 9093", "\u0669"])
+def test_a_port_that_is_none_is_one_sentence(tmp_path: Path, port: str) -> None:
+    ended = run_broker(environment(tmp_path), f"--port={port}")
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        f"broker.py: the port is {port!r}, expected a number from 1 to 65535: "
+        "make broker PORT=9092\n"
+    )
+
+
 @pytest.mark.kafka
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
 def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Path) -> None:
@@ -282,6 +293,29 @@ def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Pa
         press_ctrl_c(running, TIMEOUT_S)
     assert 'option("kafka.bootstrap.servers", "127.0.0.1:' in said
     assert running.returncode == 0
+    assert marked_processes(f"BROKER_TEST={mark}") == []
+    assert list(tmp_path.iterdir()) == []
+
+
+# As make is: it starts the program, and waits for it.
+STARTER = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
+
+
+@pytest.mark.kafka
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+def test_a_broker_ends_when_the_program_that_started_it_is_killed(tmp_path: Path) -> None:
+    need_kafka()
+    mark = uuid.uuid4().hex
+    env = os.environ | {"BROKER_TEST": mark, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", STARTER, "jobs/broker.py", "--port", "0"]
+    with listened_to(command, cwd=ROOT, env=env) as starter:
+        hear(starter, "It keeps")
+        starter.kill()
+        try:
+            starter.communicate(timeout=TIMEOUT_S)  # until the broker's program has ended, too
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(starter.pid, signal.SIGKILL)
     assert marked_processes(f"BROKER_TEST={mark}") == []
     assert list(tmp_path.iterdir()) == []
 

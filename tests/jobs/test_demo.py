@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import demo
 import pytest
 from support.job_server import ROOT, TIMEOUT_S
 from support.kafka_cluster import KafkaCluster
@@ -151,6 +152,20 @@ def test_the_demo_streams_to_a_broker_of_the_users_and_says_how_to_delete_what_s
     for command in commands:  # it fails for a topic that is not there
         kafka.run_topics_script(*command.split())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+def test_what_the_demo_says_to_type_next_works_in_a_shell_that_knows_no_environment(
+    tmp_path: Path,
+) -> None:
+    make_command(tmp_path, "python3", "echo 'this Python has no pyspark' >&2; exit 1")
+    env = {name: value for name, value in os.environ.items() if "PYSPARK" not in name}
+    env["PATH"] = f"{tmp_path}:{env['PATH']}"
+    (line,) = (each for each in demo.what_next().splitlines() if "spark-submit" in each)
+    shell = ["sh", "-c", line]
+    ended = subprocess.run(shell, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "usage: produce.py" in ended.stdout
 
 
 @pytest.mark.spark

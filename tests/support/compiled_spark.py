@@ -8,22 +8,38 @@ source.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import py_compile
 import sysconfig
 import tempfile
 import warnings
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
 def compile_archives(folder: Path) -> None:
-    """Add the bytecode to the zips of a folder that have none yet."""
-    for archive in sorted(folder.glob("*.zip")):
-        with zipfile.ZipFile(archive) as source:
-            names = source.namelist()
-        if not any(name.endswith(".pyc") for name in names):
-            print(f"compiling {archive.name} …", flush=True)
-            _compile(archive)
+    """Add the bytecode to the zips of a folder that have none yet; two may be called at once."""
+    with _locked(folder):
+        for archive in sorted(folder.glob("*.zip")):
+            with zipfile.ZipFile(archive) as source:
+                names = source.namelist()
+            if not any(name.endswith(".pyc") for name in names):
+                print(f"compiling {archive.name} …", flush=True)
+                _compile(archive)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder. The kernel releases it when the process ends, however it ends."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
 
 
 def _compile(archive: Path) -> None:
