@@ -39,6 +39,7 @@ from spark_kafka_sink.errors import (
     api_exception,
 )
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.one_caller import OneCaller, by_one_caller
 from spark_kafka_sink.producer.feature_level import check_feature_level
 from spark_kafka_sink.topic_names import check_topic_name
 from spark_kafka_sink.wire.admin_messages import (
@@ -155,6 +156,10 @@ class KafkaAdmin:
     them, or what else the configuration asks for, is then refused as soon as it describes topics,
     and none is created. None where nothing is to be written. brokers: as the cluster has named them
     to somebody else; asked in place of bootstrap.servers, unless they cannot be reached.
+
+    One thread at a time, in the process that made it: while a call runs, a call of another thread
+    raises IllegalStateException, as every call does in a forked child, where leaving the block does
+    nothing.
     """
 
     def __init__(
@@ -183,6 +188,7 @@ class KafkaAdmin:
         self._controller_id: int | None = None
         self._created: set[str] = set()
         self._is_closed = False
+        self._caller = OneCaller("KafkaAdmin")
 
     def __enter__(self) -> Self:
         return self
@@ -193,11 +199,17 @@ class KafkaAdmin:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if not self._caller.is_forked:
+            self._close()
+
+    @by_one_caller
+    def _close(self) -> None:
         self._is_closed = True
         self._client.close()
 
     # -- questions --------------------------------------------------------------------------------
 
+    @by_one_caller
     def topics(
         self, names: Sequence[str], new: NewTopic | None = None
     ) -> dict[str, TopicDescription]:
@@ -234,6 +246,7 @@ class KafkaAdmin:
                 raise self._not_there(missing[0], last_error)
             attempts += 1
 
+    @by_one_caller
     def topic_configs(self, topic: str, names: Sequence[str]) -> dict[str, str | None]:
         """Give settings of a topic, whether they are its own or the brokers'; asked once.
 
@@ -281,6 +294,7 @@ class KafkaAdmin:
                 raise last_error
         return last_error
 
+    @by_one_caller
     def check_creation(self, new: NewTopic) -> None:
         """Raise what the brokers have against topics such as these, whatever their names.
 

@@ -375,11 +375,15 @@ class KafkaProducer:
 
         Raises the error of a delivery that failed: the transaction can then only be aborted.
         """
-        self._transactional("commit_transaction").commit()
+        transactions = self._transactional("commit_transaction")
+        self._feeder.check_not_in_partitioner()
+        transactions.commit()
 
     def abort_transaction(self) -> None:
         """Abort the transaction; what was not sent yet is dropped. After an error, the way on."""
-        self._transactional("abort_transaction").abort()
+        transactions = self._transactional("abort_transaction")
+        self._feeder.check_not_in_partitioner()
+        transactions.abort()
 
     def _transactional(self, waiting: str | None = None) -> ProducerTransactions:
         """Return what makes a transactional call; waiting: its name where it waits for brokers."""
@@ -462,8 +466,8 @@ class KafkaProducer:
         One that was interrupted (KeyboardInterrupt) may be repeated, to close what is still open.
 
         timeout: seconds to wait for deliveries; what is not acknowledged then is given up (0: at
-        once; a callback that closes its producer cannot wait either), and a callback that does not
-        return then is left to end by itself. An open transaction is
+        once; a callback or a partitioner that closes its producer cannot wait either), and
+        a callback that does not return then is left to end by itself. An open transaction is
         aborted, with timeout 0 by its coordinator once transaction.timeout.ms has passed. Closes
         serializers, interceptors and the partitioner, where they have a ``close``. Raises the first
         delivery error that nobody was told of, unless timeout is 0; else, when all is closed, the
@@ -479,7 +483,8 @@ class KafkaProducer:
             return
         try:
             self._is_closing = True
-            limit = 0 if self._thread.is_current else timeout
+            cannot_wait = self._thread.is_current or self._feeder.is_in_partitioner
+            limit = 0 if cannot_wait else timeout
             failure = self._close(limit, started, last_callbacks_s)
         except KafkaException:
             raise

@@ -4,7 +4,7 @@ Joins the network with a `Reading`. There is no group, no commit and no rebalanc
 said beforehand, and the reading ends when it has been read. The next request goes out before the
 rows of the last answer are given, so that a caller works while the brokers do.
 
-Everything happens in the caller's thread, which is the only one to use a reader.
+Everything happens in the caller's thread, one at a time.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from spark_kafka_sink.errors import (
     InvalidTopicException,
     TimeoutException,
 )
+from spark_kafka_sink.one_caller import OneCaller, by_one_caller
 from spark_kafka_sink.producer.metadata import RELIABLE_EPOCHS_SINCE, ClusterMetadata
 from spark_kafka_sink.topic_names import check_topic_name
 from spark_kafka_sink.wire.fetch_messages import (
@@ -61,6 +62,10 @@ class TopicReader:
     configs: the Java consumer's names (see `reader_config`), and buffer.memory: how many bytes of
     records are unpacked and not yet taken, 64 MiB by default. The first batch of a response is
     unpacked whatever its size, so memory is at most that and one batch. Raises ConfigException.
+
+    One thread at a time, in the process that made it: while a call runs (asking `read` for the next
+    batch is one), a call of another thread raises IllegalStateException, as every call does in
+    a forked child, where `close` does nothing.
     """
 
     def __init__(self, configs: Mapping[str, Any]) -> None:
@@ -82,6 +87,7 @@ class TopicReader:
         )
         self._metadata_future: RequestFuture | None = None
         self._is_closed = False
+        self._caller = OneCaller("TopicReader")
         self._client = ConsumerNetworkClient.of(shared, self._clock, self._random)
 
     def __enter__(self) -> Self:
@@ -97,9 +103,15 @@ class TopicReader:
 
     def close(self) -> None:
         """Drop every connection; nothing can be read any more."""
+        if not self._caller.is_forked:
+            self._close()
+
+    @by_one_caller
+    def _close(self) -> None:
         self._is_closed = True
         self._client.close()
 
+    @by_one_caller
     def read(
         self,
         topic: str,
@@ -137,7 +149,8 @@ class TopicReader:
         _check_offsets("start", start)
         _check_offsets("end", end)
         level = _ISOLATION_LEVELS[isolation_level]
-        return self._read(_Wanted(topic, wanted, start, end, level))
+        batches = self._read(_Wanted(topic, wanted, start, end, level))
+        return _Batches(batches, self._caller)
 
     def _read(self, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
         deadline = self._deadline()
@@ -324,6 +337,17 @@ class TopicReader:
             f"{self._config.default_api_timeout_ms}" + (f"; {trouble}" if trouble else "")
         )
         raise TimeoutException(message)
+
+
+class _Batches(Iterator[pa.RecordBatch]):
+    """The batches of a call of `read`; asking for the next one is a call of the reader."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], caller: OneCaller) -> None:
+        self._batches = batches
+        self._caller = caller
+
+    def __next__(self) -> pa.RecordBatch:
+        return self._caller.run(lambda: next(self._batches))
 
 
 def _partition_numbers(partitions: Iterable[int]) -> list[int]:

@@ -162,7 +162,7 @@ class ChunkFeeder:
         except BaseException as error:
             # In a caller's thread, it may be what a signal's handler raised: that is the caller's,
             # and the I/O thread, where there are no signals, appends the rows or finds the same.
-            has_signals = not (self._thread.is_current or self._threads.is_current)
+            has_signals = not (self._thread.is_current or self.is_in_partitioner)
             is_known = isinstance(error, KafkaException) or not has_signals
             if chunk.progress.is_in_batches or not is_known:
                 raise
@@ -231,9 +231,14 @@ class ChunkFeeder:
             self._thread.changed.notify_all()
             self._thread.wake()
 
+    @property
+    def is_in_partitioner(self) -> bool:
+        """Whether the partitioner calls, asked about rows of `send`."""
+        return self._threads.is_current
+
     def check_not_in_partitioner(self) -> None:
         """Refuse what would wait for the rows that the calling partitioner is asked about."""
-        if self._threads.is_current:
+        if self.is_in_partitioner:
             message = (
                 "a partitioner has called the producer that asks it, which would never end: choose "
                 "partitions without sending or flushing"

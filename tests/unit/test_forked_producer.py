@@ -6,18 +6,15 @@ Each public method says so at once there: none hangs, whoever had which lock at 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-import inspect
-import multiprocessing
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.forked import ENOUGH_S, in_child, taken
 from support.idle_producer import idle_producer
+from support.public_methods import public_methods
 from support.pure_producer import TOPIC
 
 from spark_kafka_sink import KafkaProducer
@@ -26,7 +23,6 @@ from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, Top
 from spark_kafka_sink.rows import future as row_futures
 from spark_kafka_sink.rows.interceptors import ProducerInterceptor
 
-ENOUGH_S = 20
 ROW = pa.record_batch({"value": ["v"]})
 # What says nothing of deliveries, and takes no lock.
 CONSTANT = {"record_limits", "slice_bytes", "__enter__"}
@@ -45,67 +41,6 @@ ARGUMENTS: dict[str, list[object]] = {
     "spread_evenly": [0],
     "__exit__": [None, None, None],
 }
-
-
-def public_members() -> list[str]:
-    """List the methods and properties that a user of KafkaProducer may call."""
-    own = [name for name, _ in inspect.getmembers(KafkaProducer) if name in vars(KafkaProducer)]
-    ours = [name for name in own if not name.startswith("_")]
-    return [*ours, "__enter__", "__exit__"]
-
-
-def found_by(call: Callable[[], object]) -> str:
-    """Return what a call comes to."""
-    try:
-        call()
-    except IllegalStateException as error:
-        return str(error)
-    except Exception as error:  # noqa: BLE001 - told
-        return repr(error)
-    return "nothing"
-
-
-def in_child(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
-    """Make calls in a forked child; those that hang are not among the answers."""
-    context = multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
-
-    def run() -> None:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(ENOUGH_S)  # ends the child where a call hangs
-        for name, call in calls.items():
-            answers.put((name, found_by(call)))
-
-    child = context.Process(target=run)
-    child.start()
-    child.join(2 * ENOUGH_S)
-    found: dict[str, str] = {}
-    while not answers.empty():
-        name, answer = answers.get()
-        found[name] = answer
-    return found
-
-
-@contextlib.contextmanager
-def taken(*locks: Any) -> Iterator[None]:  # noqa: ANN401 - locks of all kinds
-    """Have another thread hold locks."""
-    are_taken, may_go = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with contextlib.ExitStack() as stack:
-            for lock in locks:
-                stack.enter_context(lock)
-            are_taken.set()
-            may_go.wait()
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    assert are_taken.wait(ENOUGH_S)
-    try:
-        yield
-    finally:
-        may_go.set()
-        holder.join()
 
 
 def call_of(producer: KafkaProducer, name: str) -> Callable[[], object]:
@@ -136,7 +71,7 @@ def test_each_public_method_raises_at_once_in_a_child_whatever_locks_are_taken(
         queues = list(producer._rows._queues.values())
         locks = [producer._thread.lock, producer._feeder._lock, producer._columns._appender.turn]
         # Those that close are the last: each of the others finds the producer open.
-        names = sorted(public_members(), key=SILENT.__contains__)
+        names = sorted(public_methods(KafkaProducer), key=SILENT.__contains__)
         with taken(*locks, *(queue.lock for queue in queues)):
             found = in_child({name: call_of(producer, name) for name in names})
     assert found.keys() == set(names), "the first one that is missing hangs"

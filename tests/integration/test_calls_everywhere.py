@@ -1,0 +1,305 @@
+"""Every public method of KafkaProducer, TopicReader and KafkaAdmin, called wherever user code runs.
+
+Also in a forked child, after close, while another thread closes, and after user code has raised.
+Nothing hangs, no future stays pending, all memory is given back, and what is refused changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+import pytest
+from support.calling_scene import CLASSES, ENOUGH_S, TOPIC, TOPIC_READ, Scene
+from support.forked import in_child
+from support.mock_cluster import MockCluster
+from support.public_methods import public_methods
+
+from spark_kafka_sink import KafkaProducer
+
+WATCHDOG_S: Final = 60
+METHODS: Final = [f"{kind.__name__}.{name}" for kind in CLASSES for name in public_methods(kind)]
+TRANSACTIONAL: Final = {
+    f"KafkaProducer.{name}"
+    for name in public_methods(KafkaProducer)
+    if name.endswith(("_transactions", "_transaction"))
+}
+
+# Calls in user code: in a callback, in an interceptor's on_acknowledgement, in the partitioner that
+# is asked about a row of `send` and about rows of `append`, in a serializer, in an interceptor's
+# on_send. Calls at a time: in a forked child, after close, while another thread closes. Calls after
+# user code of a kind has raised an Exception, SystemExit or KeyboardInterrupt.
+IN_USER_CODE: Final = {
+    "cb": "callback",
+    "ack": "acknowledgement",
+    "snd": "partitioner",
+    "app": "partitioner",
+    "ser": "serializer",
+    "int": "interceptor",
+}
+AT_A_TIME: Final = ("kid", "end", "ing")
+RAISING: Final = {
+    "rcb": "callback",
+    "rpa": "partitioner",
+    "rse": "serializer",
+    "rin": "interceptor",
+}
+RAISED: Final = (ZeroDivisionError, SystemExit, KeyboardInterrupt)
+# What a cell says: "." the call works, "r" it raises what user code has raised, "e" it does so
+# unless that is an Exception, which is logged, "-" not applicable (see below), and refused:
+REFUSED: Final = {
+    "c": "inside a callback is not permitted",
+    "p": "a partitioner has called the producer that asks it",
+    "f": "was made before a fork",
+    "x": "has been closed",
+    "b": "is in use by another thread",
+    "t": "transaction",
+}
+# The mock cluster does not know the request: it was asked, as it is elsewhere.
+ASKED: Final = {"u": "the broker has no usable version of"}
+TABLE: Final = """
+                                           main cb ack snd app ser int kid end ing rcb rpa rse rin
+KafkaProducer.abort_transaction             .   c   c   p   .   .   .   f   x   x   .   .   .   .
+KafkaProducer.append                        .   .   .   p   .   .   .   f   x   x   .   r   -   -
+KafkaProducer.begin_transaction             .   t   t   t   t   t   t   f   x   x   -   -   -   -
+KafkaProducer.close                         .   .   .   .   .   .   .   .   .   .   .   .   .   .
+KafkaProducer.commit_transaction            .   c   c   p   .   .   .   f   x   x   .   r   .   .
+KafkaProducer.flush                         .   c   c   p   .   .   .   f   x   x   .   .   .   .
+KafkaProducer.forget_topics                 .   .   .   .   .   .   .   f   x   x   .   .   .   .
+KafkaProducer.init_transactions             .   c   c   t   t   t   t   f   x   x   -   -   -   -
+KafkaProducer.limit_messages                .   .   .   .   .   .   .   f   .   .   .   .   .   .
+KafkaProducer.metrics                       .   .   .   .   .   .   .   f   .   .   .   .   .   .
+KafkaProducer.partition_counts              .   .   .   .   .   .   .   f   x   x   .   .   .   .
+KafkaProducer.partitions_for                .   .   .   .   .   .   .   f   x   x   .   .   .   .
+KafkaProducer.record_limits                 .   .   .   .   .   .   .   .   .   .   .   .   .   .
+KafkaProducer.send                          .   .   .   .   .   .   .   f   x   x   .   r   r   e
+KafkaProducer.send_offsets_to_transaction   .   c   c   .   .   .   .   f   x   x   .   r   .   .
+KafkaProducer.slice_bytes                   .   .   .   .   .   .   .   .   .   .   .   .   .   .
+KafkaProducer.spread_evenly                 .   .   .   .   .   .   .   f   x   x   .   .   .   .
+KafkaProducer.take_deliveries               .   .   .   .   .   .   .   f   .   .   .   .   .   .
+KafkaProducer.throttle_time_ms              .   .   .   .   .   .   .   f   .   .   .   .   .   .
+KafkaProducer.topics_written                .   .   .   .   .   .   .   f   .   .   .   .   .   .
+KafkaProducer.__enter__                     .   .   .   .   .   .   .   .   .   .   .   .   .   .
+KafkaProducer.__exit__                      .   .   .   .   .   .   .   .   .   .   .   .   .   .
+TopicReader.close                           .   .   .   .   .   .   .   .   .   b   .   .   .   .
+TopicReader.read                            .   .   .   .   .   .   .   f   x   b   .   .   .   .
+TopicReader.__enter__                       .   .   .   .   .   .   .   .   .   .   .   .   .   .
+TopicReader.__exit__                        .   .   .   .   .   .   .   .   .   b   .   .   .   .
+KafkaAdmin.check_creation                   u   u   u   u   u   u   u   f   x   b   u   u   u   u
+KafkaAdmin.topic_configs                    u   u   u   u   u   u   u   f   x   b   u   u   u   u
+KafkaAdmin.topics                           .   .   .   .   .   .   .   f   x   b   .   .   .   .
+KafkaAdmin.__enter__                        .   .   .   .   .   .   .   .   .   .   .   .   .   .
+KafkaAdmin.__exit__                         .   .   .   .   .   .   .   .   .   b   .   .   .   .
+"""
+# Why a cell is not applicable.
+_NO_ROW: Final = "no row can be sent before it, so no user code has run"
+_NOT_ASKED: Final = "append asks no serializer and no interceptor"
+NOT_APPLICABLE: Final = {
+    **{("KafkaProducer.begin_transaction", when): _NO_ROW for when in RAISING},
+    **{("KafkaProducer.init_transactions", when): _NO_ROW for when in RAISING},
+    **{("KafkaProducer.append", when): _NOT_ASKED for when in ("rse", "rin")},
+}
+# What has user code run by itself, or puts rows that were sent before through it.
+RUNS_USER_CODE: Final = {
+    f"KafkaProducer.{name}"
+    for name in ("append", "send", "flush", "commit_transaction", "close", "__exit__")
+}
+
+
+def table() -> dict[tuple[str, str], str]:
+    """Return the cells by method and column."""
+    (_, *columns), *rows = (("", *line.split()) for line in TABLE.strip().splitlines())
+    return {
+        (method, column): cell
+        for _, method, *cells in rows
+        for column, cell in zip(columns, cells, strict=True)
+    }
+
+
+def word(call: Callable[[], object], kind: type[BaseException] | None = None) -> str:
+    """Return what a call comes to, as a cell says it; kind: what user code raises."""
+    try:
+        call()
+    except BaseException as error:  # noqa: BLE001 - told
+        cause: BaseException | None = error
+        while kind is not None and cause is not None:
+            if isinstance(cause, kind):
+                return "r"
+            cause = cause.__cause__
+        return said_in_a_word(f"{type(error).__name__}: {error}")
+    return "."
+
+
+def said_in_a_word(said: str) -> str:
+    """Return the word for a message, or the message where there is none."""
+    return next((word for word, has in (REFUSED | ASKED).items() if has in said), said)
+
+
+def plainly(scene: Scene, method: str) -> str:
+    """Call a method in the main thread."""
+    scene.begin(method)
+    return word(lambda: scene.call(method))
+
+
+def in_user_code(scene: Scene, method: str, column: str) -> str:
+    """Call a method in user code; see that all goes on where it is refused."""
+    scene.begin("KafkaProducer.commit_transaction")
+    said: list[str] = []
+    is_said = threading.Event()
+
+    def call() -> None:
+        said.append(word(lambda: scene.call(method)))
+        is_said.set()
+
+    scene.hooks[IN_USER_CODE[column]] = call
+    with suppress(Exception):  # where the call has closed, or ended the transaction
+        if column == "app":
+            scene.append()
+        else:
+            scene.send()
+        scene.producer.flush()
+    if not is_said.wait(ENOUGH_S):
+        return "it was not called"
+    if said[0] in REFUSED:
+        sent = scene.send()
+        if method in TRANSACTIONAL:
+            scene.producer.commit_transaction()
+        scene.producer.flush()
+        sent.result(0)
+    return said[0]
+
+
+def after_close(scene: Scene, method: str) -> str:
+    """Call a method of what is closed."""
+    scene.close()
+    return word(lambda: scene.call(method))
+
+
+def while_closing(scene: Scene, method: str) -> str:
+    """Call a method while another thread is in `close`."""
+    scene.begin("KafkaProducer.commit_transaction")
+    begun, may_end = threading.Event(), threading.Event()
+    scene.slow_close(method, begun, may_end)
+    closing = threading.Thread(target=scene.thing_of(method).__exit__, args=(None, None, None))
+    closing.start()
+    assert begun.wait(ENOUGH_S)
+    try:
+        return word(lambda: scene.call(method))
+    finally:
+        may_end.set()
+        closing.join(ENOUGH_S)
+
+
+def after_raising(scene: Scene, method: str, column: str, kind: type[BaseException]) -> str:
+    """Call a method that runs user code which raises, or one after such user code was run."""
+    scene.begin(method)
+    scene.raises[RAISING[column]] = kind
+    if method not in ("KafkaProducer.append", "KafkaProducer.send"):
+        with suppress(BaseException):
+            scene.send()
+    if method not in RUNS_USER_CODE:
+        with suppress(BaseException):
+            scene.producer.flush()
+    found = word(lambda: scene.call(method), kind)
+    if method == "KafkaProducer.send" and found == ".":
+        scene.producer.flush()
+        found = word(lambda: scene.sent.result(0), kind)
+    return found
+
+
+class Walk:
+    """The cells that were walked through so far, each with a scene of its own."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self.found: dict[tuple[str, str], str] = {}
+        self.at: tuple[str, str] | None = None
+
+    def run(self) -> None:
+        """Walk through all of them."""
+        for is_transactional in (False, True):
+            methods = [name for name in METHODS if (name in TRANSACTIONAL) is is_transactional]
+            self._walk_in_child(methods, is_transactional=is_transactional)
+        for method in METHODS:
+            self._walk(method, "main", plainly)
+            self._walk(method, "end", after_close)
+            self._walk(method, "ing", while_closing)
+            for column in IN_USER_CODE:
+                self._walk(method, column, in_user_code, column)
+            for column in RAISING:
+                self._walk_raising(method, column)
+
+    def _walk_raising(self, method: str, column: str) -> None:
+        if (method, column) in NOT_APPLICABLE:
+            self.found[method, column] = "-"
+            return
+        words = []
+        for kind in RAISED:
+            self._walk(method, column, after_raising, column, kind)
+            words.append(self.found[method, column])
+        is_same = len(set(words)) == 1
+        is_logged = words == [".", "r", "r"]
+        self.found[method, column] = words[0] if is_same else "e" if is_logged else str(words)
+
+    def _walk(self, method: str, column: str, walk: Callable[..., str], *arguments: object) -> None:
+        self.at = (method, column)
+        scene = Scene(self._bootstrap, is_transactional=method in TRANSACTIONAL)
+        try:
+            found = walk(scene, method, *arguments)
+        except BaseException as error:  # noqa: BLE001 - told
+            found = f"{type(error).__name__}: {error}"
+        self.found[method, column] = "; ".join([found, *scene.left_over()])
+
+    def _walk_in_child(self, methods: list[str], *, is_transactional: bool) -> None:
+        self.at = (methods[0], "kid")
+        scene = Scene(self._bootstrap, is_transactional=is_transactional)
+        scene.begin("KafkaProducer.commit_transaction")
+        # Those that close are the last: each of the others finds all open.
+        last = [method for method in methods if method.endswith((".close", ".__exit__"))]
+        names = [*(method for method in methods if method not in last), *last]
+        said = in_child({method: partial(scene.call, method) for method in names})
+        left = scene.left_over()
+        for method in methods:
+            found = said_in_a_word(said.get(method, "this, or one before it, hangs"))
+            self.found[method, "kid"] = "; ".join(["." if found == "nothing" else found, *left])
+
+
+@pytest.fixture
+def bootstrap() -> Iterator[str]:
+    """A cluster with the topics of a scene."""
+    with MockCluster() as cluster:
+        for topic in (TOPIC, TOPIC_READ):
+            cluster.create_topic(topic)
+        yield cluster.bootstrap
+
+
+def stacks() -> str:
+    """Say where all threads are."""
+    return "\n".join(
+        "".join(traceback.format_stack(frame)) for frame in sys._current_frames().values()
+    )
+
+
+def test_the_table_has_every_public_method() -> None:
+    assert list(dict.fromkeys(method for method, _ in table())) == METHODS
+    assert {cell for cell, said in table().items() if said == "-"} == NOT_APPLICABLE.keys()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_each_call_comes_to_what_the_table_says_wherever_it_is_made(bootstrap: str) -> None:
+    walk = Walk(bootstrap)
+    # Not in this thread, so that a call that hangs does not hang the test.
+    thread = threading.Thread(target=walk.run, daemon=True)
+    thread.start()
+    thread.join(WATCHDOG_S)
+    assert not thread.is_alive(), f"{walk.at} hangs:\n{stacks()}"
+    expected = table()
+    assert walk.found.keys() == expected.keys()
+    wrong = {cell: said for cell, said in walk.found.items() if said != expected[cell]}
+    assert wrong == {}
