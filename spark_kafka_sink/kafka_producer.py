@@ -8,6 +8,7 @@ afterwards is the I/O thread's (`producer_thread`).
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 - see _close_at_exit
 import itertools
 import logging
 import os
@@ -181,6 +182,7 @@ class KafkaProducer:
                 thread, thread.transactions, config.max_block_ms, self._feeder.drain
             )
         thread.feeder = self._feeder
+        self._feeder.start()
 
     def __enter__(self) -> Self:
         return self
@@ -579,7 +581,9 @@ def _close_at_exit() -> None:
     """Deliver what producers that nobody has closed still have, and tell what is lost.
 
     In Java, that is lost without a word. Python calls this when all threads of the user, which may
-    send until then, have ended; the I/O threads, which are daemons, still run.
+    send until then, have ended; the I/O threads, which are daemons, still run. Python starts no
+    thread any more from 3.12 on, and refuses to import `concurrent.futures.thread`, which pyarrow
+    imports together with pandas when it first makes an array.
     """
     deadline = time.monotonic() + _AT_EXIT_S
     # In a forked child none is: what it has of its parent is its parent's to close.

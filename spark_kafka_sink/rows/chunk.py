@@ -32,8 +32,8 @@ class RowChunk:
     reservation: the bytes of buffer.memory that are set aside for its rows, which it gives back
     when they are in batches or given up, and is over then; created_at: when they were, in seconds
     of the producer's clock. error: why they are given up. progress: their way into batches, and
-    is_in_hands: whether a thread sees to it now. is_partitioned: whether a thread has called, or
-    calls, a user's own partitioner for them.
+    is_in_hands: whether a thread sees to it now. is_handed_over: whether a thread is to call a
+    user's own partitioner for them, and is_partitioned: whether one has, or does.
     """
 
     __slots__ = (
@@ -41,6 +41,7 @@ class RowChunk:
         "created_at",
         "error",
         "headers",
+        "is_handed_over",
         "is_in_hands",
         "is_over",
         "is_partitioned",
@@ -68,6 +69,7 @@ class RowChunk:
         self.room = reservation.size_bytes
         self.is_over = False
         self.is_in_hands = False
+        self.is_handed_over = False
         self.is_partitioned = False
         self.error: KafkaException | None = None
         self.progress = SliceProgress()

@@ -60,6 +60,11 @@ class ChunkFeeder:
         # The chunks that are not over, oldest first.
         self._pending: dict[RowChunk, RowQueue] = {}
 
+    def start(self) -> None:
+        """Be ready to call the partitioner. Raises RuntimeError where no thread can be started."""
+        if self._partitioner is not None:
+            self._threads.start()
+
     def has(self, chunk: RowChunk) -> bool:
         """Whether the chunk is one of those to turn into batches."""
         with self._lock:
@@ -177,9 +182,10 @@ class ChunkFeeder:
         """
         if not queue.take_up(chunk):
             return False
-        if not chunk.is_partitioned:
+        if not chunk.is_handed_over:
             try:
                 self._threads.run(partial(self._partition, chunk, queue))
+                chunk.is_handed_over = True
             except RuntimeError as error:
                 message = f"no thread could be started to call {OPTION} in: {error}"
                 failure = KafkaException(message, topic=chunk.topic)
@@ -371,6 +377,7 @@ class ChunkFeeder:
         What another thread has in its hands, that thread finds to be too late.
         """
         self.close()
+        self._threads.stop()
         with self._lock:
             self._given_up = error
             pending = list(self._pending.items())

@@ -53,7 +53,6 @@ class SentRows:
 
     __slots__ = (
         "_changed",
-        "_check_may_wait",
         "_check_process",
         "_columns",
         "_end_of",
@@ -65,6 +64,7 @@ class SentRows:
         "_refused",
         "_watches",
         "callbacks",
+        "check_may_wait",
         "topic",
     )
 
@@ -78,7 +78,7 @@ class SentRows:
         self.topic = topic
         self.callbacks: dict[int, OnDelivery] = {}
         self._interceptors = interceptors
-        self._check_may_wait = check_may_wait
+        self.check_may_wait = check_may_wait
         self._check_process = check_process
         # See ProducerThread: no interrupted caller keeps it.
         self._lock = threading.RLock()
@@ -200,7 +200,7 @@ class SentRows:
         end = self._end(row)
         if end is not None:
             return end
-        self._check_may_wait()
+        self.check_may_wait()
         deadline = deadline_of(timeout)
         with self._lock:
             while (end := self._end(row)) is None:
@@ -348,7 +348,10 @@ class RowFuture(Future[RecordMetadata]):
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override] # made when asked for
-        return self._watched().waiters
+        watch = self._watched()
+        if not watch.is_told:  # who asks is about to wait
+            self._rows.check_may_wait()
+        return watch.waiters
 
     @property
     def _state(self) -> str:  # type: ignore[override] # does not change under the condition

@@ -130,7 +130,7 @@ class RowQueue:
 
     def may_take_up(self, chunk: RowChunk) -> bool:
         """Whether the chunk may be taken up now; for certain only with the lock."""
-        is_untouched = not (chunk.is_over or chunk.is_partitioned)
+        is_untouched = not (chunk.is_over or chunk.is_handed_over)
         return is_untouched and (self.under_way is None or self.under_way is chunk)
 
     def release(self, chunk: RowChunk) -> None:

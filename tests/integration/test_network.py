@@ -29,10 +29,15 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionException,
 )
 from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.wire.messages import (
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 REBOOTSTRAP_REQUIRED = 129
-METADATA = 3
+PRODUCE, METADATA = 0, 3
 
 
 @pytest.fixture
@@ -329,6 +334,32 @@ def test_a_name_is_followed_to_the_address_where_kafka_listens(
     with KafkaProducer({"bootstrap.servers": address, "client.dns.lookup": lookup}) as producer:
         producer.append(topic, pa.record_batch({"value": ["a"]}))
     assert [r.value for r in read_with_confluent(kafka.bootstrap, topic)] == [b"a"]
+
+
+def test_a_broker_whose_name_gets_another_address_is_found_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolve, address = socket.getaddrinfo, ["127.0.0.1"]
+
+    def moving(host: str, port: int | None, **more: int) -> object:
+        return resolve(address[0] if host == "kafka.test" else host, port, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", moving)
+    written = PartitionProduceResponse(index=0, error_code=0, base_offset=7)
+    with ScriptedBroker() as old, ScriptedBroker(listens=("127.0.0.2", old.port)) as new:
+        for broker in (old, new):
+            broker.metadata = describe(old.port, "t")
+            broker.metadata.brokers[0].host = "kafka.test"
+            topic = TopicProduceResponse(name="t", partition_responses=[written])
+            broker.produced = ProduceResponse(responses=[topic])
+        settings = config(f"kafka.test:{old.port}", enable_idempotence=False)
+        with KafkaProducer(settings) as producer:
+            assert producer.send("t", b"before").result().offset == 7
+            assert PRODUCE not in new.asked
+            address[0] = "127.0.0.2"
+            old.stop()
+            assert producer.send("t", b"after").result().offset == 7
+            assert PRODUCE in new.asked
 
 
 # -- leaders that move ---------------------------------------------------------------------------

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.kafka
 
 BEGIN = """
 import threading
-from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink import KafkaProducer, kafka_producer
+
+kafka_producer._AT_EXIT_S = 60  # the machine may be busy
 
 def made(**options):
     given = {name.replace("_", "."): value for name, value in options.items()}
@@ -49,6 +51,10 @@ PROGRAMS = {
         "producer = made()\n"
         "def late(): threading.main_thread().join(); send(producer, 'thread')\n"
         "threading.Thread(target=late).start()"
+    ),
+    "partitioner": (
+        "def first(topic, batch, partitions): return [0] * batch.num_rows\n"
+        "producer = made(partitioner_class=first); send(producer, 'partitioner')"
     ),
     "transaction": "producer = transaction('transaction'); send(producer, 'transaction')",
     "error-in-transaction": (

@@ -36,17 +36,20 @@ class ScriptedBroker(Server):
     hangs_up_on: the API keys of requests at which the connection is closed.
 
     noise: what is said in answer to a connection's first request, in place of any sense; the
-    connection is then closed. asked: the API keys of all requests so far.
+    connection is then closed. listens: on which address, port 0 for any. asked: the API keys of all
+    requests so far.
     """
 
-    def __init__(self, noise: bytes | None = None) -> None:
+    def __init__(
+        self, noise: bytes | None = None, listens: tuple[str, int] = ("127.0.0.1", 0)
+    ) -> None:
         self.metadata: MetadataResponse | None = None
         self.produced: ProduceResponse | None = None
         self.asked: list[int] = []
         self.speaks: dict[int, int | None] = {}
         self.hangs_up_on: set[int] = set()
         self._noise = noise
-        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server = socket.create_server(listens)
         self.port: int = self._server.getsockname()[1]
         self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -342,6 +343,50 @@ def test_rows_that_no_thread_can_be_started_for_are_told_so(
         wait_for(producer, lambda: all_memory_is_free(producer))
 
 
+def test_the_thread_that_stays_suffices_where_no_other_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the program ends, from Python 3.12 on."""
+
+    def no_thread(*_: object) -> None:
+        message = "can't create new thread at interpreter shutdown"
+        raise RuntimeError(message)
+
+    def partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
+        return [0] * batch.num_rows
+
+    with producing(partitioner) as producer:
+        refusing = SimpleNamespace(start_new_thread=no_thread)
+        monkeypatch.setattr(partitioner_threads, "_thread", refusing)
+        for topic in (TOPIC, OTHER):
+            producer.send(topic, b"v")
+        producer._feeder.feed(time.monotonic(), hurry=True)
+        wait_for(producer, lambda: rows_in_batches(producer) == {TOPIC: 1, OTHER: 1})
+        for topic in (TOPIC, OTHER):
+            producer.send(topic, b"v")
+        producer._feeder.drain()
+        assert rows_in_batches(producer) == {TOPIC: 2, OTHER: 2}
+
+
+def test_rows_that_wait_for_a_thread_give_the_io_thread_nothing_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partitioner_threads, "MOST_THREADS", 1)
+    slow = SlowPartitioner()
+    with producing(slow) as producer:
+        feeder = producer._feeder
+        producer.send(TOPIC, b"v")
+        feeder.feed(time.monotonic(), hurry=True)
+        assert slow.reached.wait(A_WHILE_S)
+        producer.send(OTHER, b"v")
+        for _ in range(3):
+            feeder.feed(time.monotonic(), hurry=True)
+            assert len(feeder._threads._to_run) == 1
+            assert feeder.next_feed_at(hurry=True) > time.monotonic() + A_WHILE_S
+        slow.opened.set()
+        wait_for(producer, lambda: rows_in_batches(producer) == {TOPIC: 1, OTHER: 1})
+
+
 def test_a_callback_that_would_wait_for_a_partitioner_fails_at_once() -> None:
     slow, told = SlowPartitioner(), threading.Event()
     failures: list[BaseException | None] = []
@@ -381,3 +426,34 @@ def test_very_many_topics_share_threads(monkeypatch: pytest.MonkeyPatch) -> None
     opened.set()
     assert all(ended.acquire(timeout=A_WHILE_S) for _ in range(7))
     assert not threads.is_current
+
+
+def test_the_thread_that_stays_ends_when_it_is_told_to_and_has_nothing_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[threading.Thread] = []
+    ran: list[threading.Thread] = []
+
+    def start(run: Callable[[], None], _: tuple[()]) -> None:
+        started.append(threading.Thread(target=run, daemon=True))
+        started[-1].start()
+
+    monkeypatch.setattr(partitioner_threads, "_thread", SimpleNamespace(start_new_thread=start))
+    threads = PartitionerThreads()
+    threads.start()
+    threads.run(lambda: ran.append(threading.current_thread()))
+    threads.stop()
+    threads.stop()
+    started[0].join(A_WHILE_S)
+    assert not started[0].is_alive()
+    threads.run(lambda: ran.append(threading.current_thread()))
+    started[1].join(A_WHILE_S)
+    assert ran == started
+
+
+def test_closing_a_producer_ends_the_thread_that_stays() -> None:
+    with producing(SlowPartitioner()) as producer:
+        threads = producer._feeder._threads
+        assert threads._one_stays
+        producer.close(0)
+        assert not threads._one_stays

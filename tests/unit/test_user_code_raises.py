@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -19,6 +20,7 @@ from support.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import KafkaException, RecordTooLargeException, TimeoutException
+from spark_kafka_sink.model import RecordMetadata
 from spark_kafka_sink.rows.interceptors import ProducerInterceptor
 
 ENOUGH_S = 20
@@ -340,6 +342,42 @@ def test_a_call_that_waits_for_brokers_is_refused_inside_a_callback(call: str) -
         f"KafkaProducer.{call}() invocation inside a callback is not permitted because it would "
         "never end: callbacks run in the thread that delivers records"
     ]
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda future: future.result(ENOUGH_S),
+        lambda future: future.exception(ENOUGH_S),
+        lambda future: futures.wait([future], ENOUGH_S),
+        lambda future: list(futures.as_completed([future], ENOUGH_S)),
+    ],
+    ids=["result", "exception", "wait", "as_completed"],
+)
+def test_waiting_for_an_open_record_is_refused_inside_a_callback(
+    wait: Callable[[futures.Future[RecordMetadata]], object],
+) -> None:
+    """Of that record itself: it is done when its callback has returned."""
+    found: list[BaseException] = []
+    sent: list[futures.Future[RecordMetadata]] = []
+    is_sent = threading.Event()
+
+    def callback(*_: object) -> None:
+        is_sent.wait(ENOUGH_S)
+        try:
+            wait(sent[0])
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            found.append(error)
+
+    with giving_up() as producer:
+        sent.append(producer.send(TOPIC, b"v", on_delivery=callback))
+        is_sent.set()
+        in_time(producer.flush)
+        (refused,) = found
+        assert str(refused).startswith(
+            "waiting for a record's future inside a callback is not permitted"
+        )
+        check_goes_on(producer)
 
 
 def test_a_callback_may_send_and_append_and_ask_for_partitions() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
 from random import Random
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ from spark_kafka_sink.rows.future import RowFuture, SentRows
 from spark_kafka_sink.rows.interceptors import ProducerInterceptors
 
 ONE_BATCH_A_REQUEST = 1  # bytes of max.request.size
+A_WHILE_S = 20
 
 
 def broker(partitions: int = 3, batch_size: int = 1000, *, split: bool = False) -> RowBroker:
@@ -211,15 +212,27 @@ def test_a_record_under_way_runs_cannot_be_cancelled_and_times_out() -> None:
     assert "pending" in repr(future)
 
 
+def waits_for(
+    futures: list[Future[RecordMetadata]],
+) -> list[Callable[[], Collection[object]]]:
+    """Return the ways in which `concurrent.futures` waits."""
+    return [lambda: wait(futures, A_WHILE_S).done, lambda: list(as_completed(futures, A_WHILE_S))]
+
+
 def test_waiting_where_it_would_never_end_is_refused() -> None:
     def check() -> None:
         raise KafkaException("inside a callback")
 
     sent = SentRows(TOPIC, ProducerInterceptors(), check, lambda: None)
-    with pytest.raises(KafkaException, match="inside a callback"):
-        RowFuture(sent, 0).result()
+    future = RowFuture(sent, 0)
+    ways: list[Callable[[], object]] = [future.result, future.exception, *waits_for([future])]
+    for way in ways:
+        with pytest.raises(KafkaException, match="inside a callback"):
+            way()
     sent.fail(1, ZeroDivisionError())
-    assert isinstance(RowFuture(sent, 0).exception(), ZeroDivisionError)
+    assert isinstance(future.exception(), ZeroDivisionError)
+    for wait_for in waits_for([future]):
+        assert future in wait_for()
 
 
 def in_thread(kafka: RowBroker) -> threading.Thread:
