@@ -124,7 +124,7 @@ class Ledger:
             is_there = row.number in found or not row.is_committed
             _require(is_there, f"{row} was committed and is not there")
         broken_off = Counter(
-            (row.append, row.number in found or row.failures > 0)
+            (row.append, row.number in found)
             for row in self.rows.values()
             if row.append is not None and row.is_taken is None
         )

@@ -69,7 +69,13 @@ def draw(random: Random, *, interrupts: bool = False) -> Plan:
     is_quiet = random.random() < 0.3
     shape = _shape(random, is_transactional=is_transactional)
     return Plan(
-        configs=_configs(random, shape, is_transactional=is_transactional, is_hasty=is_hasty),
+        configs=_configs(
+            random,
+            shape,
+            is_transactional=is_transactional,
+            is_hasty=is_hasty,
+            is_interrupted=interrupts,
+        ),
         shape=shape,
         weather=Weather(
             delay_s=random.choice([0.001, 0.02]),
@@ -105,7 +111,12 @@ def _shape(random: Random, *, is_transactional: bool) -> ClusterShape:
 
 
 def _configs(
-    random: Random, shape: ClusterShape, *, is_transactional: bool, is_hasty: bool
+    random: Random,
+    shape: ClusterShape,
+    *,
+    is_transactional: bool,
+    is_hasty: bool,
+    is_interrupted: bool,
 ) -> dict[str, Any]:
     idempotent = is_transactional or random.random() < 0.5
     configs: dict[str, Any] = {
@@ -130,6 +141,8 @@ def _configs(
             "request.timeout.ms": 100,
             "delivery.timeout.ms": configs["linger.ms"] + random.choice([100, 500]),
         }
+    if is_interrupted:  # less memory would have an append go in slices
+        configs["buffer.memory"] = max(6000, configs["buffer.memory"])
     if is_transactional:
         configs["transactional.id"] = "x"
     return configs

@@ -46,9 +46,7 @@ class Program:
             self.world.spawn(name, self._caller)
         self.world.block(lambda: not self._callers_left, "its callers")
         self._flush_all()
-        timeout = self.world.random.choice([None, None, 1.0, 0])
-        self.is_closing = self.is_closing or timeout is not None
-        self._call("close", lambda: self.producer.close(timeout))
+        self._call("close", self._close)
         self.is_closing = True
         self._call("close", self.producer.close)
         if self.producer._thread.is_alive:
@@ -141,7 +139,7 @@ class Program:
         if self.plan.is_transactional and self.plan.mischief:
             return True
         if self._interrupt is not None and self.producer._thread.fatal_error is not None:
-            return "make another" in str(self.producer._thread.fatal_error)
+            return "make another" in str(error)
         while error is not None:
             if isinstance(error, MischiefError | SystemExit):
                 return True
@@ -243,8 +241,11 @@ class Program:
         self.world.sleep(self.world.random.choice([0.001, 0.05, 0.6]))
 
     def _close(self) -> None:
-        self.is_closing = True
-        self.producer.close(self.world.random.choice([None, 0, 0.05]))
+        timeout = self.world.random.choice([None, None, 1.0, 0.02, 0])
+        # Who closes at once is not told of what is lost.
+        self.ledger.is_told = self.ledger.is_told or timeout == 0
+        self.is_closing = self.is_closing or timeout is not None or self._callers_left > 0
+        self.producer.close(timeout)
 
     def _begin(self) -> None:
         self._began_at = len(self.ledger.rows)
