@@ -245,8 +245,12 @@ class ProducerThread:
             self.changed.notify_all()
 
     def forget_topics(self) -> None:
-        """Know nothing of topics, as a new producer does; the caller holds the lock."""
+        """Know nothing of topics, as a new producer does; the caller holds the lock.
+
+        Who waits for one has to ask for it again: nobody else will.
+        """
         self.metadata.forget_topics()
+        self.changed.notify_all()
         self.accumulator.forget_limits()
         if self._sequences is not None:
             self._sequences.unconfirm()

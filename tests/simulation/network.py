@@ -180,7 +180,9 @@ class SimulatedSelector:
         channel = self.channels.get(channel_id)
         if channel is None:
             return
-        request = self._read(buffers) if self._as_bytes else buffers[0]
+        request: Any = buffers[0]
+        if self._as_bytes:
+            request = read_request(b"".join(bytes(buffer) for buffer in buffers))
         channel.transit.append(request)
         self._was_used = True
         now = self._scheduler.now
@@ -296,7 +298,7 @@ class SimulatedSelector:
         now = self._scheduler.now
         held_until = max(channel.stalled_until, channel.mute_until)
         channel.last_answer = max(channel.last_answer, held_until, now + self._delay())
-        data = _frame(asked, response) if self._as_bytes else (asked, response)
+        data = frame_of(asked, response) if self._as_bytes else (asked, response)
         received = Received(channel.id, cast(bytes, data))
         self._scheduler.at(channel.last_answer, self._tell, channel, received)
         if channel.repeats:
@@ -313,21 +315,23 @@ class SimulatedSelector:
         if self._is_known(channel):
             self._pending.append(Closed(channel.id, reason))
 
-    def _read(self, buffers: Sequence[Buffer]) -> tuple[Asked, Any]:
-        frame = b"".join(bytes(buffer) for buffer in buffers)
-        size, key, version, correlation_id = _HEADER.unpack_from(frame)
-        assert size == len(frame) - 4
-        api = APIS[key]
-        flexible = api.is_flexible(version)
-        (client_id_size,) = struct.unpack_from(">h", frame, _HEADER.size)
-        position = _HEADER.size + 2 + client_id_size + (1 if flexible else 0)
-        read = schema.reader(api.request, version, flexible=flexible)
-        message, position = read(frame, position)
-        assert position == len(frame)
-        return Asked(key, version, correlation_id), message
+
+def read_request(frame: bytes) -> tuple[Asked, Any]:
+    """Read a request as a broker does, with what its answer needs of it."""
+    size, key, version, correlation_id = _HEADER.unpack_from(frame)
+    assert size == len(frame) - 4
+    api = APIS[key]
+    flexible = api.is_flexible(version)
+    (client_id_size,) = struct.unpack_from(">h", frame, _HEADER.size)
+    position = _HEADER.size + 2 + client_id_size + (1 if flexible else 0)
+    read = schema.reader(api.request, version, flexible=flexible)
+    message, position = read(frame, position)
+    assert position == len(frame)
+    return Asked(key, version, correlation_id), message
 
 
-def _frame(asked: Asked, response: Any) -> bytes:  # noqa: ANN401 - any response type
+def frame_of(asked: Asked, response: Any) -> bytes:  # noqa: ANN401 - any response type
+    """Give the bytes of an answer."""
     api = APIS[asked.api_key]
     flexible = api.is_flexible(asked.version)
     writer = Writer()

@@ -1,0 +1,93 @@
+"""Run the driver: `python -m simulation.threads --seed 17` replays a seed, `--seeds N` runs many."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import Pool, cpu_count
+
+from simulation.threads.run import Run
+
+_CHUNK = 50
+
+
+def failure(seed: int, *, interrupts: bool = False) -> str | None:
+    """Run one seed and give what was wrong, None if nothing was."""
+    # Finalizers would run in whatever thread makes garbage at a moment that no seed gives.
+    gc.disable()
+    # User code raises thousands of times, and each is logged.
+    level, root = logging.root.manager.disable, logging.root.manager
+    root.disable = logging.CRITICAL
+    try:
+        Run(seed, interrupts=interrupts).run()
+    except Exception as error:  # noqa: BLE001 - whatever a run ends with is its result
+        return f"{type(error).__name__}: {error}"
+    finally:
+        root.disable = level
+        gc.enable()
+    return None
+
+
+def replay_command(seed: int, *, interrupts: bool = False) -> str:
+    """Give the command that runs one seed again with a log of everything that happens."""
+    more = " --interrupts" if interrupts else ""
+    return f"PYTHONPATH=tests:jobs python -m simulation.threads --seed {seed}{more}"
+
+
+def replay(seed: int, *, interrupts: bool) -> int:
+    """Run one seed and print all of it; give the exit code."""
+    run = Run(seed, interrupts=interrupts, tracing=True)
+    print(run.plan)
+    try:
+        run.run()
+    except Exception:  # noqa: BLE001 - printed
+        traceback.print_exc(file=sys.stdout)
+        return 1
+    print(f"seed {seed}: every promise was kept {run.world.digest:08x}")
+    return 0
+
+
+def _run_chunk(seeds: range, *, interrupts: bool) -> list[tuple[int, str]]:
+    runs = ((seed, failure(seed, interrupts=interrupts)) for seed in seeds)
+    return [(seed, found) for seed, found in runs if found is not None]
+
+
+def soak(first: int, count: int, *, interrupts: bool) -> int:
+    """Run many seeds on every core, up to the first that fails; give the exit code."""
+    began, done = time.monotonic(), 0
+    seeds = range(first, first + count)
+    chunks = [seeds[start : start + _CHUNK] for start in range(0, count, _CHUNK)]
+    run: Callable[[range], list[tuple[int, str]]] = partial(_run_chunk, interrupts=interrupts)
+    with Pool(cpu_count()) as pool:
+        for chunk, failures in zip(chunks, pool.imap(run, chunks), strict=True):
+            done += len(chunk)
+            if failures:
+                seed, found = failures[0]
+                print(f"seed {seed}: {found}\n{replay_command(seed, interrupts=interrupts)}")
+                return 1
+    took = time.monotonic() - began
+    print(f"{done} seeds: every promise was kept, {1000 * took / max(done, 1):.1f} ms each")
+    return 0
+
+
+def main() -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="simulation.threads", description=__doc__)
+    parser.add_argument("--seed", type=int, help="run this one, and print everything that happens")
+    parser.add_argument("--seeds", type=int, default=500, help="how many to run")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--interrupts", action="store_true", help="interrupt a caller, as Ctrl-C")
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        return replay(arguments.seed, interrupts=arguments.interrupts)
+    return soak(arguments.first, arguments.seeds, interrupts=arguments.interrupts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""What a run hands to the product in place of the system: clock, threads, sockets and chance.
+
+The modules of the product name `threading`, `time`, `socket` and `selectors` as modules; while a run
+lasts, these names stand for the run's own. So a module that comes to use one is in it by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from random import Random
+from types import ModuleType, SimpleNamespace
+from typing import Final
+from unittest import mock
+
+from simulation.threads.sockets import Network
+from simulation.threads.world import World, threads_of
+from spark_kafka_sink import kafka_producer, producer_thread, slice_appender
+from spark_kafka_sink.rows import future, row_producer
+
+_EPOCH_S: Final = 1_700_000_000
+_NOT_OF_THE_PRODUCER: Final = ("spark", "consumer", "admin")
+
+
+@contextmanager
+def handed_in(world: World, network: Network) -> Iterator[None]:
+    """Have producers that are made and used in the block live in a world, with its network."""
+    sockets, poller = network.names()
+    threads = threads_of(world)
+
+    def start_new_thread(call: object, arguments: tuple[object, ...]) -> None:
+        world.spawn("partitioner", lambda: call(*arguments))  # type: ignore[operator] # a function
+        world.step("start")
+
+    given = {
+        "threading": SimpleNamespace(**threads),
+        "_thread": SimpleNamespace(start_new_thread=start_new_thread),
+        "time": SimpleNamespace(
+            monotonic=lambda: world.now,
+            time=lambda: _EPOCH_S + world.now,
+            time_ns=lambda: int((_EPOCH_S + world.now) * 1e9),
+        ),
+        "socket": sockets,
+        "selectors": poller,
+    }
+    chance = {"Random": lambda: Random(world.random.random())}
+    with ExitStack() as stack:
+        for module in _modules():
+            names = {n: given[n] for n in given if isinstance(vars(module).get(n), ModuleType)}
+            if names:
+                stack.enter_context(mock.patch.multiple(module, **names))
+        stack.enter_context(mock.patch.multiple(producer_thread, **chance))
+        stack.enter_context(mock.patch.multiple(slice_appender, **chance))
+        # What modules have made, or named, when they were imported.
+        stack.enter_context(mock.patch.object(future, "_making_watches", threads["Lock"]()))  # type: ignore[operator] # a function
+        stack.enter_context(mock.patch.object(row_producer, "_wall_clock", given["time"].time))
+        stack.enter_context(mock.patch.object(kafka_producer, "_unclosed", {}))
+        yield
+
+
+def _modules() -> list[ModuleType]:
+    found = []
+    for name, module in list(sys.modules.items()):
+        package, *parts = name.split(".")
+        if package == "spark_kafka_sink" and not set(parts[:1]) & set(_NOT_OF_THE_PRODUCER):
+            found.append(module)
+    return found

@@ -1,0 +1,138 @@
+"""Ledger: what callers gave to a producer and what they were told of it, against the brokers' logs."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from simulation.cluster import Cluster
+from simulation.scheduler import SimulationError
+from simulation.threads.plan import Plan
+from spark_kafka_sink.model import RecordMetadata, TopicPartition
+
+
+@dataclass(slots=True)
+class Row:
+    """A row. is_taken: whether the producer took it, None while the call lasts or if it broke off.
+
+    append: the number of the call of append that it is part of, None for one of send.
+    """
+
+    number: int
+    caller: str
+    topic: str
+    append: int | None = None
+    is_taken: bool | None = None
+    future: Future[RecordMetadata] | None = None
+    has_callback: bool = False
+    is_committed: bool = False
+    calls: int = 0
+    failures: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its future, if it has one, is done."""
+        return self.future is None or self.future.done()
+
+
+class Ledger:
+    """All rows by number. told: the errors that calls raised for rows of append."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.rows: dict[int, Row] = {}
+        self.appends = 0
+        self.is_told = False
+        # A failure is expected where this says so.
+        self.may_fail: Callable[[BaseException], bool] = lambda _: False
+
+    def give(self, caller: str, topic: str, count: int, *, is_append: bool) -> list[int]:
+        """Have new rows; return their numbers."""
+        self.appends += is_append
+        numbers = list(range(len(self.rows), len(self.rows) + count))
+        for number in numbers:
+            append = self.appends if is_append else None
+            self.rows[number] = Row(number, caller, topic, append)
+        return numbers
+
+    def called(self, number: int) -> None:
+        """Note the callback of a row."""
+        self.rows[number].calls += 1
+
+    def failed(self, numbers: list[int]) -> None:
+        """Note what on_failure was told."""
+        for number in numbers:
+            self.rows[number].failures += 1
+
+    # -- what is promised -------------------------------------------------------------------------
+
+    def check_ends(self) -> None:
+        """Check that all who wait were told, once."""
+        for row in self.rows.values():
+            _require(row.is_done, f"the future of {row} never ended")
+            _require(row.failures <= 1, f"{row} was told of as failed {row.failures} times")
+            if row.future is None:
+                continue
+            due = int(row.has_callback)
+            _require(row.calls == due, f"{row} was called back {row.calls} times")
+            error = row.future.exception(0)
+            _require(error is None or self.may_fail(error), f"{row} failed: {error!r}")
+
+    def check_logs(self, cluster: Cluster, heard: set[tuple[TopicPartition, int]]) -> None:
+        """Check what brokers have."""
+        found: dict[int, list[tuple[TopicPartition, int, int]]] = defaultdict(list)
+        for tp in cluster.shape.partitions:
+            last: dict[str, int] = {}
+            for entry in cluster.final_log(tp).entries:
+                for index, number in enumerate(entry.batch.numbers):
+                    if self._plan.keeps_order and number not in found:
+                        caller = self.rows[number].caller
+                        before = last.get(caller, -1)
+                        _require(before < number, f"{number} is behind {before} in {tp}")
+                        last[caller] = number
+                    found[number].append((tp, entry.base_offset + index, entry.base_offset))
+        for row in self.rows.values():
+            self._check_row(row, found.get(row.number, []), heard)
+        self._check_appends(set(found))
+
+    def _check_row(
+        self,
+        row: Row,
+        places: list[tuple[TopicPartition, int, int]],
+        heard: set[tuple[TopicPartition, int]],
+    ) -> None:
+        _require(row.is_taken is not False or not places, f"{row} was refused and is at {places}")
+        _require(all(tp.topic == row.topic for tp, _, _ in places), f"{row} is at {places}")
+        if self._plan.is_idempotent:
+            _require(len(places) <= 1, f"{row} is there twice: {places}")
+        for tp, _, base in places[:-1]:
+            is_known = (tp, base) in heard and not self._plan.is_hasty
+            _require(not is_known, f"{row} was written again though its answer had come: {places}")
+        if row.future is not None and row.future.exception(0) is None:
+            told = row.future.result(0)
+            at = [(tp.topic, tp.partition, offset) for tp, offset, _ in places]
+            where = told.topic, told.partition, told.offset
+            _require(where in at, f"{row} was acknowledged at {where} and is at {at}")
+
+    def _check_appends(self, found: set[int]) -> None:
+        for row in self.rows.values():
+            is_lost = row.append is not None and row.is_taken and row.number not in found
+            is_told = row.failures or self.is_told or self._plan.is_transactional
+            _require(not is_lost or is_told, f"{row} is lost and nobody was told")
+            is_there = row.number in found or not row.is_committed
+            _require(is_there, f"{row} was committed and is not there")
+        broken_off = Counter(
+            (row.append, row.number in found)
+            for row in self.rows.values()
+            if row.append is not None and row.is_taken is None
+        )
+        for append, _ in broken_off:
+            is_whole = (append, True) not in broken_off or (append, False) not in broken_off
+            _require(is_whole, f"append {append} was broken off in the middle")
+
+
+def _require(holds: bool, sentence: str) -> None:  # noqa: FBT001 - an assertion with a sentence
+    if not holds:
+        raise SimulationError(sentence)

@@ -1,0 +1,148 @@
+"""What a seed draws before a run begins: configuration, cluster, weather and who does how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from simulation.cluster import FIRST_PORT
+from simulation.controller import ClusterShape
+from simulation.replica import Rules
+from simulation.threads.sockets import Weather
+from spark_kafka_sink.model import TopicPartition
+
+TOPICS = ("t", "u", "v")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run. is_hasty: whether time limits are so short that calls and rows may meet them.
+
+    callers: how many threads of the user there are, each with so many calls; mischief: how often
+    user code does what it should not; has_plugins: whether it is a partitioner, serializers and an
+    interceptor besides callbacks.
+    """
+
+    configs: dict[str, Any]
+    shape: ClusterShape
+    weather: Weather
+    is_hasty: bool
+    callers: int
+    calls: int
+    mischief: float
+    partitioner: bool
+    serializers: bool
+    interceptor: bool
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether rows go in transactions."""
+        return "transactional.id" in self.configs
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether no row may be there twice."""
+        return bool(self.configs["enable.idempotence"])
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether rows stay in order."""
+        return self.is_idempotent or self.configs["max.in.flight.requests.per.connection"] == 1
+
+    @property
+    def patience_s(self) -> float:
+        """How long a call may last at most, when nothing holds it up."""
+        if not self.is_hasty:
+            return 5.0 + self.configs["linger.ms"] / 1000
+        return 5.0 + sum(self.configs[name] for name in _LIMITS) / 1000
+
+
+_LIMITS = ("linger.ms", "max.block.ms", "delivery.timeout.ms", "request.timeout.ms")
+
+
+def draw(random: Random, *, interrupts: bool = False) -> Plan:
+    """Draw a run; interrupts: one whose user code does no more than it should."""
+    is_transactional = not interrupts and random.random() < 0.2
+    is_hasty = not (interrupts or is_transactional) and random.random() < 0.2
+    is_quiet = random.random() < 0.3
+    shape = _shape(random, is_transactional=is_transactional)
+    return Plan(
+        configs=_configs(
+            random,
+            shape,
+            is_transactional=is_transactional,
+            is_hasty=is_hasty,
+            is_interrupted=interrupts,
+        ),
+        shape=shape,
+        weather=Weather(
+            delay_s=random.choice([0.001, 0.02]),
+            room=random.choice([60, 500, 1_000_000]),
+            breaks_behind=0 if is_quiet else random.choice([0.0, 0.3]),
+            breaks_before=0 if is_quiet else random.choice([0.0, 0.2]),
+            refused=0 if is_quiet else random.choice([0.0, 0.3]),
+            until=random.choice([0.1, 1.0]),
+        ),
+        is_hasty=is_hasty,
+        callers=1 if is_transactional or interrupts else random.choice([1, 2, 3]),
+        calls=random.choice([3, 6]),
+        mischief=0.0 if interrupts else random.choice([0.0, 0.1, 0.4]),
+        partitioner=random.random() < 0.3,
+        serializers=random.random() < 0.3,
+        interceptor=random.random() < 0.2,
+    )
+
+
+def _shape(random: Random, *, is_transactional: bool) -> ClusterShape:
+    topics = TOPICS[: random.choice([1, 2, 3])]
+    return ClusterShape(
+        brokers=random.choice([1, 1, 2]),
+        partitions=[TopicPartition(t, n) for t in topics for n in range(random.choice([1, 2]))],
+        topic_ids={t: UUID(int=n + 1) for n, t in enumerate(topics)},
+        replication=1,
+        min_in_sync=1,
+        first_epoch=0,
+        rules=Rules(),
+        hints=True,
+        transaction_version=random.choice([1, 2]) if is_transactional else 0,
+    )
+
+
+def _configs(
+    random: Random,
+    shape: ClusterShape,
+    *,
+    is_transactional: bool,
+    is_hasty: bool,
+    is_interrupted: bool,
+) -> dict[str, Any]:
+    idempotent = is_transactional or random.random() < 0.5
+    configs: dict[str, Any] = {
+        "bootstrap.servers": ",".join(f"b{n}:{FIRST_PORT + n}" for n in range(1, shape.brokers + 1)),
+        "client.id": "c",
+        "enable.idempotence": idempotent,
+        "acks": "all" if idempotent else random.choice(["all", "1"]),
+        "max.in.flight.requests.per.connection": random.choice([1, 5]),
+        "linger.ms": random.choice([0, 5, 1000]),
+        "batch.size": random.choice([150, 400, 16_384]),
+        "buffer.memory": random.choice([2500, 6000, 1_000_000]),
+        "compression.type": random.choice(["none", "none", "lz4"]),
+        "retry.backoff.ms": 10,
+        "retry.backoff.max.ms": 100,
+        "reconnect.backoff.ms": 10,
+        "reconnect.backoff.max.ms": 100,
+        "metadata.max.age.ms": random.choice([300, 300_000]),
+    }
+    if is_hasty:
+        configs |= {
+            "max.block.ms": random.choice([0, 5, 300]),
+            "request.timeout.ms": 100,
+            "delivery.timeout.ms": configs["linger.ms"] + random.choice([100, 500]),
+        }
+    if is_interrupted:  # less memory would have an append go in slices
+        configs["buffer.memory"] = max(6000, configs["buffer.memory"])
+    if is_transactional:
+        configs["transactional.id"] = "x"
+    return configs

@@ -1,0 +1,274 @@
+"""Program: a user's program, whose threads use one producer, and what it may expect of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from simulation.batches import NUMBER
+from simulation.scheduler import SimulationError
+from simulation.threads.interrupts import Interrupt
+from simulation.threads.ledger import Ledger, Row
+from simulation.threads.plan import Plan
+from simulation.threads.user_code import MischiefError, UserCode
+from simulation.threads.world import World
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import KafkaException, TimeoutException
+
+_FILLER: Final = b"." * 200
+
+
+class Program:
+    """Main thread and callers. is_closing: from when on every call may say that it is too late."""
+
+    def __init__(self, plan: Plan, world: World, interrupt: Interrupt | None = None) -> None:
+        self.plan = plan
+        self.world = world
+        self.ledger = Ledger(plan)
+        self.ledger.may_fail = self._may_fail
+        self.is_closing = False
+        self.is_calling_back = False
+        self._interrupt = interrupt
+        self._user_code = UserCode(self)
+        self._callers_left = 0
+        self._began_at = 0
+
+    # -- the main thread --------------------------------------------------------------------------
+
+    def main(self) -> None:
+        """Use a producer from several threads, and close it."""
+        self.producer = KafkaProducer(self._configs())
+        names = [f"caller {number}" for number in range(self.plan.callers)]
+        self._callers_left = len(names)
+        for name in names:
+            self.world.spawn(name, self._caller)
+        self.world.block(lambda: not self._callers_left, "its callers")
+        self._flush_all()
+        self._call("close", self._close)
+        self.is_closing = True
+        self._call("close", self.producer.close)
+        if self.producer._thread.is_alive:
+            self._call("join", lambda: self.producer._thread.join(None))
+
+    def _configs(self) -> dict[str, Any]:
+        code = self._user_code
+        configs = dict(self.plan.configs)
+        if self.plan.partitioner:
+            configs["partitioner.class"] = code.partitioner
+        if self.plan.serializers:
+            configs["value.serializer"] = code.serialize
+        if self.plan.interceptor:
+            configs["interceptor.classes"] = [code]
+        return configs
+
+    def _flush_all(self) -> None:
+        """Flush until callbacks send nothing more; then nothing is kept."""
+        thread, feeder = self.producer._thread, self.producer._feeder
+        while not self.is_closing:
+            self._call("flush", self.producer.flush)
+            if not feeder._pending and not thread.accumulator.has_incomplete:
+                break
+        if self.is_closing or thread.fatal_error is not None:
+            return
+        if self.plan.is_hasty:
+            # What has expired at a broker keeps its memory up to the end of its request.
+            self.world.sleep(1.0)
+        accumulator = thread.accumulator
+        kept = accumulator.buffer_memory_bytes - accumulator.available_bytes
+        left = (kept, accumulator.waiters, accumulator.flushes, accumulator._held)
+        self._require(left == (0, 0, 0, set()), f"bytes, waiters, flushes and holds left: {left}")
+
+    # -- callers ----------------------------------------------------------------------------------
+
+    def _caller(self) -> None:
+        try:
+            for call in self._calls():
+                self._call(call.__name__, call)
+        finally:
+            self._callers_left -= 1
+
+    def _calls(self) -> Iterator[Callable[[], object]]:
+        """Draw the calls of a thread one by one."""
+        random, usual = self.world.random, [self._append, self._send, self._send]
+        others = [self._flush, self._wait, self._look, self._forget, self._count, self._pause]
+        if self._interrupt is not None:
+            yield self._append
+            yield self._interrupted
+            yield self._append
+        elif self.plan.is_transactional:
+            yield self.producer.init_transactions
+            for _ in range(self.plan.calls // 2):
+                yield self._begin
+                for _ in range(random.randint(0, 3)):
+                    yield random.choice([*usual, *usual, *others])
+                yield random.choice([self._commit, self.producer.abort_transaction])
+        else:
+            for _ in range(self.plan.calls):
+                yield random.choice([*usual, *usual, *others])
+            if random.random() < 0.1:
+                yield self._close
+
+    def _call(self, what: str, call: Callable[[], object]) -> bool:
+        """Make a call that has to end in time; return whether it succeeded."""
+        began = self.world.now
+        self.world.trace("{}", what)
+        succeeded = False
+        try:
+            call()
+            succeeded = True
+        except (MischiefError, SystemExit):
+            pass
+        except KafkaException as error:
+            self.world.trace("{}: {}", what, error)
+            self.ledger.is_told = True
+            self._require(self._may_fail(error), f"{what} failed: {error!r}")
+        lasted, late = self.world.now - began, self.world.user_slept_s + self._patience_s(began)
+        self._require(lasted <= late, f"{what} lasted {lasted:.3f} s, more than {late:.3f} s")
+        return succeeded
+
+    def _patience_s(self, began: float) -> float:
+        """Return how long a call may last: something goes wrong, but not for long."""
+        return self.plan.patience_s + max(0.0, self.plan.weather.until - began)
+
+    def _may_fail(self, error: BaseException | None) -> bool:
+        """Whether an error of the producer's is to be expected."""
+        if self.is_closing or (self.plan.is_hasty and isinstance(error, TimeoutException)):
+            return True
+        if self.plan.is_transactional and self.plan.mischief:
+            return True
+        if self._interrupt is not None and self.producer._thread.fatal_error is not None:
+            return "make another" in str(error)
+        while error is not None:
+            if isinstance(error, MischiefError | SystemExit):
+                return True
+            error = error.__cause__
+        return False
+
+    def _require(self, holds: bool, sentence: str) -> None:  # noqa: FBT001 - an assertion with a sentence
+        if not holds:
+            self.world.fail(SimulationError(sentence))
+
+    # -- the calls --------------------------------------------------------------------------------
+
+    def _topic(self) -> str:
+        return self.world.random.choice(self.plan.shape.partitions).topic
+
+    def _value(self, number: int) -> bytes:
+        return NUMBER.pack(number) + _FILLER[: self.world.random.choice([0, 20, 150])]
+
+    def _append(self) -> None:
+        """Append some rows."""
+        random, topic = self.world.random, self._topic()
+        numbers = self.ledger.give(
+            self.world.current.name, topic, random.randint(1, 6), is_append=True
+        )
+        columns: dict[str, Any] = {"value": [self._value(number) for number in numbers]}
+        if random.random() < 0.5:
+            columns["partition"] = pa.array([0] * len(numbers), pa.int32())
+        told = self._user_code.on_failure(numbers) if random.random() < 0.5 else None
+        self._give(numbers, lambda: self.producer.append(topic, pa.record_batch(columns), told))
+
+    def _give(self, numbers: list[int], call: Callable[[], Any]) -> Any:  # noqa: ANN401 - of the call
+        """Give rows to the producer, and note whether it takes them."""
+        try:
+            given = call()
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            self._note(numbers, is_taken=False)
+            raise
+        self._note(numbers, is_taken=True)
+        return given
+
+    def _note(self, numbers: list[int], *, is_taken: bool) -> None:
+        for number in numbers:
+            self.ledger.rows[number].is_taken = is_taken
+
+    def _send(self) -> None:
+        """Send some rows one by one."""
+        for _ in range(self.world.random.randint(1, 5)):
+            self._send_row(self.world.current.name, self._topic())
+
+    def send_from_callback(self) -> None:
+        """Send a row as a callback does that has another topic for what failed."""
+        self._send_row("callback", self._topic())
+
+    def _send_row(self, caller: str, topic: str) -> None:
+        random = self.world.random
+        (number,) = self.ledger.give(caller, topic, 1, is_append=False)
+        row: Row = self.ledger.rows[number]
+        row.has_callback = random.random() < 0.7
+        callback = self._user_code.on_delivery(number) if row.has_callback else None
+        partition = 0 if random.random() < 0.3 else None
+        row.future = self._give(
+            [number],
+            lambda: self.producer.send(
+                topic, self._value(number), partition=partition, on_delivery=callback
+            ),
+        )
+        if random.random() < 0.3:
+            row.future.add_done_callback(self._user_code.done)
+
+    def _flush(self) -> None:
+        timeout = self.world.random.choice([None, None, 0.02])
+        try:
+            self.producer.flush(timeout)
+        except TimeoutException:
+            if timeout is None:
+                raise
+
+    def _wait(self) -> None:
+        """Wait for a row."""
+        open_rows = [row for row in self.ledger.rows.values() if not row.is_done]
+        if open_rows:
+            future = self.world.random.choice(open_rows).future
+            if future is not None:
+                future.exception()
+
+    def _look(self) -> None:
+        self.producer.metrics()
+        self.producer.take_deliveries()
+
+    def _forget(self) -> None:
+        self.producer.forget_topics()
+
+    def _count(self) -> None:
+        self.producer.partitions_for(self._topic(), self.world.random.choice([1, 1, 9]))
+
+    def _pause(self) -> None:
+        self.world.sleep(self.world.random.choice([0.001, 0.05, 0.6]))
+
+    def _close(self) -> None:
+        timeout = self.world.random.choice([None, None, 1.0, 0.02, 0])
+        # Who closes at once is not told of what is lost.
+        self.ledger.is_told = self.ledger.is_told or timeout == 0
+        self.is_closing = self.is_closing or timeout is not None or self._callers_left > 0
+        self.producer.close(timeout)
+
+    def _begin(self) -> None:
+        self._began_at = len(self.ledger.rows)
+        self.producer.begin_transaction()
+
+    def _commit(self) -> None:
+        rows = list(self.ledger.rows.values())[self._began_at :]
+        taken = [row for row in rows if row.is_taken]
+        try:
+            self.producer.commit_transaction()
+        except KafkaException as error:
+            self._require(self._may_fail(error), f"commit failed: {error!r}")
+            self.producer.abort_transaction()
+        else:
+            for row in taken:
+                row.is_committed = True
+
+    def _interrupted(self) -> None:
+        """Append some rows, and be interrupted."""
+        assert self._interrupt is not None
+        try:
+            self._interrupt.during(self._append)
+        except KeyboardInterrupt:
+            self.world.trace("interrupted {}", self._interrupt.where)
+
+

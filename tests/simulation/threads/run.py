@@ -1,0 +1,39 @@
+"""One run of a seed: made, run, and held against what the producer promises."""
+
+from __future__ import annotations
+
+from simulation.cluster import Cluster
+from simulation.threads.handed_in import handed_in
+from simulation.threads.interrupts import Interrupt
+from simulation.threads.plan import Plan, draw
+from simulation.threads.program import Program
+from simulation.threads.sockets import Network
+from simulation.threads.world import World
+
+# What is still under way to brokers when a producer is closed has come by then.
+_SETTLED_S = 100.0
+
+
+class Run:
+    """A seed; interrupts: whether a caller is interrupted, as by Ctrl-C."""
+
+    def __init__(self, seed: int, *, interrupts: bool = False, tracing: bool = False) -> None:
+        self.world = World(f"interrupts {seed}" if interrupts else seed, tracing=tracing)
+        self.plan: Plan = draw(self.world.random, interrupts=interrupts)
+        self._cluster = Cluster(self.plan.shape, self.world.events, self.world.random)
+        self._network = Network(self.world, self._cluster, self.plan.weather)
+        self._interrupt = Interrupt(self.world) if interrupts else None
+        self._program = Program(self.plan, self.world, self._interrupt)
+
+    @property
+    def interrupted_at(self) -> str:
+        """Where the interrupt came, if any did."""
+        return "" if self._interrupt is None else self._interrupt.where
+
+    def run(self) -> None:
+        """Run it. Raises SimulationError where a promise is broken."""
+        with handed_in(self.world, self._network):
+            self.world.run(self._program.main)
+        self.world.events.run_until(self.world.now + _SETTLED_S)
+        self._program.ledger.check_ends()
+        self._program.ledger.check_logs(self._cluster, self._network.heard)
