@@ -29,8 +29,8 @@ import digest
 import rows
 import running
 
+DIFFER = 1
 _NAME = "verify.py"
-_DIFFER = 1
 _BATCH = 10_000
 _POLL_S = 0.05
 _LINE_EVERY_S = 2.0
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     difference = compare(expected, topic, reported)
     if difference is not None:
         print(f"{_NAME}: topic {target.topic} {difference}", file=sys.stderr, flush=True)
-        return _DIFFER
+        return DIFFER
     print(f"topic {target.topic} holds exactly the records of the source")
     return 0
 
