@@ -157,7 +157,7 @@ def _admin(address: str) -> tuple[Any, Any]:
     except ImportError:
         message = (
             "topics are created by confluent-kafka, which is not installed: "
-            "pip install 'spark-kafka-sink[demo]'"
+            "run pip install '.[demo]' in your clone"
         )
         raise running.JobError(message) from None
     admin = importlib.import_module("confluent_kafka.admin")

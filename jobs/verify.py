@@ -150,7 +150,7 @@ def import_consumer() -> type[Consumer]:
     except ImportError:
         message = (
             "the topic is read by confluent-kafka, which is not installed: "
-            "pip install spark-kafka-sink[demo]"
+            "run pip install '.[demo]' in your clone"
         )
         raise running.JobError(message) from None
     return Consumer
