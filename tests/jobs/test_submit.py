@@ -123,7 +123,7 @@ def test_a_missing_extra_is_one_sentence(job: str, module: str, tmp_path: Path) 
         timeout=TIMEOUT_S,
     )
     assert ended.returncode == 2
-    assert "not installed: pip install spark-kafka-sink[demo]" in ended.stderr
+    assert "not installed: run pip install '.[demo]' in your clone" in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 

@@ -24,8 +24,8 @@ NEED_NO_SPARK = (
     "errors",
 )
 WHAT_TO_DO = (
-    'pip install "spark-kafka-sink[spark]", or run your program with the Python that your '
-    "cluster's Spark brings"
+    'pip install "path/to/spark-kafka-sink[spark]" with the path of your clone, or run your '
+    "program with the Python that your cluster's Spark brings"
 )
 # Each statement's error, as a user reads it.
 ERRORS = """
