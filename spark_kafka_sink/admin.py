@@ -30,13 +30,16 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
+    NO_BROKER,
+    NO_TOPIC,
     ApiException,
     IllegalArgumentException,
     IllegalStateException,
     TimeoutException,
     UnsupportedVersionException,
-    advice,
     api_exception,
+    topic_advice,
+    topic_refusal,
 )
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.one_caller import OneCaller, by_one_caller
@@ -389,25 +392,19 @@ class KafkaAdmin:
         time.sleep(max(0.0, min(delay, self._deadline - self._clock())))
         return self._clock() < self._deadline
 
-    def _late(self) -> TimeoutException:
+    def _late(self) -> ApiException:
         trouble = self._client.last_errors()
         if not self._config.max_block_ms:
             return TimeoutException(
                 f"no broker can answer within {self._limit()}: it leaves no time to ask; raise it"
             )
-        return TimeoutException(
-            f"no broker has answered within {self._limit()}; check "
-            f"{self._config.setting('bootstrap.servers', self._config.bootstrap_servers)}"
-            + (f" ({trouble})" if trouble else "")
-        )
+        servers = self._config.setting("bootstrap.servers", self._config.bootstrap_servers)
+        said = f" ({trouble})" if trouble else ""
+        return NO_BROKER.error(limit=self._limit(), servers=servers, trouble=said)
 
-    def _not_there(self, name: str, error: ApiException | None) -> TimeoutException:
+    def _not_there(self, name: str, error: ApiException | None) -> ApiException:
         found = f"topic {name} is not among them" if error is None else str(error)
-        late = TimeoutException(
-            f"Topic {name} not present in metadata after {self._limit()}: {found}",
-            topic=name,
-            api="Metadata",
-        )
+        late = NO_TOPIC.error(topic=name, api="Metadata", limit=self._limit(), found=found)
         late.__cause__ = error
         return late
 
@@ -418,11 +415,8 @@ class KafkaAdmin:
 def _topic_error(answer: MetadataResponseTopic) -> ApiException | None:
     if answer.error_code == codes.NONE:
         return None
-    row = error_code(answer.error_code)
-    hint = advice(row.code, topic=answer.name)
-    parts = (f"topic {answer.name}: {row.name} ({row.code})", hint)
-    message = "; ".join(part for part in parts if part)
-    return api_exception(row.code, message, topic=answer.name, api="Metadata")
+    name = answer.name or ""
+    return topic_refusal(answer.error_code, name, topic_advice(answer.error_code, name))
 
 
 def _description(answer: MetadataResponseTopic, *, is_new: bool) -> TopicDescription:

@@ -14,7 +14,13 @@ from typing import TypeVar
 
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.deadlines import wait_until
-from spark_kafka_sink.errors import BufferExhaustedException, KafkaException, TimeoutException
+from spark_kafka_sink.errors import (
+    NO_BROKER,
+    NO_TOPIC,
+    BufferExhaustedException,
+    KafkaException,
+    TimeoutException,
+)
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
 from spark_kafka_sink.producer.topic_metadata import TopicMetadata
 from spark_kafka_sink.producer_thread import ProducerThread
@@ -210,22 +216,22 @@ class CallerWaits:
                 ) from error
         return topic
 
-    def _topic_timeout(self, name: str, error: KafkaException | None) -> TimeoutException:
-        if error is not None:
-            found = str(error)
-        elif not self._config.max_block_ms:
-            found = (
+    def _topic_timeout(self, name: str, error: KafkaException | None) -> KafkaException:
+        limit, trouble = self._max_block(), self._network_trouble()
+        if error is None and self._config.max_block_ms:
+            servers = self._config.setting("bootstrap.servers", self._config.bootstrap_servers)
+            return NO_BROKER.error(
+                topic=name, api="Metadata", limit=limit, servers=servers, trouble=trouble
+            )
+        found = (
+            str(error)
+            if error is not None
+            else (
                 "it has been asked for, and nothing waits for the answer; call again later, or "
                 "allow a wait"
             )
-        else:
-            servers = self._config.setting("bootstrap.servers", self._config.bootstrap_servers)
-            found = f"no broker has answered; check {servers}"
-        message = (
-            f"Topic {name} not present in metadata after {self._max_block()}: "
-            f"{found}{self._network_trouble()}"
         )
-        timeout = TimeoutException(message, topic=name, api="Metadata")
+        timeout = NO_TOPIC.error(topic=name, api="Metadata", limit=limit, found=found + trouble)
         timeout.__cause__ = error
         return timeout
 

@@ -244,8 +244,8 @@ def producer_config(
     return config
 
 
-def check_options(options: object) -> None:
-    """Refuse what is no mapping from names of options to values; raises ConfigException."""
+def check_options(options: object) -> Mapping[str, object]:
+    """Return options; refuse what is no mapping from names to values. Raises ConfigException."""
     if not isinstance(options, Mapping):
         kind = type(options).__name__
         message = f"the configuration is a {kind}: expected a mapping from names of options"
@@ -254,6 +254,7 @@ def check_options(options: object) -> None:
         if not isinstance(name, str):
             message = f"{name!r} is not the name of an option: expected a str"
             raise ConfigException(message)
+    return options
 
 
 def check_names(options: Mapping[str, Any], prefix: str = "", *, lenient: bool = False) -> None:

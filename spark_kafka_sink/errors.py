@@ -19,7 +19,7 @@ coordinators are looked up again; ``TransactionAbortableException``, abort the t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.error_codes import ERROR_CODES, ErrorCode, error_code
@@ -398,7 +398,7 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
 # what the user writes before an option's name.
 _ADVICE: Final = {
     3: "create the topic",
-    10: "make the record smaller, or raise the topic's max.message.bytes",
+    10: "make the record smaller, compress it, or raise the topic's max.message.bytes",
     17: "topic names have 1 to 249 of the characters a-z A-Z 0-9 . _ -",
     18: "lower {}batch.size, or raise the topic's segment.bytes",
     19: "fewer replicas are in sync than min.insync.replicas asks for",
@@ -439,6 +439,57 @@ def advice(code: int, option_prefix: str = "", *, topic: str | None = None) -> s
 def topic_advice(code: int, topic: str) -> str | None:
     """Return `advice` on the error that describing a topic gave."""
     return advice(code, topic=topic)
+
+
+class Cause(NamedTuple):
+    """What the driver, a task, the producer and the reader may all meet: one class, one sentence.
+
+    sentence: with {names} for what is known of the case.
+    """
+
+    kind: type[ApiException]
+    sentence: str
+
+    def error(
+        self,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        api: str | None = None,
+        row: int | None = None,
+        **known: object,
+    ) -> ApiException:
+        """Make the exception; known: what the sentence has besides the topic."""
+        message = self.sentence.format(topic=topic, **known)
+        return self.kind(message, topic=topic, partition=partition, api=api, row=row)
+
+
+# limit: of time or size, as the option with its value; servers: likewise; trouble: of connections,
+# in brackets; found: what brokers say; record: which it is; hint: what can be done.
+NO_BROKER: Final = Cause(
+    TimeoutException, "no broker has answered within {limit}; check {servers}{trouble}"
+)
+NO_TOPIC: Final = Cause(
+    TimeoutException, "Topic {topic} not present in metadata after {limit}: {found}"
+)
+TOO_LARGE: Final = Cause(
+    RecordTooLargeException,
+    "{record} is {size_bytes} bytes when serialized, more than {limit}; {hint}",
+)
+# The hint for a record that no request, or no memory, can hold.
+RAISE_LIMIT: Final = (
+    "make the record smaller, or raise {option} (and the topic's max.message.bytes where needed)"
+)
+
+
+def topic_refusal(code: int, topic: str, hint: str | None) -> ApiException:
+    """Return the exception for what brokers say of a topic that is to be written to, or read.
+
+    hint: what can be done about it, as `topic_advice` gives it for those who write.
+    """
+    said = f"topic {topic}: {error_code(code).name} ({code})"
+    message = "; ".join(part for part in (said, hint) if part)
+    return api_exception(code, message, topic=topic, api="Metadata")
 
 
 def internal_topic_error(topic: str) -> ApiException:

@@ -26,6 +26,8 @@ from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, 
 from spark_kafka_sink.consumer.refusals import reader_advice
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
+    NO_BROKER,
+    ApiException,
     ConfigException,
     IllegalStateException,
     InvalidTopicException,
@@ -246,6 +248,8 @@ class TopicReader:
                 error = metadata.topic_error(wanted.topic)
                 if error is not None:
                     raise error
+                if not metadata.nodes:
+                    raise self._no_broker(wanted.topic)
                 self._give_up(f"topic {wanted.topic} is not known")
             self._poll(deadline)
         there = range(len(known.leaders))
@@ -330,13 +334,23 @@ class TopicReader:
     def _deadline(self) -> float:
         return self._clock() + self._config.default_api_timeout_ms / 1000
 
+    def _limit(self) -> str:
+        return f"default.api.timeout.ms={self._config.default_api_timeout_ms}"
+
+    def _no_broker(self, topic: str) -> ApiException:
+        shared, trouble = self._config.client, self._client.last_errors()
+        return NO_BROKER.error(
+            topic=topic,
+            api="Metadata",
+            limit=self._limit(),
+            servers=shared.setting("bootstrap.servers", shared.bootstrap_servers),
+            trouble=f" ({trouble})" if trouble else "",
+        )
+
     def _give_up(self, what: str) -> NoReturn:
         trouble = self._client.last_errors()
-        message = (
-            f"{what}; nothing came within default.api.timeout.ms="
-            f"{self._config.default_api_timeout_ms}" + (f"; {trouble}" if trouble else "")
-        )
-        raise TimeoutException(message)
+        said = f"{what}; nothing came within {self._limit()}"
+        raise TimeoutException(f"{said}; {trouble}" if trouble else said)
 
 
 class _Batches(Iterator[pa.RecordBatch]):

@@ -22,7 +22,7 @@ from uuid import UUID
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ApiException, KafkaException, api_exception, topic_advice
+from spark_kafka_sink.errors import ApiException, KafkaException, topic_advice, topic_refusal
 from spark_kafka_sink.model import INTERNAL_TOPICS, Node, TopicPartition
 from spark_kafka_sink.producer.topic_metadata import (
     NO_LEADER_EPOCH,
@@ -185,13 +185,11 @@ class ClusterMetadata:
         code = self._errors.get(name)
         if code is None:
             return None
-        row = error_code(code)
-        parts = (f"topic {name}: {row.name} ({code})", self._advice(code, name))
-        message = "; ".join(part for part in parts if part)
+        hint = self._advice(code, name)
         may_be_created = self._allow_auto_topic_creation and name not in INTERNAL_TOPICS
         if code == error_codes.UNKNOWN_TOPIC_OR_PARTITION and may_be_created:
-            message += ", or let the brokers do it (auto.create.topics.enable)"
-        return api_exception(code, message, topic=name, api="Metadata")
+            hint = f"{hint}, or let the brokers do it (auto.create.topics.enable)"
+        return topic_refusal(code, name, hint)
 
     def take_error(self, name: str) -> KafkaException | None:
         """Give what makes waiting for a topic useless, None if waiting may help.

@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from spark_kafka_sink.errors import RecordTooLargeException, row_of_batch
+from spark_kafka_sink.error_codes import MESSAGE_TOO_LARGE
+from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, advice, row_of_batch
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, hash_keys
 from spark_kafka_sink.producer.topic_metadata import TopicMetadata
@@ -87,13 +88,13 @@ def check_record_sizes(sizes: Int64s, limits: Mapping[str, int]) -> None:
     for option, limit in limits.items():
         if largest > limit:
             row = int(np.flatnonzero(sizes + RECORD_BATCH_OVERHEAD > limit)[0])
-            message = (
-                f"the record of {row_of_batch(row)} is "
-                f"{int(sizes[row]) + RECORD_BATCH_OVERHEAD} bytes when serialized, more than "
-                f"{option}={limit}; raise it (and the topic's max.message.bytes where needed), "
-                "or make the record smaller"
+            raise TOO_LARGE.error(
+                row=row,
+                record=f"the record of {row_of_batch(row)}",
+                size_bytes=int(sizes[row]) + RECORD_BATCH_OVERHEAD,
+                limit=f"{option}={limit}",
+                hint=RAISE_LIMIT.format(option=option),
             )
-            raise RecordTooLargeException(message, row=row)
 
 
 def check_message_sizes(
@@ -116,13 +117,14 @@ def check_message_sizes(
             too_large &= rows.topic_numbers == number
         if too_large.any():
             row = int(np.flatnonzero(too_large)[0])
-            message = (
-                f"the record of {row_of_batch(row)} is {int(alone[row])} bytes when "
-                f"serialized, more than topic {topic} takes (max.message.bytes={limit}, while "
-                f"{max_request_size}); make the record smaller, compress it, or raise the topic's "
-                "max.message.bytes"
+            raise TOO_LARGE.error(
+                topic=topic,
+                row=row,
+                record=f"the record of {row_of_batch(row)}",
+                size_bytes=int(alone[row]),
+                limit=f"topic {topic} takes (max.message.bytes={limit}, while {max_request_size})",
+                hint=advice(MESSAGE_TOO_LARGE),
             )
-            raise RecordTooLargeException(message, topic=topic, row=row)
 
 
 def slice_bytes(partitions: int) -> int:

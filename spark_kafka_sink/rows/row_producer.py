@@ -18,10 +18,11 @@ from spark_kafka_sink.argument_checks import check_callable
 from spark_kafka_sink.caller_checks import CallerChecks
 from spark_kafka_sink.caller_waits import CallerWaits
 from spark_kafka_sink.errors import (
+    RAISE_LIMIT,
+    TOO_LARGE,
     ApiException,
     IllegalStateException,
     KafkaException,
-    RecordTooLargeException,
     SerializationException,
 )
 from spark_kafka_sink.guarded_call import call_in_caller
@@ -263,12 +264,14 @@ class RowProducer:
         size += sum(max(length, 0) + varint_size(length) for length in lengths)
         for name, limit in self._limits.items():
             if size > limit:
-                message = (
-                    f"The message is {size} bytes when serialized, more than {name}={limit}; "
-                    "raise it (and the topic's max.message.bytes where needed), or make the record "
-                    "smaller"
+                raise TOO_LARGE.error(
+                    topic=topic,
+                    partition=row.partition,
+                    record="the record",
+                    size_bytes=size,
+                    limit=f"{name}={limit}",
+                    hint=RAISE_LIMIT.format(option=name),
                 )
-                raise RecordTooLargeException(message, topic=topic, partition=row.partition)
 
     def _make_room(
         self, queue: RowQueue, partition: int | None, size_bytes: int, deadline: float

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.pandas.functions import arrow_udf
 
 from spark_kafka_sink.admin import KafkaAdmin
-from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.partitioner_class import is_users_own
 from spark_kafka_sink.row_partitions import (
     Topics,
@@ -29,6 +29,7 @@ from spark_kafka_sink.row_partitions import (
     own_partitions,
     topic_places,
 )
+from spark_kafka_sink.spark.arguments import check_frame, check_sink_options
 from spark_kafka_sink.spark.connect import is_connect
 from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options, look_at_stream
@@ -91,9 +92,8 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     >>> laid_out = atomic_layout(flights, options)  # doctest: +SKIP
     >>> laid_out.write.format("pykafka").mode("append").options(**options).save()  # doctest: +SKIP
     """
-    if not isinstance(df, DataFrame):
-        message = f"atomic_layout: df is of type {type(df).__name__}: expected a DataFrame of Spark"
-        raise DataException(message)
+    check_frame("atomic_layout", df)
+    check_sink_options(options)
     given = join_options(None, options)
     look_around = look_at_stream if df.isStreaming else look_ahead
     look = look_at_options if is_connect(df) else look_around

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from pyspark import SparkFiles
 
+from spark_kafka_sink.argument_checks import LARGEST_INT32, checked_number
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.connect import is_connect
+from spark_kafka_sink.spark.connect import check_session, is_connect
 from spark_kafka_sink.spark.report_lines import append_report, newest_reports
 
 if TYPE_CHECKING:
@@ -44,8 +45,10 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
     """Give the reports of the application's last n writes and micro-batches, the newest last.
 
     spark: a classic session; with Spark Connect the driver's files are out of reach. Raises
-    KafkaException for such a session.
+    KafkaException for such a session, IllegalArgumentException for what is none.
     """
+    check_session("last_reports", spark)
+    checked_number("n", n, 0, LARGEST_INT32)
     if is_connect(spark):
         message = (
             "last_reports needs a classic session: over Spark Connect the reports stay with the "

@@ -22,7 +22,8 @@ from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
 from spark_kafka_sink.errors import (
     ConfigException,
     UnsupportedForMessageFormatException,
-    api_exception,
+    advice,
+    topic_refusal,
 )
 from spark_kafka_sink.masking import masked, without_path
 from spark_kafka_sink.model import Node
@@ -212,8 +213,6 @@ def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -
 def _check_may_write(topic: TopicDescription) -> None:
     if topic.may_be_written:
         return
-    message = (
-        f"topic {topic.name} may not be written to: of its operations, this client is allowed "
-        f"{', '.join(sorted(topic.allowed or ()))}; grant WRITE on the topic to its principal"
-    )
-    raise api_exception(TOPIC_AUTHORIZATION_FAILED, message, topic=topic.name, api="Metadata")
+    allowed = ", ".join(sorted(topic.allowed or ()))
+    hint = f"{advice(TOPIC_AUTHORIZATION_FAILED)}, which is allowed only {allowed}"
+    raise topic_refusal(TOPIC_AUTHORIZATION_FAILED, topic.name, hint)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.spark.arrow_batches import limit_arrow_batches
 from spark_kafka_sink.spark.batch_save import hook_save
-from spark_kafka_sink.spark.connect import is_connect
+from spark_kafka_sink.spark.connect import check_session, is_connect
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.redaction import mask_secrets
 from spark_kafka_sink.spark.stream_start import check_starts
@@ -27,12 +27,13 @@ def register(spark: SparkSession) -> None:
 
     In local mode, the workers run the driver's Python, unless PYSPARK_PYTHON or
     spark.pyspark.python names another one. Raise ConfigException if that one lacks the sink or is
-    of another minor version.
+    of another minor version, and IllegalArgumentException if `spark` is no session.
 
     For classic sessions and Spark Connect; calling it again is harmless. Call it before
     ``df.write``: a classic writer that is older keeps Spark's meaning of a bare save. After
     ``pip install`` the name is known without it; ``save()`` then needs ``.mode("append")``.
     """
+    check_session("register", spark)
     if not is_connect(spark):
         choose_worker_python(spark)
     spark.dataSource.register(KafkaDataSource)

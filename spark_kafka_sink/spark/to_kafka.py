@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.errors import DataException, listed
+from spark_kafka_sink.spark.arguments import check_frame
 
 # The value that stands for the whole row; a column of this name is given as a Column.
 JSON: Final = "json"
@@ -47,9 +48,7 @@ def to_kafka(
 
     >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
     """
-    if not isinstance(df, DataFrame):
-        message = f"to_kafka: df is of type {type(df).__name__}: expected a DataFrame of Spark"
-        raise DataException(message)
+    check_frame("to_kafka", df)
     given = {
         "key": key,
         "value": value,
@@ -58,11 +57,12 @@ def to_kafka(
         "topic": topic,
         "partition": partition,
     }
-    columns = {
-        name: _column(df, name, each)
+    named = {
+        name: _checked_column(name, each)
         for name, each in given.items()
         if each is not None or name == "value"
     }
+    columns = {name: _column(df, name, each) for name, each in named.items()}
     chosen = df.select(*(column.alias(name) for name, column in columns.items()))
     types = {field.name: field.dataType for field in chosen.schema.fields}
     return chosen.select(
@@ -70,15 +70,19 @@ def to_kafka(
     )
 
 
-def _column(df: DataFrame, argument: str, given: object) -> Column:
+def _checked_column(argument: str, given: object) -> str | Column:
+    if isinstance(given, str | Column):
+        return given
+    message = (
+        f"to_kafka: {argument} is of type {type(given).__name__}: expected the name of a "
+        "column, or a Column, as functions.lit makes of a value"
+    )
+    raise DataException(message)
+
+
+def _column(df: DataFrame, argument: str, given: str | Column) -> Column:
     if isinstance(given, Column):
         return given
-    if not isinstance(given, str):
-        message = (
-            f"to_kafka: {argument} is of type {type(given).__name__}: expected the name of a "
-            "column, or a Column, as functions.lit makes of a value"
-        )
-        raise DataException(message)
     if argument == "value" and given == JSON:
         return F.to_json(F.struct("*"))
     if given not in df.columns:

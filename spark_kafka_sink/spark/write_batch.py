@@ -9,7 +9,9 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 
+from spark_kafka_sink.argument_checks import LARGEST_INT64
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.arguments import check_frame, check_sink_options
 from spark_kafka_sink.spark.connect import is_connect
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options
@@ -30,12 +32,15 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     reportPath gets a line. In a classic session what stands against the write is found before Spark
     begins to work for it. Raises what ``df.write`` raises, and Spark then ends the query.
     """
-    if not isinstance(batch_id, int) or isinstance(batch_id, bool):
+    check_frame("write_batch", df)
+    is_number = isinstance(batch_id, int) and not isinstance(batch_id, bool)
+    if not is_number or not 0 <= batch_id <= LARGEST_INT64:
         message = (
             f"write_batch: batch_id is {batch_id!r}, of type {type(batch_id).__name__}: "
             "expected the number that foreachBatch gives"
         )
         raise ConfigException(message)
+    check_sink_options(options)
     for name in options:
         if name.lower() == BATCH_ID:
             raise ConfigException(not_an_option(name))

@@ -85,7 +85,7 @@ def test_a_peer_that_is_no_broker_is_named_with_what_it_said(noise: bytes, told:
     with ScriptedBroker(noise) as peer, KafkaProducer(config(peer.address, 1000)) as producer:
         with pytest.raises(TimeoutException, match=told) as error:
             producer.partitions_for("t")
-        assert "Topic t not present in metadata after max.block.ms=1000" in str(error.value)
+        assert str(error.value).startswith("no broker has answered within max.block.ms=1000; ")
         assert f"bootstrap ({peer.address})" in str(error.value)
 
 
@@ -162,7 +162,7 @@ def test_a_broker_that_is_starting_up_and_knows_no_brokers_is_asked_again(
     broker.metadata = describe(broker.port)
     broker.metadata.brokers = []
     with KafkaProducer(config(broker.address, 300)) as producer:
-        with pytest.raises(TimeoutException, match="not present in metadata"):
+        with pytest.raises(TimeoutException, match="no broker has answered within"):
             producer.partitions_for("t")
         assert broker.asked.count(3) > 1
         broker.metadata = describe(broker.port, "t")

@@ -1,6 +1,7 @@
 """Every public argument: what it never takes is refused at once, in a sentence.
 
-The arguments are those that the classes have by `inspect`, so that a new one cannot be forgotten.
+The arguments are those that the classes and functions have by `inspect`, so that a new one cannot
+be forgotten.
 """
 
 from __future__ import annotations
@@ -12,9 +13,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from support.unreachable import NOBODY, TOPIC, answer
 
-from spark_kafka_sink import KafkaProducer, ProducerRecord
+import spark_kafka_sink
+from spark_kafka_sink import (
+    KafkaProducer,
+    ProducerRecord,
+    atomic_layout,
+    last_reports,
+    register,
+    to_kafka,
+    write_batch,
+)
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
@@ -26,9 +37,13 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.model import ConsumerGroupMetadata
 
 CLASSES: Final = (KafkaProducer, TopicReader, KafkaAdmin, NewTopic, ProducerRecord)
+FUNCTIONS: Final = (atomic_layout, to_kafka, write_batch, register, last_reports)
 A_LONG_TIME_MS: Final = 60_000
 BATCH: Final = pa.record_batch({"value": ["v"]})
 CONFIGS: Final = {"bootstrap.servers": NOBODY}
+# Neither has a Spark behind it: nothing is asked before all arguments are checked.
+FRAME: Final = object.__new__(DataFrame)
+SESSION: Final = object.__new__(SparkSession)
 # What calls are given besides the argument that is wrong.
 RIGHT: Final[dict[str, dict[str, Any]]] = {
     "KafkaProducer": {"configs": CONFIGS},
@@ -45,6 +60,10 @@ RIGHT: Final[dict[str, dict[str, Any]]] = {
     "KafkaAdmin.topics": {"names": [TOPIC]},
     "KafkaAdmin.topic_configs": {"topic": TOPIC, "names": ["max.message.bytes"]},
     "ProducerRecord": {"topic": TOPIC},
+    "atomic_layout": {"df": FRAME, "options": {}},
+    "to_kafka": {"df": FRAME},
+    "write_batch": {"df": FRAME, "batch_id": 0, "options": {}},
+    "last_reports": {"spark": SESSION},
 }
 NO_NAMES: Final = [None, 5, b"t", ["t"], "\ud800", "x" * 250]
 NO_NUMBERS: Final = ["1", 1.5, True, [1], -1, 2**31]
@@ -56,6 +75,10 @@ NO_HEADERS: Final = [5, 0, True, [("k",)], [("k", 5)], [(b"k", b"v")], [("\ud800
 NO_OPTIONS: Final = [None, 5, "bootstrap.servers", [("bootstrap.servers", NOBODY)], {5: 5}]
 NO_BROKERS: Final = [None, 5, ["localhost:9092"], "localhost:9092"]
 NO_OFFSETS: Final = [None, 5, "Earliest", [0], {0: -1}, {0: "0"}, {"0": 0}, {True: 0}, {0: 2**63}]
+NO_FRAMES: Final = [None, 5, "df", [("k", "v")], SESSION]
+NO_SESSIONS: Final = [None, 5, "spark", [SESSION], SparkSession]
+NO_COLUMNS: Final = [5, True, b"key", ["key"]]
+NO_SINK_OPTIONS: Final[list[Any]] = [*NO_OPTIONS, {"topic": ["t"]}, {"topic": b"t"}, {"topic": {}}]
 WRONG: Final[dict[str, list[Any]]] = {
     "KafkaProducer(configs)": NO_OPTIONS,
     "KafkaProducer(key_serializer)": [5, "no.such.Serializer"],
@@ -123,6 +146,21 @@ WRONG: Final[dict[str, list[Any]]] = {
     "ProducerRecord(partition)": NO_NUMBERS,
     "ProducerRecord(timestamp_ms)": NO_TIMESTAMPS,
     "ProducerRecord(headers)": NO_HEADERS,
+    "atomic_layout(df)": NO_FRAMES,
+    "atomic_layout(options)": NO_SINK_OPTIONS,
+    "to_kafka(df)": NO_FRAMES,
+    "to_kafka(key)": NO_COLUMNS,
+    "to_kafka(value)": [None, *NO_COLUMNS],
+    "to_kafka(headers)": NO_COLUMNS,
+    "to_kafka(timestamp)": NO_COLUMNS,
+    "to_kafka(topic)": NO_COLUMNS,
+    "to_kafka(partition)": NO_COLUMNS,
+    "write_batch(df)": NO_FRAMES,
+    "write_batch(batch_id)": [None, "0", 1.5, True, [1], -1, 2**63],
+    "write_batch(options)": NO_SINK_OPTIONS,
+    "register(spark)": NO_SESSIONS,
+    "last_reports(spark)": NO_SESSIONS,
+    "last_reports(n)": [None, *NO_NUMBERS],
 }
 SAYS_WHY: Final = ("xpected", "should", "Can't convert", "UTF-8")
 # Serializers take whatever they like.
@@ -130,8 +168,12 @@ ANYTHING: Final = {"ProducerRecord(value)", "ProducerRecord(key)"}
 
 
 def public_arguments() -> set[str]:
-    """Give all arguments of the constructors and the public methods."""
-    found = set()
+    """Give all arguments of the constructors, the public methods and the functions."""
+    found = {
+        f"{function.__name__}({argument})"
+        for function in FUNCTIONS
+        for argument in inspect.signature(function).parameters
+    }
     for kind in CLASSES:
         calls = {kind.__name__: inspect.signature(kind)}
         for name, function in inspect.getmembers(kind, inspect.isfunction):
@@ -144,6 +186,12 @@ def public_arguments() -> set[str]:
             if argument != "self"
         }
     return found
+
+
+def test_every_function_of_the_package_is_looked_at() -> None:
+    public = {name: getattr(spark_kafka_sink, name) for name in spark_kafka_sink.__all__}
+    functions = {name for name, thing in public.items() if inspect.isfunction(thing)}
+    assert functions == {function.__name__ for function in FUNCTIONS}
 
 
 def test_what_every_public_argument_does_not_take_stands_in_the_table() -> None:
@@ -180,7 +228,7 @@ def refusal(things: dict[str, Any], call: str, arguments: dict[str, Any]) -> Kaf
     if method:
         call_it = getattr(things.get(call, things.get(kind)), method)
     else:
-        call_it = next(each for each in CLASSES if each.__name__ == kind)
+        call_it = next(each for each in (*CLASSES, *FUNCTIONS) if each.__name__ == kind)
     with pytest.raises(KafkaException) as refused:
         call_it(**arguments)
     return refused.value

@@ -44,7 +44,7 @@ def test_what_was_waited_for_in_vain_is_named(user: str, prefix: str) -> None:
         ):
             producer.partitions_for("t")
     text = str(failed.value)
-    assert f" after {prefix}max.block.ms=200: " in text
+    assert f" within {prefix}max.block.ms=200; " in text
     assert f" check {prefix}bootstrap.servers={address}" in text
 
 

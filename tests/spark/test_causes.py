@@ -1,0 +1,275 @@
+"""The same fault is told by the same class in the same words, wherever it is met.
+
+On the driver, in a task, by the producer for columns and for rows, by KafkaAdmin and TopicReader,
+and to a user of Spark, who gets an exception of Spark's that names ours, also over Spark Connect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructType
+from support.mock_cluster import PRODUCE, MockCluster
+from support.sink import save
+from support.spark_processes import ConnectServer
+from support.unreachable import NOBODY
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.consumer.topic_reader import TopicReader
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.task import write_task
+
+WAITS_MS: Final = 500
+LARGEST: Final = 1000
+OF_THE_OPTION = StructType().add("value", StringType())
+MESSAGE_TOO_LARGE, UNKNOWN_TOPIC, DENIED = 10, 3, 29
+
+
+class Cause(NamedTuple):
+    """A fault: its class, and its words; {p} is what is written before an option, {n} a size.
+
+    code: what the mock cluster says of the topic; produced: how it answers to its rows; is_large:
+    whether the row is too large for a request; on_driver: whether it is found there.
+    """
+
+    kind: str
+    words: str
+    code: int = 0
+    produced: int = 0
+    is_large: bool = False
+    on_driver: bool = True
+
+
+CAUSES: Final = {
+    "no-broker": Cause(
+        "TimeoutException",
+        "no broker has answered within {p}max.block.ms=500; check "
+        "{p}bootstrap.servers=127.0.0.1:1 (bootstrap (127.0.0.1:1): Connection refused)",
+    ),
+    "no-topic": Cause(
+        "TimeoutException",
+        "Topic no-topic not present in metadata after {p}max.block.ms=500: topic no-topic: "
+        "UNKNOWN_TOPIC_OR_PARTITION (3); create the topic",
+        code=UNKNOWN_TOPIC,
+    ),
+    "no-right": Cause(
+        "TopicAuthorizationException",
+        "topic no-right: TOPIC_AUTHORIZATION_FAILED (29); grant WRITE and DESCRIBE on the topic to "
+        "this client",
+        code=DENIED,
+    ),
+    "too-large": Cause(
+        "RecordTooLargeException",
+        " is {n} bytes when serialized, more than {p}max.request.size=1000; make the record "
+        "smaller, or raise {p}max.request.size (and the topic's max.message.bytes where needed)",
+        is_large=True,
+        on_driver=False,
+    ),
+    "too-large-for-brokers": Cause(
+        "RecordTooLargeException",
+        "MESSAGE_TOO_LARGE (10) from node 1; the batch has {n} bytes; make the record smaller, "
+        "compress it, or raise the topic's max.message.bytes",
+        produced=MESSAGE_TOO_LARGE,
+        on_driver=False,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[MockCluster]:
+    """A cluster with a topic for each cause, of the same name."""
+    with MockCluster() as cluster:
+        for name, cause in CAUSES.items():
+            cluster.create_topic(name)
+            cluster.topic_error(name, cause.code)
+        yield cluster
+
+
+class Case:
+    """A cause, and what is written to meet it."""
+
+    def __init__(self, name: str, cluster: MockCluster) -> None:
+        self.topic, self.cause, self._cluster = name, CAUSES[name], cluster
+        self.value = b"x" * (2 * LARGEST) if self.cause.is_large else b"x"
+        self.bootstrap = NOBODY if name == "no-broker" else cluster.bootstrap
+        self.configs: dict[str, Any] = {
+            "bootstrap.servers": self.bootstrap,
+            "max.block.ms": WAITS_MS,
+            "enable.idempotence": "false",  # so that an error of one batch is its own
+            "acks": "1",
+        }
+        if self.cause.is_large:
+            self.configs["max.request.size"] = LARGEST
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of the sink."""
+        return {f"kafka.{name}": str(value) for name, value in self.configs.items()}
+
+    def check(self, said: str, prefix: str) -> None:
+        """Compare what is said, beginning with the name of the class."""
+        parts = self.cause.words.replace("{p}", prefix).split("{n}")
+        words = r"\d+".join(re.escape(part) for part in parts)
+        assert re.search(rf"\b{self.cause.kind}: [^\n]*{words}", said), said
+
+    @contextlib.contextmanager
+    def met(self) -> Iterator[None]:
+        """Have brokers answer to rows as the cause says."""
+        if self.cause.produced:
+            self._cluster.answer_next(PRODUCE, [self.cause.produced])
+        try:
+            yield
+        finally:
+            self._cluster.clear(PRODUCE)
+
+
+def plan(case: Case) -> None:
+    KafkaDataSource(case.options | {"topic": case.topic}).writer(OF_THE_OPTION, overwrite=False)
+
+
+def run_task(case: Case) -> None:
+    batch = pa.record_batch({"value": [case.value], "topic": [case.topic]})
+    write_task(sink_options(case.options), iter([batch]))
+
+
+def append(case: Case) -> None:
+    with KafkaProducer(case.configs) as producer:
+        producer.append(case.topic, pa.record_batch({"value": [case.value]}))
+
+
+def send(case: Case) -> None:
+    with KafkaProducer(case.configs) as producer:
+        future = producer.send(case.topic, case.value)
+        producer.flush()
+        future.result(0)
+
+
+def ask(case: Case) -> None:
+    with KafkaAdmin(producer_config(case.configs)) as admin:
+        admin.topics([case.topic])
+
+
+IN_THIS_PROCESS: Final[dict[Callable[[Case], None], str]] = {
+    plan: "kafka.",
+    run_task: "kafka.",
+    append: "",
+    send: "",
+    ask: "",
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+@pytest.mark.parametrize("place", IN_THIS_PROCESS, ids=lambda place: place.__name__)
+def test_a_fault_has_the_same_class_and_words_everywhere(
+    place: Callable[[Case], None], name: str, cluster: MockCluster
+) -> None:
+    case = Case(name, cluster)
+    if place in (plan, ask) and not case.cause.on_driver:
+        place(case)
+        return
+    with case.met(), pytest.raises(KafkaException) as met:
+        place(case)
+    prefix = IN_THIS_PROCESS[place]
+    case.check(f"{type(met.value).__name__}: {met.value}", prefix)
+
+
+def test_a_reader_that_reaches_nobody_says_so_in_the_same_words() -> None:
+    configs = {"bootstrap.servers": NOBODY, "default.api.timeout.ms": WAITS_MS}
+    with TopicReader(configs) as reader, pytest.raises(KafkaException) as met:
+        next(reader.read("t"))
+    said = f"{type(met.value).__name__}: {met.value}"
+    words = CAUSES["no-broker"].words.replace("{p}max.block.ms", "default.api.timeout.ms")
+    words = words.replace("{p}", "")
+    assert said == f"TimeoutException: {words}"
+
+
+# How the topic is named: by the option, which the driver looks at, or by a column.
+SQL: Final = {
+    "driver": "SELECT '{value}' AS value",
+    "task": "SELECT '{value}' AS value, '{topic}' AS topic",
+}
+JOBS: Final = [
+    (name, where)
+    for name, cause in CAUSES.items()
+    for where in SQL
+    # Without the option, the driver still sees that no broker answers.
+    if cause.on_driver or where == "task"
+]
+
+
+def job(case: Case, where: str) -> tuple[str, str | None, dict[str, str]]:
+    """Return the rows of a job as SQL, its topic and its options."""
+    sql = SQL[where].format(value=case.value.decode(), topic=case.topic)
+    options = {name: value for name, value in case.options.items() if "bootstrap" not in name}
+    return sql, case.topic if where == "driver" else None, options
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("name", "where"), JOBS)
+def test_spark_hands_it_on(
+    spark: SparkSession, cluster: MockCluster, name: str, where: str
+) -> None:
+    case = Case(name, cluster)
+    sql, topic, options = job(case, where)
+    with case.met(), pytest.raises(PySparkException) as met:
+        save(spark.sql(sql), case.bootstrap, topic, **options)
+    case.check(str(met.value), "kafka.")
+
+
+CONNECT: Final = """
+import json, sys
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from support.sink import save
+
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+for line in sys.stdin:
+    bootstrap, sql, topic, options = json.loads(line)
+    try:
+        save(spark.sql(sql), bootstrap, topic, **options)
+        said = "nothing"
+    except PySparkException as error:
+        said = str(error)
+    print(json.dumps(said), flush=True)
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_spark_connect_hands_it_on(
+    connect: ConnectServer, cluster: MockCluster, tmp_path: Path
+) -> None:
+    script = tmp_path / "jobs.py"
+    script.write_text(CONNECT)
+    with subprocess.Popen(
+        [sys.executable, script, connect.remote],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        for name, where in JOBS:
+            case = Case(name, cluster)
+            sql, topic, options = job(case, where)
+            with case.met():
+                client.stdin.write(json.dumps([case.bootstrap, sql, topic, options]) + "\n")
+                client.stdin.flush()
+                said = client.stdout.readline()
+            case.check(json.loads(said), "kafka.")
+        client.stdin.close()
