@@ -18,8 +18,11 @@ pytestmark = pytest.mark.kafka
 BEGIN = """
 import threading
 from spark_kafka_sink import KafkaProducer, kafka_producer
+from spark_kafka_sink.network import client
 
-kafka_producer._AT_EXIT_S = 60  # the machine may be busy
+# The machine may be busy.
+kafka_producer._AT_EXIT_S = 60
+client._SILENCE_S = 60
 
 def made(**options):
     given = {name.replace("_", "."): value for name, value in options.items()}

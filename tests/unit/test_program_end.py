@@ -15,10 +15,13 @@ BEGIN = """
 import threading, time
 import pyarrow as pa
 from spark_kafka_sink import KafkaProducer, kafka_producer
+from spark_kafka_sink.network import client
 from support.unreachable import NOBODY, TOPIC, answer
 
 kafka_producer._AT_EXIT_S = 0.3
-kafka_producer._LAST_CALLBACKS_AT_EXIT_S = 20  # the machine may be busy
+# The machine may be busy.
+kafka_producer._LAST_CALLBACKS_AT_EXIT_S = 20
+client._SILENCE_S = 3600
 AT_ONCE = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
 
 def made(name="mine", options={"linger.ms": 60_000}):
@@ -112,7 +115,7 @@ PROGRAMS = {
         "begun.wait()",
         0,
         [
-            "KafkaProducer mine is closed, but its I/O thread is in a callback",
+            "KafkaProducer mine is closed, but its I/O thread has not ended: a callback may hold",
             f"{NOT_CLOSED}TimeoutException: callbacks have not ended",
         ],
     ),
