@@ -522,7 +522,7 @@ class KafkaProducer:
             )
             if not is_over:
                 logger.warning(
-                    "%s is closed, but its I/O thread is in a callback: it ends when that returns",
+                    "%s is closed, but its I/O thread has not ended: a callback may hold it up",
                     self._name,
                 )
             self._finalizer.detach()

@@ -21,6 +21,8 @@ from collections import Counter
 from collections.abc import Collection
 from functools import partial
 
+import pyarrow as pa
+
 from spark_kafka_sink.batch_partitioner import sent_batch, with_partitions
 from spark_kafka_sink.deadlines import wait_until
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
@@ -64,6 +66,7 @@ class ChunkFeeder:
         """Be ready to call the partitioner. Raises RuntimeError where no thread can be started."""
         if self._partitioner is not None:
             self._threads.start()
+            self._threads.run(_import_pandas)
 
     def has(self, chunk: RowChunk) -> bool:
         """Whether the chunk is one of those to turn into batches."""
@@ -402,6 +405,14 @@ class ChunkFeeder:
         if not chunk.is_over:
             self._fail(chunk, error)
             self._end(chunk)
+
+
+def _import_pandas() -> None:
+    """Have pyarrow import pandas now, where it is installed, as it would for the first call.
+
+    That may take seconds, which the end of a program does not have.
+    """
+    pa.array([0])
 
 
 def _encoding_failure(chunk: RowChunk, error: BaseException) -> KafkaException:

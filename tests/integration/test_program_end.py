@@ -18,8 +18,11 @@ pytestmark = pytest.mark.kafka
 BEGIN = """
 import threading
 from spark_kafka_sink import KafkaProducer, kafka_producer
+from spark_kafka_sink.network import client
 
-kafka_producer._AT_EXIT_S = 60  # the machine may be busy
+# The machine may be busy.
+kafka_producer._AT_EXIT_S = 60
+client._SILENCE_S = 60
 
 def made(**options):
     given = {name.replace("_", "."): value for name, value in options.items()}
@@ -65,6 +68,8 @@ PROGRAMS = {
     ),
 }
 CODES = {"sys": 3, "error": 1, "ctrl": -2}
+# What a program's stderr ends with.
+LAST = {"error": "ZeroDivisionError: division by zero", "ctrl": "KeyboardInterrupt"}
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +102,10 @@ def test_what_was_sent_is_there_once_and_the_exit_code_is_the_program_s(
     name: str, kafka: KafkaCluster, prefix: str, ends: dict[str, ProgramEnd]
 ) -> None:
     code, stderr = ends[name]
-    assert code == CODES.get(name.partition("-")[0], 0), stderr
+    kind = name.partition("-")[0]
+    assert code == CODES.get(kind, 0), stderr
+    assert stderr.rstrip().endswith(LAST.get(kind, ""))
+    assert "closing" not in stderr
     assert "not delivered" not in stderr
     assert "given up" not in stderr
     assert stderr == "" or "Traceback" in stderr or "transaction" in name
@@ -116,6 +124,7 @@ def test_an_open_transaction_is_aborted(
     wait_for_transactions(kafka.bootstrap, f"{prefix}error-in-transaction")
     # Its row was not sent; the row of the other one is there, behind it the marker of the abort.
     assert end_offset(kafka, f"{prefix}transaction") == 0
-    assert end_offset(kafka, f"{prefix}error-in-transaction") == 2
+    stderr = ends["error-in-transaction"].stderr
+    assert end_offset(kafka, f"{prefix}error-in-transaction") == 2, stderr
     for name in ("transaction", "error-in-transaction"):
         assert read_with_confluent(kafka.bootstrap, prefix + name) == []

@@ -15,10 +15,13 @@ BEGIN = """
 import threading, time
 import pyarrow as pa
 from spark_kafka_sink import KafkaProducer, kafka_producer
+from spark_kafka_sink.network import client
 from support.unreachable import NOBODY, TOPIC, answer
 
 kafka_producer._AT_EXIT_S = 0.3
-kafka_producer._LAST_CALLBACKS_AT_EXIT_S = 0.1
+# The machine may be busy.
+kafka_producer._LAST_CALLBACKS_AT_EXIT_S = 20
+client._SILENCE_S = 3600
 AT_ONCE = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
 
 def made(name="mine", options={"linger.ms": 60_000}):
@@ -105,18 +108,31 @@ PROGRAMS = {
         ],
     ),
     "a callback that does not return": Program(
+        "kafka_producer._LAST_CALLBACKS_AT_EXIT_S = 0.1\n"
         "producer = made(options=AT_ONCE)\n"
         "begun = threading.Event()\n"
         "producer.send(TOPIC, b'v', on_delivery=lambda *_: (begun.set(), time.sleep(3600)))\n"
         "begun.wait()",
         0,
         [
-            "KafkaProducer mine is closed, but its I/O thread is in a callback",
+            "KafkaProducer mine is closed, but its I/O thread has not ended: a callback may hold",
             f"{NOT_CLOSED}TimeoutException: callbacks have not ended",
         ],
     ),
     "no rows": Program("producer = made()", 0, []),
     "closed": Program("producer = made(); send(producer); producer.close(0)", 0, []),
+    # It takes seconds on a busy machine, which the end of a program does not have.
+    "what calls of a partitioner import is imported before": Program(
+        "import sys\n"
+        "producer = made(options={'partitioner.class': print})\n"
+        "for _ in range(3000):\n"
+        "    if 'pandas' in sys.modules: break\n"
+        "    time.sleep(0.01)\n"
+        "else: print('pandas is not imported', file=sys.stderr)\n"
+        "producer.close(0)",
+        0,
+        [],
+    ),
     "a child of a process with a producer": Program(
         "import sys\n"
         "producer = made(); send(producer)\n"
