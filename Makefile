@@ -73,7 +73,7 @@ test-lowest: java .venv-lowest/.lowest  ## the unit suite and jobs of Spark on P
 	@$(TESTS_PATH) .venv-lowest/bin/python -m support.lowest versions
 	@$(JAVA_PATH) $(TESTS_PATH) .venv-lowest/bin/python -m support.fetch_kafka
 	@$(JAVA_PATH) .venv-lowest/bin/python -P -m pytest $(PARALLEL) -m "not kafka and not spark and not long" tests/unit $(ARGS)
-	@$(JAVA_PATH) REQUIRE_KAFKA=1 .venv-lowest/bin/python -P -m pytest tests/spark/test_columns.py $(ARGS)
+	@$(JAVA_PATH) REQUIRE_KAFKA=1 .venv-lowest/bin/python -P -m pytest tests/spark/test_columns.py tests/jobs/test_bench.py $(ARGS)
 
 check: $(VENV)/.test  ## format, lint, types, layers
 	@$(BIN)/ruff format --check .

@@ -4,9 +4,9 @@
     python jobs/broker.py --port 9093
 
 Java and pyspark are all it needs; the first start fetches Kafka's jars (kafka_jars.py). The broker
-keeps the last 32 MiB of every partition, so that 12 partitions take less than 1 GB of disk, however
-fast they are written. Ctrl-C ends it, and what it has stored is deleted; it also ends with the
-program that started it.
+keeps the last 32 MiB of every partition, and less where it has more than 12, so that its topics
+take less than 1 GB of disk, however fast they are written (disk_limits.py). Ctrl-C ends it, and
+what it has stored is deleted; it also ends with the program that started it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from errno import EADDRINUSE
 from pathlib import Path
 from typing import Final
 
+import disk_limits
 import java_version
 import kafka_jars
 from children import Children, end_with_parent
@@ -37,6 +38,10 @@ _NAME: Final = "broker.py"
 _START_TIMEOUT_S: Final = 60.0
 _PREFIX: Final = "spark-kafka-sink-"
 _LOCK: Final = "lock"
+_DATA: Final = "data"
+_LOG: Final = "broker.log"
+# How often partitions are counted.
+_LOOK_S: Final = 0.2
 _CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
 _STARTED: Final = "Kafka Server started"
 # At level info, a broker that is written at full speed logs 100 MB in an hour.
@@ -50,9 +55,7 @@ _JAVA: Final = (
 # Retention deletes closed segments only, partition by partition, and a file is deleted some time
 # after its segment. So all five count: how much is kept, in segments of which size, how often the
 # broker looks, how long a deleted file stays, and when it looks first (after 30 s by default).
-_LIMITS: Final = {
-    "log.retention.bytes": 32 << 20,
-    "log.segment.bytes": 8 << 20,
+_LIMITS: Final = disk_limits.limits(0) | {
     "log.retention.check.interval.ms": 500,
     "log.segment.delete.delay.ms": 100,
     "log.initial.task.delay.ms": 500,
@@ -91,11 +94,12 @@ def _run(processes: Children, argv: Sequence[str] | None) -> int:
                 print(
                     f"{kafka_jars.KAFKA.name} listens on {broker.address}. Paste this into a "
                     f'write:\n\n    .option("kafka.bootstrap.servers", "{broker.address}")\n\n'
-                    "It keeps the last 32 MiB of every partition. Ctrl-C ends it and deletes its "
-                    "data.",
+                    "It keeps the last 32 MiB of every partition, and less of more than 12: the "
+                    f"topics stay below 1 GB with up to {disk_limits.MOST_PARTITIONS} partitions "
+                    "in all. Ctrl-C ends it and deletes its data.",
                     flush=True,
                 )
-                broker.process.wait()
+                _limit_until_it_ends(broker)
             except SystemExit:
                 return 0  # Ctrl-C is how it ends; make would call another exit code an error
             problem = broker.failure("ended by itself")
@@ -105,13 +109,40 @@ def _run(processes: Children, argv: Sequence[str] | None) -> int:
     return 2
 
 
-class Broker:
-    """One node that runs: its address, its process and its log."""
+def _limit_until_it_ends(broker: Broker) -> None:
+    """Change how much the broker keeps when its partitions get more or fewer. Raise BrokerError."""
+    limited = disk_limits.limits(0)
+    while not broker.has_ended_in(_LOOK_S):
+        wanted = disk_limits.limits(disk_limits.count_partitions(broker.data))
+        if wanted == limited:
+            continue
+        try:
+            disk_limits.change(broker.endpoint, wanted)
+        except disk_limits.LimitsError as error:
+            if broker.process.poll() is not None:
+                return
+            message = f"{kafka_jars.KAFKA.name} refused to keep less of each partition: {error}"
+            raise BrokerError(message) from None
+        limited = wanted
 
-    def __init__(self, address: str, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.address = address
+
+class Broker:
+    """One node that runs: where it listens, its process, its data and its log."""
+
+    def __init__(self, port: int, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self.endpoint = (HOST, port)
+        self.address = f"{HOST}:{port}"
         self.process = process
-        self._log = log
+        self.data = folder / _DATA
+        self._log = folder / _LOG
+
+    def has_ended_in(self, seconds: float) -> bool:
+        """Wait so long for the broker to end by itself; return whether it did."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def wait(self) -> None:
         """Wait until the broker has started. Raise BrokerError where it does not."""
@@ -164,7 +195,7 @@ def running(processes: Children, port: int = 0) -> Iterator[Broker]:
 
 def _start(processes: Children, folder: Path, libs: Path, port: int) -> Broker:
     address, controller = f"{HOST}:{port}", free_port()
-    config, log = folder / "server.properties", folder / "broker.log"
+    config = folder / "server.properties"
     config.write_text(
         properties(
             node_settings(1, folder, {1: controller})
@@ -174,13 +205,12 @@ def _start(processes: Children, folder: Path, libs: Path, port: int) -> Broker:
         )
     )
     java = [java_version.command(), *_JAVA, "-cp", f"{libs}/*"]
-    with log.open("wb") as output:
+    with (folder / _LOG).open("wb") as output:
         formatting = processes.start([*java, *format_arguments(config)], output=output)
         if formatting.wait() != 0:
-            raise BrokerError(Broker(address, formatting, log).failure("cannot be set up"))
-        return Broker(
-            address, processes.start([*java, *start_arguments(config)], output=output), log
-        )
+            raise BrokerError(Broker(port, formatting, folder).failure("cannot be set up"))
+        started = processes.start([*java, *start_arguments(config)], output=output)
+        return Broker(port, started, folder)
 
 
 def node_settings(node: int, folder: Path, controllers: Mapping[int, int]) -> dict[str, object]:
@@ -200,7 +230,7 @@ def node_settings(node: int, folder: Path, controllers: Mapping[int, int]) -> di
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "log.dirs": folder / "data",
+        "log.dirs": folder / _DATA,
         "default.replication.factor": replicas,
         "min.insync.replicas": in_sync,
         "offsets.topic.replication.factor": replicas,

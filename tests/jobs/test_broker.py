@@ -11,23 +11,24 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import broker
 import kafka_jars
 import pyarrow as pa
 import pyspark
 import pytest
-from children import Children
 from conftest import need_kafka
 from support.job_server import ROOT, TIMEOUT_S
 from support.processes import hear, listened_to, marked_processes, press_ctrl_c
-from support.readers import create_topic
+from support.topic_settings import nodes, setting
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.admin import KafkaAdmin, NewTopic
+from spark_kafka_sink.config import producer_config
 
 JARS = kafka_jars.SPARK_KAFKA
 FETCH = "import sys, kafka_jars\nprint(kafka_jars.fetch(kafka_jars.SPARK_KAFKA))"
@@ -58,12 +59,19 @@ class Mirror(http.server.ThreadingHTTPServer):
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self._wait()
+        super().do_HEAD()
+
     def do_GET(self) -> None:
+        self._wait().sent[self.path.rpartition("/")[2]] += 1
+        super().do_GET()
+
+    def _wait(self) -> Mirror:
         assert isinstance(self.server, Mirror)
         self.server.is_asked.set()
         self.server.may_send.wait(TIMEOUT_S)
-        self.server.sent[self.path.rpartition("/")[2]] += 1
-        super().do_GET()
+        return self.server
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -297,6 +305,47 @@ def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    "command", [("jobs/broker.py", "--port", "0"), ("-m", "support.fetch_kafka")]
+)
+def test_ctrl_c_while_jars_come_is_no_traceback(
+    mirror: Mirror, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    mirror.may_send.clear()
+    env = environment(tmp_path, KAFKA_JARS_MIRROR=mirror.address)
+    env |= {"PYTHONPATH": "tests:jobs", "TMPDIR": str(tmp_path)}
+    with listened_to([sys.executable, *command], cwd=ROOT, env=env) as fetching:
+        assert mirror.is_asked.wait(TIMEOUT_S)
+        said = press_ctrl_c(fetching, TIMEOUT_S)
+    assert fetching.returncode in (128 + signal.SIGINT, -signal.SIGINT)
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_while_a_broker_starts_is_no_traceback_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "temporary").mkdir()
+    os.mkfifo(tmp_path / "started")
+    java = tmp_path / "bin" / "java"
+    java.write_text(
+        "#!/bin/sh\n[ $1 = -version ] && { echo 'openjdk version \"21.0.1\"' >&2; exit; }\n"
+        f"echo started > {tmp_path}/started; exec sleep {TIMEOUT_S}\n"
+    )
+    java.chmod(0o755)
+    jars = tmp_path / "cache" / "spark-kafka-sink" / kafka_jars.KAFKA.folder
+    jars.mkdir(parents=True)
+    env = environment(tmp_path, PATH=f"{java.parent}:{os.environ['PATH']}")
+    env["TMPDIR"] = str(tmp_path / "temporary")
+    env.pop("JAVA_HOME", None)
+    command = [sys.executable, "jobs/broker.py", "--port", "0"]
+    with listened_to(command, cwd=ROOT, env=env) as starting:
+        (tmp_path / "started").read_text()
+        said = press_ctrl_c(starting, TIMEOUT_S)
+    assert starting.returncode == 128 + signal.SIGINT
+    assert said.split() == ["stopped", "by", "SIGINT"]
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
 # As make is: it starts the program, and waits for it.
 STARTER = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
 
@@ -320,23 +369,58 @@ def test_a_broker_ends_when_the_program_that_started_it_is_killed(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.long(reason="it writes 3 GB")
 @pytest.mark.kafka
-def test_a_topic_of_twelve_partitions_stays_below_a_gigabyte_at_full_speed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_keeps_less_of_each_partition_when_it_has_many(tmp_path: Path) -> None:
     need_kafka()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with running_broker(tmp_path) as (address, said):
+        few = _kept(address, "few", 12)
+        many = _kept(address, "many", 188, smaller_than=few // 10)
+    assert "the topics stay below 1 GB with up to 400 partitions in all" in said
+    assert few == 32 << 20
+    assert many < few // 10  # the program counts again while the topic is made
+
+
+@pytest.mark.long(reason="each case writes 3 GB")
+@pytest.mark.kafka
+@pytest.mark.parametrize("partitions", [12, 200])
+def test_topics_stay_below_a_gigabyte_at_full_speed(tmp_path: Path, partitions: int) -> None:
+    need_kafka()
     batch = pa.record_batch({"value": pa.array([os.urandom(1000)] * 10_000)})
     largest = 0
-    with Children() as processes, broker.running(processes) as node:
-        create_topic(node.address, "full-speed", 12)
-        with KafkaProducer({"bootstrap.servers": node.address, "linger.ms": 50}) as producer:
+    with running_broker(tmp_path) as (address, _):
+        _create_topic(address, "full-speed", partitions)
+        with KafkaProducer({"bootstrap.servers": address, "linger.ms": 50}) as producer:
             for _ in range(300):
                 producer.append("full-speed", batch)
                 largest = max(largest, _allocated_bytes(tmp_path))
     print(f"the largest that was seen: {largest / 1e6:.0f} MB")
     assert largest < 1e9
+
+
+@contextlib.contextmanager
+def running_broker(folder: Path) -> Iterator[tuple[str, str]]:
+    """Run `jobs/broker.py` for a `with` block; give its address, and what it said."""
+    command = [sys.executable, "jobs/broker.py", "--port", "0"]
+    with listened_to(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}) as program:
+        said = hear(program, "It keeps")
+        yield said.partition(" listens on ")[2].partition(". ")[0], said
+
+
+def _kept(address: str, topic: str, partitions: int, smaller_than: int = 1 << 40) -> int:
+    """Create a topic, and return what the broker keeps of a partition once it is so small."""
+    _create_topic(address, topic, partitions)
+    (node,) = nodes(address)
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        kept = int(setting(node, topic, "retention.bytes") or -1)
+        if kept < smaller_than or time.monotonic() > deadline:
+            return kept
+
+
+def _create_topic(address: str, topic: str, partitions: int) -> None:
+    """Create a topic as users do, which has no limits of its own."""
+    with KafkaAdmin(producer_config({"bootstrap.servers": address})) as admin:
+        admin.topics([topic], NewTopic(partitions=partitions))
 
 
 def _allocated_bytes(folder: Path) -> int:

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -144,4 +145,7 @@ def _keep(archive: Path) -> None:
 
 
 if __name__ == "__main__":
-    make()
+    try:
+        make()
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

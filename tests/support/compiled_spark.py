@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import os
 import py_compile
+import signal
 import sysconfig
 import tempfile
 import warnings
@@ -65,4 +66,6 @@ def _compile(archive: Path) -> None:
 
 
 if __name__ == "__main__":
+    # Ctrl-C ends it at once; the next run removes what is left.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     compile_archives(Path(sysconfig.get_path("purelib")) / "pyspark" / "python" / "lib")

@@ -7,6 +7,7 @@ skipped with the reason; with REQUIRE_KAFKA=1 it fails.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
@@ -81,4 +82,6 @@ def _problem(jars: kafka_jars.Jars) -> str | None:
 
 
 if __name__ == "__main__":
+    # Ctrl-C ends it at once; the next run removes what is left.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())

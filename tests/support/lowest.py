@@ -1,8 +1,8 @@
 """``make test-lowest``: an environment with the lowest versions that pyproject.toml allows.
 
-``python -m support.lowest make FOLDER`` makes it. ``python -m support.lowest versions``, run in it,
-prints what is installed of what the sink and its extra ``spark`` ask for. It fails if one of these
-is not the lowest version.
+``python -m support.lowest make FOLDER`` makes it; the lowest hatchling builds the wheel. ``python
+-m support.lowest versions``, run in it, prints what is installed of what the sink and its extras
+ask for. It fails if one of these is not the lowest version.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -23,22 +24,26 @@ _BOUND: Final = re.compile(r"([\w.-]+)(?:\[[\w,]+\])?>=([\w.]+)")
 
 
 def make(folder: Path) -> None:
-    """Make the environment anew, with the tests' extra and the checkout's wheel."""
+    """Make the environment, with all extras and the checkout's wheel; one that is there goes."""
     python = find_python(PYTHON)
     if python is None:
         raise SystemExit(f"The lowest versions are tested on Python {PYTHON}: it is not installed.")
     _run(python, "-m", "venv", "--clear", folder)
     own_python = folder / "bin" / "python"
     pip = (own_python, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    uv = (own_python, "-m", "uv", "--quiet", "pip", "install", "--python", own_python)
+    uv = (own_python, "-m", "uv", "--quiet")
+    install = (*uv, "pip", "install", "--python", own_python)
+    project = ROOT / "pyproject.toml"
     _run(*pip, "install", "uv")
-    lowest = ("--resolution", "lowest-direct", "--extra", "spark", "--extra", "test")
-    _run(*uv, *lowest, "-r", ROOT / "pyproject.toml")
+    _run(*install, "--resolution", "lowest-direct", "--all-extras", "-r", project)
     with tempfile.TemporaryDirectory() as wheels:
-        _run(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, ROOT)
+        lowest = Path(wheels, "lowest.txt")
+        needed = tomllib.loads(project.read_text())["build-system"]["requires"]
+        lowest.write_text("\n".join(needed).replace(">=", "=="))
+        _run(*uv, "build", "--wheel", "--build-constraints", lowest, "--out-dir", wheels, ROOT)
         (wheel,) = Path(wheels).glob("*.whl")
         # What is installed by now is kept, since it is all that the wheel asks for.
-        _run(*uv, f"{wheel}[spark,test]")
+        _run(*install, wheel)
 
 
 def _run(*command: str | Path) -> None:
@@ -47,13 +52,9 @@ def _run(*command: str | Path) -> None:
 
 
 def requirements() -> dict[str, str]:
-    """Return the lower bounds of the sink and its extra ``spark``, by the names of packages."""
-    wanted = [
-        line
-        for line in metadata.requires("spark-kafka-sink") or ()
-        if "extra ==" not in line or re.search(r"extra == .spark.$", line)
-    ]
-    return {match[1]: match[2] for line in wanted if (match := _BOUND.match(line))}
+    """Return the lower bounds of the sink and its extras, by the names of packages."""
+    found = (_BOUND.match(line) for line in metadata.requires("spark-kafka-sink") or ())
+    return {match[1]: match[2] for match in found if match}
 
 
 def versions() -> int:

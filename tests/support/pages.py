@@ -1,4 +1,4 @@
-"""The Markdown pages of the project: their prose, their links and their anchors."""
+"""The Markdown pages of the project: their links, their anchors and their blocks of Python."""
 
 from __future__ import annotations
 
@@ -15,27 +15,6 @@ PAGES: Final = (README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/
 _FENCE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
-# Headings, rows of tables, quotations and images.
-_NO_PROSE: Final = re.compile(r"^ *(#|\||>|!\[).*$", re.MULTILINE)
-_ITEM: Final = re.compile(r"^ *(-|\d+\.) ", re.MULTILINE)
-# A full stop inside of a word, as in `df.write` or 1.38x, ends no sentence.
-_END: Final = re.compile(r"[.?!](?=\W*(?:\s|$))|\n\s*\n")
-
-
-def sentences(text: str) -> list[str]:
-    """Return the sentences of a page, without code, headings, tables, quotations and images.
-
-    An item of a list begins a sentence.
-    """
-    prose = _NO_PROSE.sub("", _FENCE.sub("\n\n", text))
-    prose = re.sub(r"\]\([^)]*\)", "]", _ITEM.sub("\n\n", prose))
-    return [each for each in _END.split(prose) if re.search(r"\w", each)]
-
-
-def words_per_sentence(text: str) -> float:
-    """Return the average number of words in the sentences of a page."""
-    counts = [len(re.findall(r"\S*\w\S*", each)) for each in sentences(text)]
-    return sum(counts) / len(counts)
 
 
 def python_blocks(text: str) -> list[str]:

@@ -24,12 +24,20 @@ def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:
     change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     for future in admin.incremental_alter_configs([change]).values():
         future.result()
-    for node in admin.describe_cluster().result().nodes:
-        while _setting(Node(id=node.id, host=node.host, port=node.port), topic, name) != value:
+    for node in nodes(bootstrap):
+        while setting(node, topic, name) != value:
             time.sleep(0.01)
 
 
-def _setting(node: Node, topic: str, name: str) -> str | None:
+def nodes(bootstrap: str) -> list[Node]:
+    """Return the nodes of a cluster."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    found = admin.describe_cluster().result().nodes
+    return [Node(id=each.id, host=each.host, port=each.port) for each in found]
+
+
+def setting(node: Node, topic: str, name: str) -> str | None:
+    """Return what a node says of a topic's setting."""
     config = producer_config({"bootstrap.servers": f"{node.host}:{node.port}"})
     with KafkaAdmin(config, brokers=[node]) as admin:
         return admin.topic_configs(topic, [name]).get(name)

@@ -1,4 +1,4 @@
-"""README.md and the pages of docs/: what they name exists, and the README stays short and plain."""
+"""README.md and the pages of docs/: what they name exists, and the README stays short."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ GUARANTEES = ROOT / "docs" / "guarantees.md"
 DEPLOYMENT = ROOT / "docs" / "deployment.md"
 _NOWHERE = "—"
 README_BYTES = 7_000
-WORDS_PER_SENTENCE = 15
 PICTURE_BYTES = 100_000
 
 
@@ -47,25 +46,8 @@ def test_a_link_to_no_file_or_no_heading_is_found(tmp_path: Path) -> None:
     assert list(pages.broken_links(page)) == ["none.md", "other.md#a-title", "#nowhere"]
 
 
-def test_the_readme_is_short_and_plain() -> None:
-    text = pages.README.read_text()
-    assert len(text.encode()) <= README_BYTES
-    assert pages.words_per_sentence(text) <= WORDS_PER_SENTENCE
-
-
-def test_sentences_are_counted_without_code_tables_and_headings() -> None:
-    text = (
-        "# A title of five words\n\nTwo words. Call `df.write` at 1.38x speed:\n\n"
-        "```\nx = 1. Not counted.\n```\n| a | table. Of |\n|---|---|\n\n"
-        "- one item of [five](words.md) words\n- two words\n\n![a picture](x.svg)\n"
-    )
-    assert [each.split() for each in pages.sentences(text)] == [
-        ["Two", "words"],
-        ["Call", "`df.write`", "at", "1.38x", "speed:"],
-        ["one", "item", "of", "[five]", "words"],
-        ["two", "words"],
-    ]
-    assert pages.words_per_sentence(text) == (2 + 5 + 5 + 2) / 4
+def test_the_readme_is_short() -> None:
+    assert pages.README.stat().st_size <= README_BYTES
 
 
 @pytest.mark.parametrize("command", ["make broker", "make demo", "make test"])
