@@ -465,7 +465,8 @@ class Cause(NamedTuple):
 
 
 # limit: of time or size, as the option with its value; servers: likewise; trouble: of connections,
-# in brackets; found: what brokers say; record: which it is; hint: what can be done.
+# in brackets; found: what brokers say; record: which it is; size: exact, or
+# "up to" the bound that is compared; hint: what can be done.
 NO_BROKER: Final = Cause(
     TimeoutException, "no broker has answered within {limit}; check {servers}{trouble}"
 )
@@ -474,7 +475,7 @@ NO_TOPIC: Final = Cause(
 )
 TOO_LARGE: Final = Cause(
     RecordTooLargeException,
-    "{record} is {size_bytes} bytes when serialized, more than {limit}; {hint}",
+    "{record} is {size} bytes when serialized, more than {limit}; {hint}",
 )
 # The hint for a record that no request, or no memory, can hold.
 RAISE_LIMIT: Final = (

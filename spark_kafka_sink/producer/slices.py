@@ -91,7 +91,7 @@ def check_record_sizes(sizes: Int64s, limits: Mapping[str, int]) -> None:
             raise TOO_LARGE.error(
                 row=row,
                 record=f"the record of {row_of_batch(row)}",
-                size_bytes=int(sizes[row]) + RECORD_BATCH_OVERHEAD,
+                size=f"up to {int(sizes[row]) + RECORD_BATCH_OVERHEAD}",
                 limit=f"{option}={limit}",
                 hint=RAISE_LIMIT.format(option=option),
             )
@@ -121,7 +121,7 @@ def check_message_sizes(
                 topic=topic,
                 row=row,
                 record=f"the record of {row_of_batch(row)}",
-                size_bytes=int(alone[row]),
+                size=int(alone[row]),
                 limit=f"topic {topic} takes (max.message.bytes={limit}, while {max_request_size})",
                 hint=advice(MESSAGE_TOO_LARGE),
             )

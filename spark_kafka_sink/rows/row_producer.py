@@ -268,7 +268,7 @@ class RowProducer:
                     topic=topic,
                     partition=row.partition,
                     record="the record",
-                    size_bytes=size,
+                    size=f"up to {size}",
                     limit=f"{name}={limit}",
                     hint=RAISE_LIMIT.format(option=name),
                 )

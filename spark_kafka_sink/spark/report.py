@@ -112,11 +112,11 @@ class BadRowsReport:
     def summary(self) -> str:
         """Give it in one line."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
-        first = self.samples[0]
+        sample = self.samples[0]
         fate = "were skipped" if self.dead_letters is None else f"went to {self.dead_letters}"
         return (
             f"pykafka: {self.rows} bad rows {fate}: {reasons}; "
-            f"the first is row {first.row} of task {first.task}"
+            f"among them row {sample.row} of task {sample.task}"
         )
 
 

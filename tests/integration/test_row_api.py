@@ -384,7 +384,7 @@ def test_the_size_limit_is_javas_to_the_byte(kafka: KafkaCluster, new_topic: New
     with KafkaProducer(config) as producer:
         assert producer.send(topic, bytes(fits)).result(60).offset == 0
         error = producer.send(topic, bytes(fits + 1)).exception(0)
-    assert "the record is 1001 bytes when serialized" in str(error)
+    assert "the record is up to 1001 bytes when serialized" in str(error)
 
 
 def test_a_partition_added_since_is_found(kafka: KafkaCluster, new_topic: NewTopic) -> None:

@@ -75,7 +75,7 @@ CAUSES: Final = {
     ),
     "too-large": Cause(
         "RecordTooLargeException",
-        " is {n} bytes when serialized, more than {p}max.request.size=1000; make the record "
+        " is up to {n} bytes when serialized, more than {p}max.request.size=1000; make the record "
         "smaller, or raise {p}max.request.size (and the topic's max.message.bytes where needed)",
         is_large=True,
         on_driver=False,

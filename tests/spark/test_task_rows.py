@@ -158,7 +158,7 @@ def strings_of(*values: bytes) -> pa.Array:
         ({"partition": pa.array([7], pa.int32())}, "the partition column has 7 in {}, but topic"),
         ({"timestamp": [-7]}, "Invalid timestamp: -7 ms ({})"),
         ({"headers": pa.array([[(None, b"")]], HEADERS)}, "a header whose key is null ({})"),
-        ({"value": ["x" * 20_000]}, "the record of {} is 20076 bytes when serialized"),
+        ({"value": ["x" * 20_000]}, "the record of {} is up to 20076 bytes when serialized"),
     ],
     ids=lambda case: next(iter(case)) if isinstance(case, dict) else None,
 )

@@ -136,7 +136,7 @@ def test_bad_rows_of_all_tasks_are_added_up_and_said(
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("; throttled for 15 ms")
     assert second == (
-        "pykafka: 14 bad rows went to d: 6 null_topic, 8 too_large; the first is row 0 of task 0"
+        "pykafka: 14 bad rows went to d: 6 null_topic, 8 too_large; among them row 0 of task 0"
     )
     found.dead_letters = None
     assert "14 bad rows were skipped: " in found.summary()
