@@ -21,14 +21,16 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
-from conftest import NewTopic
+from conftest import NewTopic, need_kafka, running_cluster
 from pyspark.sql import SparkSession
+from support import fetch_kafka
 from support.fault_proxy import PRODUCE, Fault, FaultProxy, Kind
 from support.flights import check_every_row_once, rows
 from support.kafka_cluster import KafkaCluster
 from support.measured_metrics import measured
 from support.readers import (
     committed_values,
+    create_topic,
     read_at_least,
     read_with_confluent,
     read_with_kafka_python,
@@ -44,6 +46,7 @@ from support.steady_load import (
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.consumer.topic_reader import TopicReader
+from spark_kafka_sink.errors import TimeoutException
 
 pytestmark = pytest.mark.kafka
 
@@ -279,6 +282,34 @@ def test_records_sent_again_are_counted_as_retries(
     assert all_of["record-error-total"] == 0
     assert all_of["connection-close-total"] > closed_before
     assert all_of["buffer-available-bytes"] == all_of["buffer-total-bytes"]
+
+
+@pytest.mark.long(reason="it starts a node of its own, and again when its disk was full")
+def test_rows_for_a_disk_that_is_full_are_written_once_there_is_room_or_say_why_not(
+    scratch: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    need_kafka()
+    folder = scratch / "full"
+    # The node goes on without one of its log directories, if it is not the only one.
+    settings = {"log.dirs": f"{folder}/one,{folder}/two", "metadata.log.dir": f"{folder}/metadata"}
+    big = [letter * 600_000 for letter in "abc"]
+    with running_cluster(fetch_kafka.NEWEST, folder, 1, settings=settings) as kafka:
+        create_topic(kafka.bootstrap, "full", 1)
+        config = {"bootstrap.servers": kafka.bootstrap}
+        soon_over = config | {"delivery.timeout.ms": 4000, "request.timeout.ms": 2000}
+        with KafkaProducer(config) as patient, KafkaProducer(soon_over) as impatient:
+            patient.append("full", _values(big[0]))
+            patient.flush()
+            kafka.limit_files(1, 1_000_000)
+            impatient.append("full", _values(big[1]))
+            with pytest.raises(TimeoutException, match="failed attempt"):
+                impatient.flush()
+            patient.append("full", _values(big[2], "d"))
+            kafka.kill(1)
+            kafka.start_node(1)
+        found = [record.value for record in read_with_confluent(kafka.bootstrap, "full")]
+    assert found == [big[0].encode(), big[2].encode(), b"d"]
+    assert "1 record(s) are sent again after KAFKA_STORAGE_ERROR (56) from node 1" in caplog.text
 
 
 _PATIENCE_S = 120

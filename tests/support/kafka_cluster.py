@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import socket
 import subprocess
@@ -119,6 +120,11 @@ class KafkaCluster:
     def terminate(self, node: int) -> None:
         """Have a node hand over what it leads and end, as for an upgrade."""
         processes.stop(self._processes.pop(node))
+
+    def limit_files(self, node: int, size_bytes: int) -> None:
+        """Let no file of a node grow beyond a size until it is started again: its disk is full."""
+        limits = (size_bytes, resource.RLIM_INFINITY)
+        resource.prlimit(self.pid(node), resource.RLIMIT_FSIZE, limits)
 
     def pid(self, node: int) -> int:
         """Give the process id of a node."""

@@ -134,7 +134,8 @@ PROGRAMS = {
         [],
     ),
     "a child of a process with a producer": Program(
-        "import sys\n"
+        "import sys, warnings\n"
+        "warnings.simplefilter('ignore', DeprecationWarning)  # of forks beside threads\n"
         "producer = made(); send(producer)\n"
         "child = os.fork()\n"
         "if child == 0: sys.exit(0)\n"
