@@ -1,7 +1,8 @@
 """Topics of the benchmark: made, looked at, deleted. Whatever is left over carries its prefix.
 
 Nothing is deleted from a topic, only whole topics between rounds: a broker that deletes what one
-contender wrote, or begins small segments to be able to, would do so in another one's turn.
+contender wrote, or begins small segments to be able to, would do so in another one's turn. A
+topic's limit by bytes is far above what rounds write, for a contender that writes without end.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.05
 # Topics that have as much before a round are deleted, so that no disk fills up.
 _MOST_BYTES: Final = 2 * 1024**3
+_LIMIT_BYTES: Final = 16 * 1024**3
 # The broker of `make bench` removes a deleted topic's files after half a second, within another;
 # one whose log.segment.delete.delay.ms is not set begins after a minute.
 _REMOVAL_S: Final = 2.0
@@ -47,7 +49,8 @@ class Topics:
     def made(self, partitions: int) -> Iterator[str]:
         """Give a topic, of which no record is deleted, for as long as the `with` block runs."""
         name = f"{_PREFIX}{uuid.uuid4().hex[:8]}"
-        new = NewTopic(name, num_partitions=partitions, config={"retention.bytes": "-1"})
+        limit = {"retention.bytes": str(_LIMIT_BYTES // partitions)}
+        new = NewTopic(name, num_partitions=partitions, config=limit)
         for future in self._admin.create_topics([new]).values():
             future.result()
         try:

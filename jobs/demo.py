@@ -39,8 +39,13 @@ _COLUMNS: Final = (
 _SMALL_TASKS: Final = "spark.sql.files.maxPartitionBytes=4m"
 _MODES: Final = ("writeStream", "foreachBatch")
 # The flights are of 2013: a broker would delete them as too old, and begin a segment for every
-# week of that year.
-_TOPIC_CONFIG: Final = {"retention.ms": "-1", "segment.ms": str(2**62)}
+# week of that year. A partition has some 10 MB of them, whatever its broker keeps by itself.
+_TOPIC_CONFIG: Final = {
+    "retention.ms": "-1",
+    "retention.bytes": str(64 << 20),
+    "segment.bytes": str(16 << 20),
+    "segment.ms": str(2**62),
+}
 _ANSWER_TIMEOUT_S: Final = 5.0
 _CREATE_TIMEOUT_S: Final = 30.0
 # spark-submit runs a job by the Python that it is told, and not by the one beside it.

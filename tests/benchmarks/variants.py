@@ -28,7 +28,7 @@ import psutil
 import pyarrow as pa
 from benchmarks.inline_thread import InlineThread
 from support.chance import binary_column, binary_values
-from support.own_broker import few_bytes, own_broker
+from support.own_broker import own_broker
 from support.readers import create_topic
 
 from spark_kafka_sink import kafka_producer
@@ -225,8 +225,7 @@ def main() -> None:
     keep_heap()
     with own_broker() as cluster:
         for partitions in {partitions for _, _, partitions in CASES}:
-            settings = few_bytes(partitions)
-            create_topic(cluster.bootstrap, f"variants-{partitions}", partitions, settings)
+            create_topic(cluster.bootstrap, f"variants-{partitions}", partitions)
         broker = psutil.Process(cluster.pid(1))
         for codec, value_bytes, partitions in CASES:
             if codec in (sys.argv[1:] or CODECS):

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
-from support.own_broker import few_bytes, own_broker
+from support.own_broker import own_broker
 from support.own_session import own_session
 from support.readers import create_topic
 
@@ -118,7 +118,7 @@ def main() -> int:
         spark.dataSource.register(DiscardSource)
         for topic in dict.fromkeys(own.cells):
             cell = CELLS[topic]
-            create_topic(cluster.bootstrap, topic, cell.partitions, few_bytes(cell.partitions))
+            create_topic(cluster.bootstrap, topic, cell.partitions)
             options = {
                 "kafka.bootstrap.servers": cluster.bootstrap,
                 "topic": topic,

@@ -30,7 +30,7 @@ import bench_cells
 import bench_rows
 import psutil
 from pyspark.sql import SparkSession
-from support.own_broker import few_bytes, own_broker
+from support.own_broker import own_broker
 from support.own_session import own_session
 from support.readers import create_topic, delete_topics
 
@@ -90,7 +90,7 @@ def warm_writer(spark: SparkSession, bootstrap: str, name: str) -> Iterator[Call
     cell = bench_cells.CELLS[name]
     rows = bench_rows.columns(bench_rows.numbers(spark, cell.rows), cell, "id")
     cached = bench_rows.cached(rows)
-    create_topic(bootstrap, name, cell.partitions, few_bytes(cell.partitions))
+    create_topic(bootstrap, name, cell.partitions)
     options = {
         "kafka.bootstrap.servers": bootstrap,
         "topic": name,

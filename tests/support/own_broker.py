@@ -19,8 +19,6 @@ import psutil
 from support import fetch_kafka
 from support.kafka_cluster import KafkaCluster
 
-_TOPIC_BYTES: Final = 4 << 30
-_PARTITION_BYTES: Final = 256 << 20
 _SETTINGS: Final = {
     "log.retention.check.interval.ms": "2000",
     "log.segment.delete.delay.ms": "500",
@@ -43,15 +41,6 @@ _JAVA: Final = (
 )
 _MEMORY: Final = Path("/dev/shm")
 _ROOM_BYTES: Final = 8 << 30
-
-
-def few_bytes(partitions: int) -> dict[str, str]:
-    """Give a topic's settings with which it keeps 4 GiB at most; its node looks every few seconds.
-
-    A partition has four segments, and a broker takes none below a MiB: 1,000 partitions are most.
-    """
-    kept = min(_PARTITION_BYTES, _TOPIC_BYTES // partitions)
-    return {"retention.bytes": str(kept), "segment.bytes": str(kept // 4)}
 
 
 def memory_with_room(room_bytes: int) -> str | None:

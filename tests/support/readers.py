@@ -15,6 +15,9 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
 _IDLE_S = 30
+# More than any test or measurement reads back.
+_TOPIC_BYTES = 4 << 30
+_PARTITION_BYTES = 256 << 20
 
 
 class Record(NamedTuple):
@@ -35,7 +38,10 @@ def create_topic(
     config: dict[str, str] | None = None,
     replicas: int = -1,
 ) -> None:
-    """Create a topic and wait until its leaders lead it; -1: as many replicas as brokers say."""
+    """Create a topic and wait until its leaders lead it; -1: as many replicas as brokers say.
+
+    What config does not say is limited: no topic fills up a disk.
+    """
     create_topics(bootstrap, [topic], partitions, config, replicas)
 
 
@@ -51,10 +57,20 @@ def create_topics(
     The controller answers before that: what was sent at once might have to be sent again.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    new = [NewTopic(topic, partitions, replicas, config=config or {}) for topic in topics]
+    config = few_bytes(partitions) | (config or {})
+    new = [NewTopic(topic, partitions, replicas, config=config) for topic in topics]
     for future in admin.create_topics(new).values():
         future.result()
     _wait_for_leaders(admin, topics, partitions)
+
+
+def few_bytes(partitions: int) -> dict[str, str]:
+    """Give a topic's settings with which it keeps 4 GiB at most, once its broker looks.
+
+    A partition has four segments, and a broker takes none below a MiB: 1,000 partitions are most.
+    """
+    kept = min(_PARTITION_BYTES, _TOPIC_BYTES // partitions)
+    return {"retention.bytes": str(kept), "segment.bytes": str(kept // 4)}
 
 
 def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
