@@ -1,0 +1,165 @@
+"""Queries and jobs that are stopped while the user's own code in a task does not return."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from conftest import NewTopic
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
+from pyspark.sql import DataFrame, SparkSession
+from support.kafka_cluster import KafkaCluster
+from support.readers import read_at_least, read_with_confluent
+
+from spark_kafka_sink import register
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.long(reason="Spark gives a worker time before it ends it; nothing of this changes"),
+]
+
+A_WHILE_S = 120
+ROWS = 100
+# Stands at rows with the value "stand": it says in which process, and waits for what nobody writes.
+PARTITIONER = """
+import os
+
+def stand(topic, batch, partitions):
+    if "stand" in batch["value"].to_pylist() and not os.path.exists({go!r}):
+        with open({standing!r} + ".part", "w") as told:
+            told.write(str(os.getpid()))
+        os.rename({standing!r} + ".part", {standing!r})
+        open({never!r}).read()
+    return [0] * batch.num_rows
+"""
+
+
+class Stand(NamedTuple):
+    """A partitioner that does not return, by its name, and the files by which it is told."""
+
+    partitioner: str
+    standing: Path
+    go: Path
+
+    def wait(self, problem: Callable[[], object]) -> int:
+        """Wait until a task stands; return the process id of its worker.
+
+        problem: returns why no task will, None while one may.
+        """
+        while not self.standing.exists():
+            found = problem()
+            assert found is None, found
+            time.sleep(0.05)
+        return int(self.standing.read_text())
+
+
+@pytest.fixture
+def stand(spark: SparkSession, tmp_path: Path) -> Stand:
+    """A partitioner of the test's own, which workers can import."""
+    name = f"standing_{tmp_path.name}"
+    files = {each: tmp_path / each for each in ("standing", "never", "go")}
+    os.mkfifo(files["never"])
+    module = tmp_path / f"{name}.py"
+    module.write_text(PARTITIONER.format(**{each: str(path) for each, path in files.items()}))
+    spark.sparkContext.addPyFile(str(module))
+    return Stand(f"{name}.stand", files["standing"], files["go"])
+
+
+def wait_for_end(process: int) -> None:
+    """Wait until a worker process is gone: what it has not sent by then, it never sends."""
+    deadline = time.monotonic() + A_WHILE_S
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.kill(process, 0)
+            time.sleep(0.05)
+        message = f"worker {process} goes on"
+        raise TimeoutError(message)
+
+
+def values_in(kafka: KafkaCluster, topic: str) -> Counter[str]:
+    """Count how often each value is in a topic."""
+    records = read_with_confluent(kafka.bootstrap, topic)
+    return Counter(record.value.decode() for record in records if record.value is not None)
+
+
+@pytest.fixture
+def rows(spark: SparkSession) -> DataFrame:
+    """Rows in two partitions; the second one ends with the row that a partitioner stands at."""
+    return spark.range(ROWS, numPartitions=2).selectExpr(
+        f"IF(id = {ROWS - 1}, 'stand', string(id)) AS value"
+    )
+
+
+WHOLE = Counter({**{str(number): 1 for number in range(ROWS - 1)}, "stand": 1})
+
+
+def test_a_query_stops_while_a_partitioner_does_not_return(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path, stand: Stand
+) -> None:
+    topic, source = new_topic(1), tmp_path / "source"
+    source.mkdir()
+    (source / "a.txt").write_text("1\n2\nstand\n")
+    writer = (
+        spark.readStream.format("text")
+        .load(str(source))
+        .writeStream.format("pykafka")
+        .option("kafka.bootstrap.servers", kafka.bootstrap)
+        .option("kafka.partitioner.class", stand.partitioner)
+        .option("topic", topic)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+    )
+    query = writer.start()
+    worker = stand.wait(lambda: None if query.isActive else query.exception() or "it has ended")
+    query.stop()
+    wait_for_end(worker)
+    assert query.exception() is None
+    assert values_in(kafka, topic) == Counter()
+
+    stand.go.touch()
+    writer.start().awaitTermination()
+    assert values_in(kafka, topic) == Counter(["1", "2", "stand"])
+
+
+def test_a_job_that_was_cancelled_leaves_nothing_to_the_next_one(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, rows: DataFrame, stand: Stand
+) -> None:
+    """One task is through and left its producer to the next; the other one is killed."""
+    cancelled, whole = new_topic(1), new_topic(1)
+    register(spark)  # the thread beside has no session of its own
+
+    def save(topic: str) -> None:
+        spark.sparkContext.setJobGroup(topic, "of a test")
+        (
+            rows.write.format("pykafka")
+            .option("kafka.bootstrap.servers", kafka.bootstrap)
+            .option("kafka.partitioner.class", stand.partitioner)
+            .option("topic", topic)
+            .mode("append")
+            .save()
+        )
+
+    with ThreadPoolExecutor(1) as beside:
+        job = beside.submit(save, cancelled)
+        worker = stand.wait(lambda: job.exception() or "it has ended" if job.done() else None)
+        assert len(read_at_least(kafka.bootstrap, cancelled, ROWS // 2)) >= ROWS // 2
+        spark.sparkContext.cancelJobGroup(cancelled)
+        with pytest.raises(Py4JJavaError, match="cancelled part of cancelled job group"):
+            job.result(A_WHILE_S)
+    wait_for_end(worker)
+    found = values_in(kafka, cancelled)
+    assert set(found.values()) == {1}
+    assert "stand" not in found
+
+    stand.go.touch()
+    save(whole)
+    assert values_in(kafka, whole) == WHOLE
+    assert values_in(kafka, cancelled) == found
