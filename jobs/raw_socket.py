@@ -24,7 +24,7 @@ from spark_kafka_sink.model import NO_PRODUCER_ID
 from spark_kafka_sink.records.batch import NO_SEQUENCE, BatchInfo, batch_header
 from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.records.encoder import encode
-from spark_kafka_sink.serde.columns import read_rows
+from spark_kafka_sink.serde.arrow_columns import read_rows
 from spark_kafka_sink.wire.frames import decode_response, encode_request
 from spark_kafka_sink.wire.messages import (
     PRODUCE,

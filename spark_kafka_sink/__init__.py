@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_kafka_sink import errors
     from spark_kafka_sink.kafka_producer import KafkaProducer
-    from spark_kafka_sink.model import RecordMetadata
-    from spark_kafka_sink.rows.interceptors import ProducerInterceptor
-    from spark_kafka_sink.rows.producer_record import ProducerRecord
+    from spark_kafka_sink.model import ProducerRecord, RecordMetadata
+    from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
     from spark_kafka_sink.spark.atomic_layout import atomic_layout
     from spark_kafka_sink.spark.datasource import KafkaDataSource
     from spark_kafka_sink.spark.last_reports import last_reports
@@ -42,8 +41,8 @@ __all__ = [
 _HOME = {
     "KafkaDataSource": "spark_kafka_sink.spark.datasource",
     "KafkaProducer": "spark_kafka_sink.kafka_producer",
-    "ProducerInterceptor": "spark_kafka_sink.rows.interceptors",
-    "ProducerRecord": "spark_kafka_sink.rows.producer_record",
+    "ProducerInterceptor": "spark_kafka_sink.plugins.interceptors",
+    "ProducerRecord": "spark_kafka_sink.model",
     "RecordMetadata": "spark_kafka_sink.model",
     "atomic_layout": "spark_kafka_sink.spark.atomic_layout",
     "last_reports": "spark_kafka_sink.spark.last_reports",

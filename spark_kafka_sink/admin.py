@@ -17,17 +17,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.argument_checks import (
-    LARGEST_INT32,
-    check_text,
-    checked,
-    checked_brokers,
-    checked_list,
-    checked_number,
-)
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     NO_BROKER,
@@ -41,10 +32,19 @@ from spark_kafka_sink.errors import (
     topic_advice,
     topic_refusal,
 )
-from spark_kafka_sink.model import Node
-from spark_kafka_sink.one_caller import OneCaller, by_one_caller
+from spark_kafka_sink.model import (
+    LARGEST_INT32,
+    Node,
+    check_text,
+    check_topic_name,
+    checked,
+    checked_brokers,
+    checked_list,
+    checked_number,
+)
+from spark_kafka_sink.network.one_caller import OneCaller, by_one_caller
+from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.producer.feature_level import check_feature_level
-from spark_kafka_sink.topic_names import check_topic_name
 from spark_kafka_sink.wire.admin_messages import (
     BROKERS_DEFAULT,
     BROKERS_DEFAULTS_SINCE,

@@ -21,9 +21,8 @@ import msgspec
 from msgspec import Meta, field
 
 from spark_kafka_sink.errors import ConfigException, listed
-from spark_kafka_sink.masking import masked
+from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.warn_once import warn_once
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from typing import Final, NamedTuple
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.error_codes import ERROR_CODES, ErrorCode, error_code
-from spark_kafka_sink.model import INTERNAL_TOPICS
 
 _MOST_LISTED: Final = 10
 
@@ -493,6 +492,14 @@ def topic_refusal(code: int, topic: str, hint: str | None) -> ApiException:
     return api_exception(code, message, topic=topic, api="Metadata")
 
 
+# Topics that brokers keep for themselves (Topic.INTERNAL_TOPICS), and the client.id for which they
+# take records nevertheless (AdminUtils.ADMIN_CLIENT_ID).
+INTERNAL_TOPICS: Final = frozenset(
+    ("__consumer_offsets", "__share_group_state", "__transaction_state")
+)
+ADMIN_CLIENT_ID: Final = "__admin_client"
+
+
 def internal_topic_error(topic: str) -> ApiException:
     """Return the exception for a topic that brokers keep for themselves."""
     code = error_codes.INVALID_TOPIC_EXCEPTION
@@ -526,3 +533,8 @@ def api_exception(
     )
     error.code = code
     return error
+
+
+def corrupt(found: str) -> ApiException:
+    """Give the CorruptRecordException that says what was found."""
+    return api_exception(error_codes.CORRUPT_MESSAGE, f"records cannot be read: {found}")

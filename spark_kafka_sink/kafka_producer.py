@@ -25,42 +25,37 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from spark_kafka_sink.argument_checks import (
-    LARGEST_INT32,
-    check_callable,
-    check_counts,
-    check_moment,
-    check_timeout,
-    checked,
-    checked_brokers,
-    checked_number,
-)
-from spark_kafka_sink.caller_checks import CallerChecks
-from spark_kafka_sink.caller_waits import CallerWaits
-from spark_kafka_sink.column_producer import ColumnProducer
+from spark_kafka_sink.client.appender import ColumnProducer, OnFailure, SliceAppender
+from spark_kafka_sink.client.caller import CallerChecks, CallerWaits
+from spark_kafka_sink.client.chunk_feeder import ChunkFeeder
+from spark_kafka_sink.client.future import OnDelivery
+from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.client.row_producer import RowProducer
+from spark_kafka_sink.client.transaction_calls import ProducerTransactions
 from spark_kafka_sink.config import ProducerConfig, check_options, producer_config
 from spark_kafka_sink.errors import IllegalStateException, KafkaException
 from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
+    LARGEST_INT32,
     ConsumerGroupMetadata,
+    Headers,
     Node,
     OffsetAndMetadata,
     RecordMetadata,
     TopicPartition,
+    check_callable,
+    check_counts,
+    check_moment,
+    check_timeout,
+    check_topic_name,
+    checked,
+    checked_brokers,
+    checked_number,
 )
-from spark_kafka_sink.partitioner_class import OPTION as PARTITIONER
-from spark_kafka_sink.producer.deliveries import PartitionDelivery
+from spark_kafka_sink.plugins.loading import OPTION as PARTITIONER
+from spark_kafka_sink.plugins.user_code import UserCode, without_user_code
+from spark_kafka_sink.producer.completion import PartitionDelivery
 from spark_kafka_sink.producer.slices import slice_bytes
-from spark_kafka_sink.producer_thread import ProducerThread
-from spark_kafka_sink.producer_transactions import ProducerTransactions
-from spark_kafka_sink.rows.chunk_feeder import ChunkFeeder
-from spark_kafka_sink.rows.future import OnDelivery
-from spark_kafka_sink.rows.producer_record import Headers
-from spark_kafka_sink.rows.row_producer import RowProducer
-from spark_kafka_sink.rows.user_code import UserCode, without_user_code
-from spark_kafka_sink.slice_appender import SliceAppender
-from spark_kafka_sink.slice_owner import OnFailure
-from spark_kafka_sink.topic_names import check_topic_name
 
 logger = logging.getLogger(__name__)
 

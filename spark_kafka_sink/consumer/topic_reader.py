@@ -19,11 +19,14 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, TypeAlias
 import pyarrow as pa
 
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.consumer.list_offsets import Asked, OffsetsByPartition, OffsetsLookup
-from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
+from spark_kafka_sink.consumer.list_offsets import (
+    Asked,
+    OffsetsByPartition,
+    OffsetsLookup,
+    reader_advice,
+)
 from spark_kafka_sink.consumer.reader_config import reader_config
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
-from spark_kafka_sink.consumer.refusals import reader_advice
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     NO_BROKER,
@@ -33,9 +36,10 @@ from spark_kafka_sink.errors import (
     InvalidTopicException,
     TimeoutException,
 )
-from spark_kafka_sink.one_caller import OneCaller, by_one_caller
+from spark_kafka_sink.model import check_topic_name
+from spark_kafka_sink.network.one_caller import OneCaller, by_one_caller
+from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.producer.metadata import RELIABLE_EPOCHS_SINCE, ClusterMetadata
-from spark_kafka_sink.topic_names import check_topic_name
 from spark_kafka_sink.wire.fetch_messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

@@ -24,11 +24,12 @@ from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ProtocolError, UnsupportedVersionException
+from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection, ConnectionState
-from spark_kafka_sink.network.connection_states import NO_BROKER, NodeState, least_loaded
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
+from spark_kafka_sink.network.node_state import NO_BROKER, NodeState, least_loaded
 from spark_kafka_sink.network.selector import (
     Closed,
     Connected,
@@ -38,7 +39,6 @@ from spark_kafka_sink.network.selector import (
     SelectorEvent,
     Sent,
 )
-from spark_kafka_sink.warn_once import warn_once
 from spark_kafka_sink.wire.exchange import (
     Answered,
     ClientRequest,

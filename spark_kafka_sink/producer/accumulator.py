@@ -18,7 +18,6 @@ from typing import Final, TypeVar
 
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
-from spark_kafka_sink.producer.compression_ratio import CompressionRatioEstimator
 from spark_kafka_sink.producer.producer_batch import (
     BatchState,
     ProducerBatch,
@@ -27,7 +26,7 @@ from spark_kafka_sink.producer.producer_batch import (
 )
 from spark_kafka_sink.producer.record_spans import RecordSpan, SpanOwner
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
-from spark_kafka_sink.records.compression import Codec
+from spark_kafka_sink.records.compression import Codec, CompressionRatioEstimator
 from spark_kafka_sink.records.encoder import EncodedRecords
 from spark_kafka_sink.records.layout import Cut, OpenBatch
 

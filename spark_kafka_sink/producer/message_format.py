@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.producer.produce_version import FIRST_WITH_BATCHES, check_zstd, magic
+from spark_kafka_sink.producer.feature_level import FIRST_WITH_BATCHES, check_zstd, magic
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.records.down_conversion import down_convert
 from spark_kafka_sink.records.old_formats import LEADER

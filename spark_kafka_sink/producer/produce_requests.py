@@ -15,12 +15,12 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import ApiException
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.completion import BatchCompletion
+from spark_kafka_sink.producer.feature_level import NEWEST_PRODUCE, produce_version
 from spark_kafka_sink.producer.message_format import records_for
 from spark_kafka_sink.producer.metadata import ClusterMetadata
-from spark_kafka_sink.producer.produce_version import NEWEST_PRODUCE, produce_version
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender_config import SenderConfig
-from spark_kafka_sink.producer.transactions import TransactionManager
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, RequestFailed
 from spark_kafka_sink.wire.messages import (
     LeaderIdAndEpoch,

@@ -23,20 +23,23 @@ from spark_kafka_sink.errors import KafkaException, TransactionAbortedException,
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
-from spark_kafka_sink.producer.metadata import RELIABLE_EPOCHS_SINCE, ClusterMetadata
-from spark_kafka_sink.producer.node_latency import NodeLatencies
+from spark_kafka_sink.producer.metadata import (
+    NO_LEADER_EPOCH,
+    RELIABLE_EPOCHS_SINCE,
+    ClusterMetadata,
+)
+from spark_kafka_sink.producer.partitioner import NodeLatencies
 from spark_kafka_sink.producer.produce_requests import (
     DrainedBatches,
     ProduceRequests,
     SentBatches,
 )
 from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
-from spark_kafka_sink.producer.producer_id import ProducerIdRequests
 from spark_kafka_sink.producer.sender_config import SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.topic_metadata import NO_LEADER_EPOCH
-from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
-from spark_kafka_sink.producer.transactions import TransactionManager
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.producer_id import ProducerIdRequests
+from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
 from spark_kafka_sink.wire.exchange import (
     Answered,
     ClientRequest,

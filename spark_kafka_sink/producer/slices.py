@@ -6,7 +6,7 @@ Pure functions between the columns that came in and `RecordAccumulator.append`. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -16,11 +16,17 @@ import numpy as np
 from spark_kafka_sink.error_codes import MESSAGE_TOO_LARGE
 from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, advice, row_of_batch
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, hash_keys
-from spark_kafka_sink.producer.topic_metadata import TopicMetadata
+from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.producer.partitioner import NodeLatencies, Partitioner, TopicLoad, hash_keys
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
-from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.encoder import EncodedRecords, encode, record_size_bounds
+from spark_kafka_sink.records.columns import Rows
+from spark_kafka_sink.records.encoder import (
+    EncodedRecords,
+    encode,
+    record_size_bounds,
+    span_ms,
+)
 from spark_kafka_sink.records.layout import (
     Cut,
     OpenBatch,
@@ -33,50 +39,6 @@ from spark_kafka_sink.records.varint import Int64s
 SLICE_BYTES: Final = 8 * 1024 * 1024
 # From so many on, slices are twice as large (docs/performance.md).
 MANY_PARTITIONS: Final = 250
-_ANY_OFFSET_DELTA: Final = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows as the producer takes them.
-
-    topics: the topics of the rows; topic_numbers: index into `topics` of each row, int64, None
-    where all rows go to the only one; partitions: the partition column, int64, -1 where null, None
-    without one.
-    """
-
-    columns: RecordColumns
-    topics: list[str]
-    topic_numbers: Int64s | None
-    partitions: Int64s | None
-
-    def __len__(self) -> int:
-        return len(self.columns)
-
-    def by_topic(self) -> Iterator[tuple[int, Int64s | slice]]:
-        """Give the number of each topic that has rows, and which rows these are, in their order."""
-        if self.topic_numbers is None:
-            yield 0, slice(None)
-            return
-        # One sort for all topics: a comparison for each would look at every row every time.
-        order, numbers, starts = group_by_partition(self.topic_numbers)
-        for number, start, stop in zip(numbers, starts[:-1], starts[1:], strict=True):
-            yield number, order[start:stop]
-
-    def slice(self, start: int, stop: int) -> Rows:
-        """Give rows start to stop as a view."""
-        numbers, partitions = self.topic_numbers, self.partitions
-        return Rows(
-            self.columns.slice(start, stop),
-            self.topics,
-            None if numbers is None else numbers[start:stop],
-            None if partitions is None else partitions[start:stop],
-        )
-
-
-def record_sizes(columns: RecordColumns) -> Int64s:
-    """Give an upper bound of each record's encoded size, whichever batch it will be in."""
-    return record_size_bounds(columns, _span_ms(columns.timestamps_ms, ()), _ANY_OFFSET_DELTA)
 
 
 def check_record_sizes(sizes: Int64s, limits: Mapping[str, int]) -> None:
@@ -202,17 +164,31 @@ def encode_rows(
     columns, runs = grouped.rows.columns, grouped.runs
     timestamps = columns.timestamps_ms
     largest_delta = max(batch.records for batch in opens) + len(columns)
-    span = _span_ms(timestamps, [b.base_timestamp_ms for b in opens if b.records])
+    span = span_ms(timestamps, [b.base_timestamp_ms for b in opens if b.records])
     bounds = record_size_bounds(columns, span, largest_delta)
     layout = lay_out(runs, bounds[runs.order], timestamps[runs.order], opens)
     encoded = encode(columns, runs.order, layout.offset_deltas, layout.timestamp_deltas)
     return layout.cuts, encoded
 
 
-def _span_ms(timestamps_ms: Int64s, bases_ms: Sequence[int]) -> int:
-    """Give the largest magnitude that a timestamp delta can have."""
-    if not len(timestamps_ms):
-        return 0
-    low = min(int(timestamps_ms.min()), *bases_ms, 2**63 - 1)
-    high = max(int(timestamps_ms.max()), *bases_ms, -(2**63))
-    return high - low
+def topic_load(
+    name: str,
+    topic: TopicMetadata,
+    accumulator: RecordAccumulator,
+    latencies: NodeLatencies,
+    *,
+    adaptive: bool,
+) -> TopicLoad:
+    """Give the partitions to spread rows over, and what each has waiting.
+
+    They are the ones with a leader; where none has one, all. adaptive: whether queues weigh, and
+    partitions whose leader takes no data are left out while others do (KIP-794).
+    """
+    with_leader = topic.available or list(range(len(topic.leaders)))
+    batch_bytes = accumulator.full_bytes(name)
+    if not adaptive:
+        return TopicLoad(available=with_leader, queue_lengths=None, batch_bytes=batch_bytes)
+    quick = [p for p in with_leader if not latencies.is_slow(topic.leaders[p])]
+    available = quick or with_leader
+    queue_lengths = accumulator.queue_lengths(name, available)
+    return TopicLoad(available=available, queue_lengths=queue_lengths, batch_bytes=batch_bytes)

@@ -7,6 +7,7 @@ not null. Nothing is copied but offsets.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -14,6 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_kafka_sink.records.layout import (
+    group_by_partition,
+)
 from spark_kafka_sink.records.varint import Int64s, UInt8s, varint_widths, zigzag
 
 ATTRIBUTES_BYTES: Final = 1
@@ -140,3 +144,41 @@ def _field_bytes(column: BinaryColumn, wire_lengths: Int64s) -> Int64s:
     """Give what a key or value takes with the varint of its length, int64 of rows."""
     lengths = wire_lengths if column.valid is None else np.maximum(wire_lengths, 0)
     return lengths + varint_widths(zigzag(wire_lengths))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows as the producer takes them.
+
+    topics: the topics of the rows; topic_numbers: index into `topics` of each row, int64, None
+    where all rows go to the only one; partitions: the partition column, int64, -1 where null, None
+    without one.
+    """
+
+    columns: RecordColumns
+    topics: list[str]
+    topic_numbers: Int64s | None
+    partitions: Int64s | None
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def by_topic(self) -> Iterator[tuple[int, Int64s | slice]]:
+        """Give the number of each topic that has rows, and which rows these are, in their order."""
+        if self.topic_numbers is None:
+            yield 0, slice(None)
+            return
+        # One sort for all topics: a comparison for each would look at every row every time.
+        order, numbers, starts = group_by_partition(self.topic_numbers)
+        for number, start, stop in zip(numbers, starts[:-1], starts[1:], strict=True):
+            yield number, order[start:stop]
+
+    def slice(self, start: int, stop: int) -> Rows:
+        """Give rows start to stop as a view."""
+        numbers, partitions = self.topic_numbers, self.partitions
+        return Rows(
+            self.columns.slice(start, stop),
+            self.topics,
+            None if numbers is None else numbers[start:stop],
+            None if partitions is None else partitions[start:stop],
+        )

@@ -16,9 +16,8 @@ from typing import Final
 import lz4.frame
 import pyarrow as pa
 
-from spark_kafka_sink.errors import ApiException
+from spark_kafka_sink.errors import ApiException, corrupt
 from spark_kafka_sink.records.compression import Buffer
-from spark_kafka_sink.records.corruption import corrupt
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16

@@ -6,7 +6,7 @@ A record, all numbers zigzag varints (DefaultRecord)::
            | value length | value | header count | headers
 
 Everything but key, value and headers is a few bytes of varints. `encode` computes them for all rows
-at once (see `varint_fields`), and one gather (see `gather`) lays varints, keys and values out in
+at once (see `varint`), and one gather (see `gather`) lays varints, keys and values out in
 the order asked for. The header count of a record without headers is a zero byte; it is written at
 the head of the *next* record's varints, which saves a piece per record, so the gathered bytes begin
 with one byte that belongs to nobody.
@@ -14,15 +14,22 @@ with one byte that belongs to nobody.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.gather import Pieces
-from spark_kafka_sink.records.varint import Int64s, varint_size, varint_widths, zigzag
-from spark_kafka_sink.records.varint_fields import FieldBytes, VarintFields
+from spark_kafka_sink.records.varint import (
+    FieldBytes,
+    Int64s,
+    VarintFields,
+    varint_size,
+    varint_widths,
+    zigzag,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +107,48 @@ def record_size_bounds(
     deltas = varint_size(timestamp_span_ms) + varint_size(max_offset_delta)
     body = columns.body_bytes + deltas
     return body + varint_widths(zigzag(body))
+
+
+def encode_headers(counts: Int64s, keys: BinaryColumn, values: BinaryColumn) -> BinaryColumn:
+    """Give each row's header section as a binary column.
+
+    counts: headers of each row, int64; keys, values: all entries, row after row, of
+    ``counts.sum()`` each; no key may be null.
+    """
+    rows, entries = len(counts), len(keys)
+    pieces = Pieces(rows + 4 * entries)
+    # Row r's count stands behind r counts and the 4 pieces of every entry of the rows before.
+    row_of_entry = np.repeat(np.arange(rows), counts)
+    row_starts = np.arange(rows) + 4 * (np.cumsum(counts) - counts)
+    entry_starts = row_of_entry + 1 + 4 * np.arange(entries)
+    pieces.put_fields(row_starts, _varints(counts))
+    pieces.put_fields(entry_starts, _varints(keys.wire_lengths))
+    pieces.put(entry_starts + 1, keys)
+    pieces.put_fields(entry_starts + 2, _varints(values.wire_lengths))
+    pieces.put(entry_starts + 3, values)
+    data, offsets = pieces.gather()
+    boundaries = offsets[np.append(row_starts, rows + 4 * entries)]
+    return BinaryColumn(np.frombuffer(data, np.uint8), boundaries, None)
+
+
+def _varints(values: Int64s) -> FieldBytes:
+    fields = VarintFields(len(values))
+    fields.varint(zigzag(values))
+    return fields.rows()
+
+
+_ANY_OFFSET_DELTA: Final = 2**31 - 1
+
+
+def record_sizes(columns: RecordColumns) -> Int64s:
+    """Give an upper bound of each record's encoded size, whichever batch it will be in."""
+    return record_size_bounds(columns, span_ms(columns.timestamps_ms, ()), _ANY_OFFSET_DELTA)
+
+
+def span_ms(timestamps_ms: Int64s, bases_ms: Sequence[int]) -> int:
+    """Give the largest magnitude that a timestamp delta can have."""
+    if not len(timestamps_ms):
+        return 0
+    low = min(int(timestamps_ms.min()), *bases_ms, 2**63 - 1)
+    high = max(int(timestamps_ms.max()), *bases_ms, -(2**63))
+    return high - low

@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_kafka_sink.records.columns import BinaryColumn
-from spark_kafka_sink.records.varint import Int64s, UInt8s
-from spark_kafka_sink.records.varint_fields import FieldBytes
+from spark_kafka_sink.records.varint import FieldBytes, Int64s, UInt8s
 
 # What a view has room for itself; Arrow reads no buffer for an element that is not longer.
 _INLINE_BYTES: Final = 12

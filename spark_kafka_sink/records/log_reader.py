@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from crc32c import crc32c
 
+from spark_kafka_sink.errors import corrupt
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.compression import Buffer
-from spark_kafka_sink.records.corruption import corrupt
 from spark_kafka_sink.records.decoder import DecodedRecords, decode
 from spark_kafka_sink.records.decompression import decompress
-from spark_kafka_sink.records.message_set import MAGIC_AT
-from spark_kafka_sink.records.message_set_decoder import (
+from spark_kafka_sink.records.message_set import (
+    MAGIC_AT,
     decode_messages,
     is_wrapper,
     message_offset,

@@ -22,19 +22,18 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import ApiException, KafkaException
-from spark_kafka_sink.producer.slices import record_sizes
+from spark_kafka_sink.model import TOPIC_NAME
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.columns import Bools, RecordColumns
-from spark_kafka_sink.records.encoder import record_size_bounds
+from spark_kafka_sink.records.encoder import record_size_bounds, record_sizes
+from spark_kafka_sink.records.utf8 import replaced
 from spark_kafka_sink.records.varint import Int64s, UInt8s
-from spark_kafka_sink.serde.columns import (
+from spark_kafka_sink.serde.arrow_columns import (
     beyond_milliseconds,
     milliseconds,
     named_columns,
     read_rows,
 )
-from spark_kafka_sink.topic_names import TOPIC_NAME
-from spark_kafka_sink.utf8 import replaced
 
 # Lengths, deltas and attributes of a record at their widest, its number of headers included.
 _FRAME_BYTES: Final = 40

@@ -21,14 +21,15 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.partitioner_class import is_users_own
-from spark_kafka_sink.row_partitions import (
+from spark_kafka_sink.model import TOPIC_NAME
+from spark_kafka_sink.plugins.batch_partitioner import (
     Topics,
     key_hashes,
     keys_count,
     own_partitions,
     topic_places,
 )
+from spark_kafka_sink.plugins.loading import is_users_own
 from spark_kafka_sink.spark.arguments import check_frame, check_sink_options
 from spark_kafka_sink.spark.connect import is_connect
 from spark_kafka_sink.spark.layout_mark import as_metadata
@@ -36,7 +37,6 @@ from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options, look_
 from spark_kafka_sink.spark.missing_topics import suggest_create_topics
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.writer_hooks import join_options
-from spark_kafka_sink.topic_names import TOPIC_NAME
 
 _INT: Final = "INT"
 _PLACES: Final = "partitions INT, first INT"

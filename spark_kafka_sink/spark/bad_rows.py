@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.serde.arrow_columns import named_columns
 from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, Fault, find_bad_rows
-from spark_kafka_sink.serde.columns import named_columns
 from spark_kafka_sink.spark.dead_letter_file import DeadLetterFile
 from spark_kafka_sink.spark.dead_letters import (
     BadBatch,

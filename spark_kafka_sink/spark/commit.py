@@ -20,7 +20,7 @@ from pathlib import Path
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.masking import masked, without_path
+from spark_kafka_sink.logs import masked, without_path
 from spark_kafka_sink.spark.last_reports import remember
 from spark_kafka_sink.spark.report import (
     BadRowsReport,

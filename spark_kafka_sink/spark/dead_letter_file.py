@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from spark_kafka_sink.errors import ConfigException, DataException
-from spark_kafka_sink.masking import masked
-from spark_kafka_sink.serde.wanted import COLUMNS
+from spark_kafka_sink.logs import masked
+from spark_kafka_sink.records.utf8 import valid_utf8
+from spark_kafka_sink.serde import COLUMNS
 from spark_kafka_sink.spark.dead_letters import BadBatch, Faults
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
-from spark_kafka_sink.utf8 import valid_utf8
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.serde.arrow_columns import header_lists, milliseconds, named_columns
 from spark_kafka_sink.serde.bad_rows import FAULTS, Fault, find_bad_rows
-from spark_kafka_sink.serde.columns import header_lists, milliseconds, named_columns
 from spark_kafka_sink.spark.refusals import CarefulAppender
 
 ERROR_HEADERS: Final = (

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 
 from spark_kafka_sink.admin import NewTopic, TopicDescription
-from spark_kafka_sink.warn_once import warn_once
+from spark_kafka_sink.logs import warn_once
 
 logger = logging.getLogger(__name__)
 

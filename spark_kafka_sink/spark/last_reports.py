@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from pyspark import SparkFiles
 
-from spark_kafka_sink.argument_checks import LARGEST_INT32, checked_number
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.model import LARGEST_INT32, checked_number
 from spark_kafka_sink.spark.connect import check_session, is_connect
 from spark_kafka_sink.spark.report_lines import append_report, newest_reports
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.masking import masked
+from spark_kafka_sink.logs import masked
 
 # What stands before the path in file:/a, file:///a and file://localhost/a, and its likes.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 from pyspark.sql.types import StructType
 
+from spark_kafka_sink.logs import unsaid
 from spark_kafka_sink.spark.datasource import KafkaDataSource, check_surroundings
-from spark_kafka_sink.warn_once import unsaid
 
 
 def look_ahead(schema: StructType, options: Mapping[str, str]) -> None:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
+    ADMIN_CLIENT_ID,
+    INTERNAL_TOPICS,
     TimeoutException,
     UnknownTopicOrPartitionException,
     internal_topic_error,
 )
-from spark_kafka_sink.model import ADMIN_CLIENT_ID, INTERNAL_TOPICS
+from spark_kafka_sink.model import TOPIC_NAME
 from spark_kafka_sink.spark.options import SinkOptions
-from spark_kafka_sink.topic_names import TOPIC_NAME
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.masking import masked
+from spark_kafka_sink.logs import masked
+from spark_kafka_sink.model import TOPIC_NAME
 from spark_kafka_sink.spark.local_path import local_path
-from spark_kafka_sink.topic_names import TOPIC_NAME
 
 # What deadLetterPath has to be.
 DEAD_LETTER_FOLDER: Final = (

@@ -27,6 +27,7 @@ from spark_kafka_sink.config import (
     producer_config,
 )
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.spark.local_path import local_path
 from spark_kafka_sink.spark.on_error import (
@@ -35,7 +36,6 @@ from spark_kafka_sink.spark.on_error import (
     BadRowPolicy,
     bad_row_policy,
 )
-from spark_kafka_sink.warn_once import warn_once
 
 logger = logging.getLogger(__name__)
 

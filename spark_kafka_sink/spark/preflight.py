@@ -25,9 +25,9 @@ from spark_kafka_sink.errors import (
     advice,
     topic_refusal,
 )
-from spark_kafka_sink.masking import masked, without_path
+from spark_kafka_sink.logs import masked, without_path
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.partitioner_class import load_partitioner
+from spark_kafka_sink.plugins.loading import load_partitioner
 from spark_kafka_sink.spark.existing_topic import warn_of_differences
 from spark_kafka_sink.spark.layout_mark import check_laid_out_topic, check_partition_counts
 from spark_kafka_sink.spark.missing_topics import check_not_internal, suggest_create_topics

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.spark.session_settings import change_setting
-from spark_kafka_sink.warn_once import warn_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

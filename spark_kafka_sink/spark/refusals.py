@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.model import AppendFailure
 from spark_kafka_sink.serde.bad_rows import Fault, fault_of_error
-from spark_kafka_sink.slice_owner import AppendFailure
 
 T = TypeVar("T")
 

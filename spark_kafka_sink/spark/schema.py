@@ -27,8 +27,8 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.errors import DataException, listed
-from spark_kafka_sink.serde.wanted import COLUMNS, HEADERS_TYPE, NO_TOPIC, NO_VALUE
-from spark_kafka_sink.warn_once import warn_once
+from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.serde import COLUMNS, HEADERS_TYPE, NO_TOPIC, NO_VALUE
 
 logger = logging.getLogger(__name__)
 

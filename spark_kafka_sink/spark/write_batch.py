@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 
-from spark_kafka_sink.argument_checks import LARGEST_INT64
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.model import LARGEST_INT64
 from spark_kafka_sink.spark.arguments import check_frame, check_sink_options
 from spark_kafka_sink.spark.connect import is_connect
 from spark_kafka_sink.spark.datasource import KafkaDataSource

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.producer.sender import SenderPoll
-from spark_kafka_sink.producer_thread import ProducerThread
 
 _LONGEST_TURN_S: Final = 0.1
 

@@ -22,14 +22,9 @@ from support.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
-from spark_kafka_sink.producer.slices import (
-    SLICE_BYTES,
-    Rows,
-    choose_partitions,
-    encode_rows,
-    record_sizes,
-)
-from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
+from spark_kafka_sink.producer.slices import SLICE_BYTES, choose_partitions, encode_rows
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
+from spark_kafka_sink.records.encoder import record_sizes
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 from spark_kafka_sink.wire import schema
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest

@@ -24,7 +24,7 @@ from typing import Final
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.connection_states import NodeState
+from spark_kafka_sink.network.node_state import NodeState
 
 # The broker's socket.listen.backlog.size.
 BACKLOG: Final = 50

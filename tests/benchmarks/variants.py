@@ -32,10 +32,9 @@ from support.own_broker import own_broker
 from support.readers import create_topic
 
 from spark_kafka_sink import kafka_producer
-from spark_kafka_sink.column_producer import ColumnProducer
+from spark_kafka_sink.client.appender import ColumnProducer, SliceAppender, SliceProgress
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.producer.slices import SLICE_BYTES
-from spark_kafka_sink.slice_appender import SliceAppender, SliceProgress
 from spark_kafka_sink.spark.coalesce import append_coalesced
 from spark_kafka_sink.spark.memory import keep_heap
 from spark_kafka_sink.spark.options import SINK_DEFAULTS

@@ -26,9 +26,9 @@ from spark_kafka_sink.errors import (
     TimeoutException,
 )
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender
-from spark_kafka_sink.reservation import Reservation
 
 pytestmark = pytest.mark.kafka
 

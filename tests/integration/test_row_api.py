@@ -19,6 +19,7 @@ from support.kafka_cluster import KafkaCluster
 from support.readers import READERS, Record, read_with_confluent
 
 from spark_kafka_sink import KafkaProducer, ProducerInterceptor, ProducerRecord, RecordMetadata
+from spark_kafka_sink.client.future import OnDelivery
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
     DataException,
@@ -30,7 +31,6 @@ from spark_kafka_sink.errors import (
     SerializationException,
     TimeoutException,
 )
-from spark_kafka_sink.rows.future import OnDelivery
 
 pytestmark = pytest.mark.kafka
 

@@ -22,7 +22,7 @@ from support.readers import (
 )
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.consumer.fetched_records import SCHEMA
+from spark_kafka_sink.consumer.reading import SCHEMA
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
     ConfigException,

@@ -23,6 +23,7 @@ from support.kafka_cluster import KafkaCluster
 from support.readers import committed_values, read_with_kafka_python
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client.chunk import RowChunk, RowQueue
 from spark_kafka_sink.errors import (
     ConfigException,
     IllegalStateException,
@@ -35,8 +36,6 @@ from spark_kafka_sink.errors import (
     TransactionAbortedException,
 )
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from spark_kafka_sink.rows.chunk import RowChunk
-from spark_kafka_sink.rows.row_queue import RowQueue
 
 pytestmark = pytest.mark.kafka
 

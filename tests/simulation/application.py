@@ -15,13 +15,13 @@ from simulation.batches import NUMBER, POISON
 from simulation.checker import Checker, Ledger
 from simulation.scenario import Append, Scenario
 from simulation.scheduler import Scheduler
+from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
-from spark_kafka_sink.producer.slices import GroupedRows, Rows, encode_rows, record_sizes
-from spark_kafka_sink.producer_thread import ProducerThread
-from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
-from spark_kafka_sink.records.encoder import EncodedRecords
+from spark_kafka_sink.producer.slices import GroupedRows, encode_rows
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
+from spark_kafka_sink.records.encoder import EncodedRecords, record_sizes
 from spark_kafka_sink.records.layout import Cut, group_by_partition
 
 _RETRY_S = 0.01

@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import (
     RecordTooLargeException,
 )
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.producer.deliveries import Deliveries
+from spark_kafka_sink.producer.completion import Deliveries
 from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
 
 # What passes between a batch's deadline and the poll that sees it.

@@ -11,7 +11,7 @@ from typing import Final
 from simulation.controller import NO_LEADER, Broker, Controller, Reply
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.producer.transaction_requests import GROUP
+from spark_kafka_sink.producer.transactions.requests import GROUP
 from spark_kafka_sink.wire.transaction_messages import (
     Coordinator,
     FindCoordinatorRequest,

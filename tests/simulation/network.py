@@ -22,8 +22,7 @@ from simulation.cluster import DROPPING_PORT, FIRST_PORT, REFUSING_PORT, Cluster
 from simulation.controller import Session
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink.errors import ProtocolError
-from spark_kafka_sink.network.connection import Connection, ConnectionState
-from spark_kafka_sink.network.inflight import InFlightRequest
+from spark_kafka_sink.network.connection import Connection, ConnectionState, InFlightRequest
 from spark_kafka_sink.network.selector import (
     Address,
     Closed,

@@ -25,14 +25,14 @@ from simulation.scenario import Scenario
 from simulation.scheduler import Scheduler, SimulationError
 from simulation.transaction_checker import TransactionChecker
 from simulation.transactions import TransactionalApplication
-from spark_kafka_sink import producer_thread
+from spark_kafka_sink.client import io_thread as producer_thread
+from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.network import client
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.selector import HostResolver
 from spark_kafka_sink.producer.sequences import PartitionSequences, Sequences
-from spark_kafka_sink.producer_thread import ProducerThread
 
 _WATCH_S = 0.25
 

@@ -14,19 +14,19 @@ import pytest
 from simulation.__main__ import failure, replay_command
 from simulation.replica import Replica
 from spark_kafka_sink.model import ProducerIdAndEpoch
-from spark_kafka_sink.producer import (
-    accumulator,
-    batch_splitter,
-    transaction_answers,
-    transactions,
-)
-from spark_kafka_sink.producer.coordinators import Coordinators
+from spark_kafka_sink.producer import accumulator, batch_splitter
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transaction_requests import TransactionalRequest, TransactionalResult
-from spark_kafka_sink.producer.transactions import TransactionManager
+from spark_kafka_sink.producer.transactions import answers as transaction_answers
+from spark_kafka_sink.producer.transactions import manager as transactions
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.queue import Coordinators
+from spark_kafka_sink.producer.transactions.requests import (
+    TransactionalRequest,
+    TransactionalResult,
+)
 
 SEEDS = 100
 CHUNK = 50

@@ -16,12 +16,12 @@ from simulation.batches import GroupOffset
 from simulation.checker import Checker, Ledger
 from simulation.scenario import Append, PlannedOffsets, Scenario
 from simulation.scheduler import Scheduler, SimulationError
+from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.errors import ApiException, KafkaException, TimeoutException
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
-from spark_kafka_sink.producer.transaction_requests import TransactionalResult
-from spark_kafka_sink.producer.transactions import TransactionManager
-from spark_kafka_sink.producer_thread import ProducerThread
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.requests import TransactionalResult
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import EncodedRecords
 from spark_kafka_sink.records.layout import Cut

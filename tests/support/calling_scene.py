@@ -24,7 +24,7 @@ from spark_kafka_sink.model import (
     RecordMetadata,
     TopicPartition,
 )
-from spark_kafka_sink.rows.interceptors import ProducerInterceptor
+from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
 
 ENOUGH_S: Final = 20
 TOPIC: Final = "t"

@@ -15,7 +15,7 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
 from spark_kafka_sink.records.decoder import DecodedRecords
-from spark_kafka_sink.records.old_lz4 import xxhash32
+from spark_kafka_sink.records.message_set import xxhash32
 from support.record_batches import BYTES, NO_PRODUCER, TIMESTAMPS, Headers, Producer, Row
 
 CODECS: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

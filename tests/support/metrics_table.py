@@ -11,9 +11,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from spark_kafka_sink.client.producer_metrics import (
+    GAUGES,
+    SENSORS,
+    TIMES,
+    TOPIC_GROUP,
+    TOPIC_SENSORS,
+)
 from spark_kafka_sink.metrics import MetricTemplate
 from spark_kafka_sink.network import network_metrics
-from spark_kafka_sink.producer_metrics import GAUGES, SENSORS, TIMES, TOPIC_GROUP, TOPIC_SENSORS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "metrics.md"
 COMMAND: Final = "PYTHONPATH=tests:jobs python -m support.metrics_table"

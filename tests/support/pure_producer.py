@@ -14,16 +14,17 @@ from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.metadata import ClusterMetadata
-from spark_kafka_sink.producer.node_latency import NodeLatencies
+from spark_kafka_sink.producer.partitioner import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender
 from spark_kafka_sink.producer.sender_config import SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.slices import GroupedRows, Rows, encode_rows, record_sizes
-from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
-from spark_kafka_sink.producer.transactions import TransactionManager
-from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
+from spark_kafka_sink.producer.slices import GroupedRows, encode_rows
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
 from spark_kafka_sink.records.compression import codec
+from spark_kafka_sink.records.encoder import record_sizes
 from spark_kafka_sink.records.layout import group_by_partition
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, RequestFailed

@@ -17,12 +17,12 @@ from spark_kafka_sink.model import (
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transaction_requests import (
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.requests import (
     TransactionalRequest,
     TransactionalResult,
 )
-from spark_kafka_sink.producer.transaction_state import TransactionState
-from spark_kafka_sink.producer.transactions import TransactionManager
+from spark_kafka_sink.producer.transactions.state import TransactionState
 from spark_kafka_sink.records.compression import NO_COMPRESSION
 from support.transaction_answers import COORDINATOR, TransactionCoordinator, versions_of
 

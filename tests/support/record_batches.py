@@ -13,8 +13,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.records.batch import NO_SEQUENCE, BatchInfo, batch_header
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
-from spark_kafka_sink.records.encoder import encode
-from spark_kafka_sink.records.headers import encode_headers
+from spark_kafka_sink.records.encoder import encode, encode_headers
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 

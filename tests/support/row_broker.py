@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 from kafka.record.default_records import DefaultRecordBatch
 
+from spark_kafka_sink.client.chunk import RowChunk
+from spark_kafka_sink.client.future import OnDelivery, RowFuture, SentRows
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.plugins.interceptors import ProducerInterceptors
+from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
 from spark_kafka_sink.producer.record_spans import RecordSpan, split_spans
-from spark_kafka_sink.producer.slices import choose_partitions, encode_rows, record_sizes
-from spark_kafka_sink.producer.topic_load import topic_load
-from spark_kafka_sink.producer.topic_metadata import TopicMetadata
-from spark_kafka_sink.reservation import Reservation
-from spark_kafka_sink.rows.chunk import RowChunk
-from spark_kafka_sink.rows.future import OnDelivery, RowFuture, SentRows
-from spark_kafka_sink.rows.interceptors import ProducerInterceptors
+from spark_kafka_sink.producer.slices import choose_partitions, encode_rows, topic_load
+from spark_kafka_sink.records.encoder import record_sizes
 from spark_kafka_sink.wire.messages import ProduceRequest
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
 from support.pure_producer import TOPIC, PureProducer, Settings, batches

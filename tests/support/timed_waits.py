@@ -15,7 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_kafka_sink import KafkaProducer, producer_thread
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client import io_thread as producer_thread
 from spark_kafka_sink.wire.messages import MetadataResponse
 from support.unreachable import NOBODY
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_kafka_sink.model import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
+from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
 from spark_kafka_sink.wire.messages import (
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from spark_kafka_sink.producer.transaction_state import TRANSITIONS, TransactionState
+from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "transactions.md"
 _BLOCK: Final = re.compile(r"```mermaid\n.*?```", re.DOTALL)

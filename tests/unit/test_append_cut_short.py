@@ -17,9 +17,9 @@ from support.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
+from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.error_actions import Call
-from spark_kafka_sink.producer.transaction_state import TransactionState
-from spark_kafka_sink.reservation import Reservation
+from spark_kafka_sink.producer.transactions.state import TransactionState
 
 MEMORY_BYTES = 100_000
 # Two slices, of 16 and of 14 rows: none has more than a quarter of the memory.

@@ -15,13 +15,14 @@ import pytest
 from support.timed_waits import Clock, made, stop_time, tell
 from support.unreachable import TOPIC, answer
 
-from spark_kafka_sink import KafkaProducer, slice_appender
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client import appender as slice_appender
+from spark_kafka_sink.client import row_producer
+from spark_kafka_sink.client.chunk import RowChunk
 from spark_kafka_sink.errors import IllegalStateException, KafkaException
 from spark_kafka_sink.producer.slices import GroupedRows, encode_rows
 from spark_kafka_sink.records.encoder import EncodedRecords
 from spark_kafka_sink.records.layout import Cut, OpenBatch
-from spark_kafka_sink.rows import row_producer
-from spark_kafka_sink.rows.chunk import RowChunk
 from spark_kafka_sink.wire.exchange import NodeReady
 from spark_kafka_sink.wire.versions import NodeApiVersions
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DataException, RecordTooLargeException
 from spark_kafka_sink.producer.partitioner import check_partitions
-from spark_kafka_sink.producer.slices import check_record_sizes, record_sizes
+from spark_kafka_sink.producer.slices import check_record_sizes
+from spark_kafka_sink.records.encoder import record_sizes
+from spark_kafka_sink.serde.arrow_columns import read_rows
 from spark_kafka_sink.serde.bad_rows import FAULTS, Fault, find_bad_rows
-from spark_kafka_sink.serde.columns import read_rows
 
 LIMITS = {"max.request.size": 1000, "buffer.memory": 2000}
 PARTITIONS = {"a": 3, "b.c-d_E": 1}

@@ -22,7 +22,7 @@ from spark_kafka_sink.config import (
     producer_config,
 )
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.warn_once import _warn
+from spark_kafka_sink.logs import _warn
 
 ADDRESS = {"bootstrap.servers": "h:1"}
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1

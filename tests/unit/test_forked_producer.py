@@ -18,10 +18,10 @@ from support.public_methods import public_methods
 from support.pure_producer import TOPIC
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client import future as row_futures
 from spark_kafka_sink.errors import IllegalStateException
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from spark_kafka_sink.rows import future as row_futures
-from spark_kafka_sink.rows.interceptors import ProducerInterceptor
+from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
 
 ROW = pa.record_batch({"value": ["v"]})
 # What says nothing of deliveries, and takes no lock.

@@ -11,8 +11,8 @@ from support.idle_producer import idle_producer
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import DataException, IllegalArgumentException, TimeoutException
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from spark_kafka_sink.producer.transaction_state import TransactionState
-from spark_kafka_sink.producer.transactions import TransactionManager
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.state import TransactionState
 from spark_kafka_sink.wire.frames import encode_request
 from spark_kafka_sink.wire.messages import API_OF
 from spark_kafka_sink.wire.transaction_messages import TxnOffsetCommitRequest

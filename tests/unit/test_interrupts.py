@@ -27,12 +27,11 @@ from support.transaction_answers import COORDINATOR, versions_of
 from support.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client.appender import SliceAppender
 from spark_kafka_sink.errors import KafkaException, TimeoutException
-from spark_kafka_sink.model import RecordMetadata
+from spark_kafka_sink.model import AppendFailure, RecordMetadata
 from spark_kafka_sink.producer.error_actions import Call
-from spark_kafka_sink.producer.slices import Rows
-from spark_kafka_sink.slice_appender import SliceAppender
-from spark_kafka_sink.slice_owner import AppendFailure
+from spark_kafka_sink.records.columns import Rows
 
 # How many moments of each call are tried; all with 0.
 MOMENTS = int(os.environ.get("INTERRUPTS", "30"))

@@ -20,9 +20,13 @@ from spark_kafka_sink.errors import (
     IllegalArgumentException,
     KafkaException,
 )
-from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from spark_kafka_sink.row_partitions import own_partitions
-from spark_kafka_sink.rows.producer_record import ProducerRecord
+from spark_kafka_sink.model import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerRecord,
+    TopicPartition,
+)
+from spark_kafka_sink.plugins.batch_partitioner import own_partitions
 
 REFUSALS = (ConfigException, DataException, IllegalArgumentException)
 MARKS = (-1, -2)

@@ -24,8 +24,8 @@ from spark_kafka_sink.errors import (
     TransactionAbortableException,
     UnknownTopicOrPartitionException,
 )
-from spark_kafka_sink.producer.transaction_state import TransactionState
-from spark_kafka_sink.reservation import Reservation
+from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.transactions.state import TransactionState
 from spark_kafka_sink.wire.messages import MetadataResponse, MetadataResponseTopic
 
 MAX_BLOCK_S = 1.0

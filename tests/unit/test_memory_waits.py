@@ -16,11 +16,11 @@ from support.timed_waits import Clock, made, stop_time, tell
 from support.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client.appender import SliceProgress
 from spark_kafka_sink.errors import BufferExhaustedException
+from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
 from spark_kafka_sink.producer.sender import SenderPoll
-from spark_kafka_sink.reservation import Reservation
-from spark_kafka_sink.slice_appender import SliceProgress
 
 FREED_AFTER_S = 0.3
 MEMORY_BYTES = 100_000

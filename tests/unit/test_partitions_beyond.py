@@ -16,11 +16,10 @@ from support.timed_waits import Clock, made, stop_time, tell
 from support.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer, RecordMetadata
+from spark_kafka_sink.client.chunk import RowChunk, RowQueue
 from spark_kafka_sink.errors import DataException, TimeoutException
-from spark_kafka_sink.producer.topic_metadata import TopicMetadata
-from spark_kafka_sink.reservation import Reservation
-from spark_kafka_sink.rows.chunk import RowChunk
-from spark_kafka_sink.rows.row_queue import RowQueue
+from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.wire.messages import MetadataRequest
 
 OTHER = "other"

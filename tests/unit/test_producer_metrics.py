@@ -13,10 +13,10 @@ from support.scripted_broker import ScriptedBroker, describe
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
-from spark_kafka_sink.producer_metrics import ProducerMetrics
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
 from spark_kafka_sink.wire.messages import (
     MetadataRequest,

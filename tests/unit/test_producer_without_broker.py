@@ -30,8 +30,8 @@ from spark_kafka_sink.errors import (
     SerializationException,
     TimeoutException,
 )
-from spark_kafka_sink.reservation import Reservation
-from spark_kafka_sink.slice_owner import AppendFailure
+from spark_kafka_sink.model import AppendFailure
+from spark_kafka_sink.producer.buffer_pool import Reservation
 
 A_LONG_TIME_MS = 60_000
 A_WHILE_S = 20

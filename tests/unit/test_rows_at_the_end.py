@@ -15,8 +15,8 @@ from support.idle_producer import idle_producer
 from support.pure_producer import TOPIC
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client.future import OnDelivery
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.rows.future import OnDelivery
 
 A_WHILE_S = 20
 

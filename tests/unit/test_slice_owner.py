@@ -10,13 +10,13 @@ import pytest
 from support.idle_producer import idle_producer
 from support.pure_producer import TOPIC
 
+from spark_kafka_sink.client.appender import SliceOwner
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.model import AppendFailure, TopicPartition
 from spark_kafka_sink.producer.record_spans import RecordSpan
 from spark_kafka_sink.producer.slices import GroupedRows
 from spark_kafka_sink.records.layout import Runs
-from spark_kafka_sink.serde.columns import read_rows
-from spark_kafka_sink.slice_owner import AppendFailure, SliceOwner
+from spark_kafka_sink.serde.arrow_columns import read_rows
 
 ERROR = KafkaException("refused")
 

@@ -21,11 +21,11 @@ from support.pure_producer import TOPIC
 from support.unreachable import NOBODY, answer
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client import partitioner_threads
+from spark_kafka_sink.client.chunk import SMALLEST_CHUNK_BYTES
+from spark_kafka_sink.client.partitioner_threads import PartitionerThreads
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
-from spark_kafka_sink.reservation import Reservation
-from spark_kafka_sink.rows import partitioner_threads
-from spark_kafka_sink.rows.partitioner_threads import PartitionerThreads
-from spark_kafka_sink.rows.row_queue import SMALLEST_CHUNK_BYTES
+from spark_kafka_sink.producer.buffer_pool import Reservation
 
 OTHER = "other"
 A_WHILE_S = 20

@@ -21,7 +21,7 @@ from support.unreachable import NOBODY, TOPIC, answer
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import KafkaException, RecordTooLargeException, TimeoutException
 from spark_kafka_sink.model import RecordMetadata
-from spark_kafka_sink.rows.interceptors import ProducerInterceptor
+from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
 
 ENOUGH_S = 20
 NOT_EXCEPTIONS = [SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit]

@@ -16,8 +16,10 @@ from unittest import mock
 
 from simulation.threads.sockets import Network
 from simulation.threads.world import World, threads_of
-from spark_kafka_sink import kafka_producer, producer_thread, slice_appender
-from spark_kafka_sink.rows import future, row_producer
+from spark_kafka_sink import kafka_producer
+from spark_kafka_sink.client import appender as slice_appender
+from spark_kafka_sink.client import future, row_producer
+from spark_kafka_sink.client import io_thread as producer_thread
 
 _EPOCH_S: Final = 1_700_000_000
 _NOT_OF_THE_PRODUCER: Final = ("spark", "consumer", "admin")

@@ -120,7 +120,9 @@ def _configs(
 ) -> dict[str, Any]:
     idempotent = is_transactional or random.random() < 0.5
     configs: dict[str, Any] = {
-        "bootstrap.servers": ",".join(f"b{n}:{FIRST_PORT + n}" for n in range(1, shape.brokers + 1)),
+        "bootstrap.servers": ",".join(
+            f"b{n}:{FIRST_PORT + n}" for n in range(1, shape.brokers + 1)
+        ),
         "client.id": "c",
         "enable.idempotence": idempotent,
         "acks": "all" if idempotent else random.choice(["all", "1"]),

@@ -270,5 +270,3 @@ class Program:
             self._interrupt.during(self._append)
         except KeyboardInterrupt:
             self.world.trace("interrupted {}", self._interrupt.where)
-
-

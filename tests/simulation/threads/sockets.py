@@ -19,7 +19,7 @@ from simulation.controller import Session
 from simulation.network import Asked, frame_of, read_request
 from simulation.threads.world import World
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.wire.messages import ProduceRequest, ProduceResponse
+from spark_kafka_sink.wire.messages import ProduceResponse
 
 _SIZE: Final = 4
 _RESET: Final = "reset"

@@ -14,9 +14,7 @@ import pyarrow as pa
 from simulation.scheduler import SimulationError
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.model import RecordMetadata
-from spark_kafka_sink.rows.producer_record import ProducerRecord
-from spark_kafka_sink.slice_owner import AppendFailure
+from spark_kafka_sink.model import AppendFailure, ProducerRecord, RecordMetadata
 
 if TYPE_CHECKING:
     from simulation.threads.program import Program

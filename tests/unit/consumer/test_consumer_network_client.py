@@ -8,7 +8,6 @@ import pytest
 from support.in_memory_selector import InMemorySelector
 
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.consumer.network_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.errors import (
     ApiException,
     IllegalStateException,
@@ -18,6 +17,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponse
 
 METADATA = 3

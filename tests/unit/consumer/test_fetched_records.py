@@ -20,7 +20,7 @@ from support.log_records import (
 )
 from support.record_batches import Producer, Row
 
-from spark_kafka_sink.consumer.fetched_records import SCHEMA, fetched_records, next_offset
+from spark_kafka_sink.consumer.reading import SCHEMA, fetched_records, next_offset
 from spark_kafka_sink.errors import CorruptRecordException
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.wire.fetch_messages import AbortedTransaction, PartitionData

@@ -8,8 +8,8 @@ import pytest
 from support.reading_cluster import BACKOFF, TOPIC, lead, metadata_of
 
 from spark_kafka_sink.consumer.list_offsets import Asked, OffsetsLookup
-from spark_kafka_sink.consumer.network_client import RequestFuture
 from spark_kafka_sink.errors import TopicAuthorizationException, UnsupportedVersionException
+from spark_kafka_sink.network.request_client import RequestFuture
 from spark_kafka_sink.wire.exchange import ClientRequest
 from spark_kafka_sink.wire.fetch_messages import (
     ListOffsetsPartitionResponse,

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from spark_kafka_sink.consumer.network_client import RequestFuture
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
     ConfigException,
@@ -19,6 +18,7 @@ from spark_kafka_sink.errors import (
     UnknownTopicOrPartitionException,
     UnsupportedVersionException,
 )
+from spark_kafka_sink.network.request_client import RequestFuture
 from spark_kafka_sink.wire.exchange import ClientRequest
 from spark_kafka_sink.wire.fetch_messages import FetchRequest
 from spark_kafka_sink.wire.messages import (

@@ -9,9 +9,9 @@ from socket import AF_INET
 import pytest
 from support.client_world import NODES, World, metadata
 
+from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.selector import HostResolver
-from spark_kafka_sink.warn_once import _warn
 
 
 def test_a_broker_that_has_recovered_is_not_blamed() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection
-from spark_kafka_sink.network.connection_states import NodeState, least_loaded
+from spark_kafka_sink.network.node_state import NodeState, least_loaded
 
 
 @dataclass

@@ -6,8 +6,8 @@ import pytest
 from support.transaction_answers import versions_of
 
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.producer.coordinators import Coordinators
-from spark_kafka_sink.producer.transaction_requests import CoordinatorKey
+from spark_kafka_sink.producer.transactions.queue import Coordinators
+from spark_kafka_sink.producer.transactions.requests import CoordinatorKey
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 TRANSACTION, GROUP = CoordinatorKey(1, "tid"), CoordinatorKey(0, "group")

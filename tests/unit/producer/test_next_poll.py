@@ -6,7 +6,7 @@ import pytest
 from support.pure_producer import PureProducer, Settings, batches
 
 from spark_kafka_sink.producer.error_actions import Call
-from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
+from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, RequestFailed
 from spark_kafka_sink.wire.messages import (
     InitProducerIdRequest,

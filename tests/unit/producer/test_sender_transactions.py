@@ -21,9 +21,9 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.error_actions import Call
 from spark_kafka_sink.producer.producer_batch import BatchState
-from spark_kafka_sink.producer.transaction_requests import TransactionalRequest
-from spark_kafka_sink.producer.transaction_state import TransactionState
-from spark_kafka_sink.producer.transactions import TransactionManager
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
+from spark_kafka_sink.producer.transactions.state import TransactionState
 from spark_kafka_sink.wire.exchange import (
     Answered,
     ClientRequest,

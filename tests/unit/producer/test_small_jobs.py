@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from support.pure_producer import TOPIC, PureProducer, Settings
 
+from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
-from spark_kafka_sink.producer.slices import Rows, choose_partitions, encode_rows, record_sizes
-from spark_kafka_sink.producer.topic_load import topic_load
-from spark_kafka_sink.producer.topic_metadata import TopicMetadata
-from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
+from spark_kafka_sink.producer.slices import choose_partitions, encode_rows, topic_load
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
+from spark_kafka_sink.records.encoder import record_sizes
 from spark_kafka_sink.records.varint import Int64s
 
 ROWS = 20_000

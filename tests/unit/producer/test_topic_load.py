@@ -6,7 +6,7 @@ import pytest
 from support.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.producer.partitioner import TopicLoad
-from spark_kafka_sink.producer.topic_load import topic_load
+from spark_kafka_sink.producer.slices import topic_load
 from spark_kafka_sink.wire.exchange import NodeReady
 from spark_kafka_sink.wire.versions import NodeApiVersions
 

@@ -21,13 +21,13 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transaction_requests import (
+from spark_kafka_sink.producer.transactions.requests import (
     CoordinatorKey,
     Priority,
     TransactionalRequest,
     TransactionalResult,
 )
-from spark_kafka_sink.producer.transaction_state import TransactionState
+from spark_kafka_sink.producer.transactions.state import TransactionState
 from spark_kafka_sink.records.compression import NO_COMPRESSION
 from spark_kafka_sink.wire.messages import InitProducerIdRequest
 from spark_kafka_sink.wire.transaction_messages import (

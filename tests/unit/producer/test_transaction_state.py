@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.jvm import run_java
 from support.transaction_diagram import DOCUMENT, diagram, diagram_of_document
 
-from spark_kafka_sink.producer.transaction_state import TRANSITIONS, TransactionState
+from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
 
 _JAVA_NAMES = {"COMMITTING_TRANSACTION": "COMMITTING", "ABORTING_TRANSACTION": "ABORTING"}
 # Two-phase commit (KIP-939) is not offered, and the other one is an idempotent producer's that has

@@ -12,9 +12,9 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import IllegalStateException, KafkaException
 from spark_kafka_sink.model import ConsumerGroupMetadata, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.error_actions import Call
-from spark_kafka_sink.producer.transaction_requests import Priority
-from spark_kafka_sink.producer.transaction_state import TRANSITIONS, TransactionState
-from spark_kafka_sink.producer.transactions import TransactionManager
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.requests import Priority
+from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
 from spark_kafka_sink.wire.messages import InitProducerIdRequest
 from spark_kafka_sink.wire.transaction_messages import (
     AddPartitionsToTxnRequest,

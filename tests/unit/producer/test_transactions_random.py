@@ -16,11 +16,11 @@ from support.transaction_answers import COORDINATOR, versions_of
 from spark_kafka_sink.error_codes import ERROR_CODES
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.producer.transaction_requests import (
+from spark_kafka_sink.producer.transactions.requests import (
     TransactionalRequest,
     TransactionalResult,
 )
-from spark_kafka_sink.producer.transaction_state import TRANSITIONS, TransactionState
+from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
 
 S = TransactionState
 # Codes that end the producer come seldom, or no history would get far.

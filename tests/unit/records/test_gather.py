@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.gather import Pieces
-from spark_kafka_sink.records.varint_fields import FieldBytes
+from spark_kafka_sink.records.varint import FieldBytes
 
 # What an Arrow view keeps by itself is up to 12 bytes.
 PIECES = st.none() | st.binary(max_size=14) | st.binary(min_size=11, max_size=80)

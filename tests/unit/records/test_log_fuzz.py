@@ -21,9 +21,9 @@ from support.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import CorruptRecordException
 from spark_kafka_sink.records.compression import codec
+from spark_kafka_sink.records.decoder import read_varint, read_varints
 from spark_kafka_sink.records.decompression import decompress
 from spark_kafka_sink.records.log_reader import read_log
-from spark_kafka_sink.records.varint_reader import read_varint, read_varints
 
 HUGE = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\xfe\xff\xff\xff\x0f", b"\x80" * 12]
 GARBAGE = st.binary(min_size=1, max_size=6) | st.sampled_from(HUGE)

@@ -28,8 +28,7 @@ from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.records.decompression import decompress
 from spark_kafka_sink.records.down_conversion import down_convert
 from spark_kafka_sink.records.log_reader import read_log
-from spark_kafka_sink.records.message_set import message_set
-from spark_kafka_sink.records.old_lz4 import with_new_checksum, with_old_checksum
+from spark_kafka_sink.records.message_set import message_set, with_new_checksum, with_old_checksum
 
 MAGICS = pytest.mark.parametrize("magic", [0, 1])
 OLD_CODECS = ["none", "gzip", "snappy", "lz4"]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from spark_kafka_sink.records.decoder import decode, read_fields
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.splitter import split_records
-from spark_kafka_sink.serde.columns import read_rows
-from spark_kafka_sink.utf8 import replaced
+from spark_kafka_sink.records.utf8 import replaced
+from spark_kafka_sink.serde.arrow_columns import read_rows
 
 CELLS = st.none() | st.binary(max_size=200)
 HEADER_KEYS = st.text(max_size=5).map(str.encode) | st.binary(max_size=5)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 
-from spark_kafka_sink.records.varint import zigzag
-from spark_kafka_sink.records.varint_fields import VarintFields
+from spark_kafka_sink.records.varint import VarintFields, zigzag
 
 WIDE_AND_NARROW = st.integers(-(2**63), 2**63 - 1) | st.integers(-70, 70)
 

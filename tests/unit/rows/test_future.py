@@ -19,12 +19,12 @@ from support.record_batches import BYTES, HEADERS, TIMESTAMPS
 from support.row_broker import RowBroker, SentRow, StoredRecord, sent_rows
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.client import future as rows_future
+from spark_kafka_sink.client.future import RowFuture, SentRows
 from spark_kafka_sink.errors import KafkaException, RecordTooLargeException
 from spark_kafka_sink.model import RecordMetadata, TopicPartition
+from spark_kafka_sink.plugins.interceptors import ProducerInterceptors
 from spark_kafka_sink.producer.record_spans import RecordSpan
-from spark_kafka_sink.rows import future as rows_future
-from spark_kafka_sink.rows.future import RowFuture, SentRows
-from spark_kafka_sink.rows.interceptors import ProducerInterceptors
 
 ONE_BATCH_A_REQUEST = 1  # bytes of max.request.size
 A_WHILE_S = 20

@@ -7,13 +7,12 @@ import logging
 import pytest
 
 from spark_kafka_sink.errors import ConfigException, KafkaException
-from spark_kafka_sink.model import RecordMetadata
-from spark_kafka_sink.rows.interceptors import (
+from spark_kafka_sink.model import ProducerRecord, RecordMetadata
+from spark_kafka_sink.plugins.interceptors import (
     ProducerInterceptor,
     ProducerInterceptors,
     load_interceptors,
 )
-from spark_kafka_sink.rows.producer_record import ProducerRecord
 
 RECORD = ProducerRecord("t", "value")
 METADATA = RecordMetadata("t", 0, 7, 1000, -1, 5)

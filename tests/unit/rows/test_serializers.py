@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from spark_kafka_sink.errors import ConfigException, DataException, SerializationException
-from spark_kafka_sink.rows.producer_record import ProducerRecord
-from spark_kafka_sink.rows.serializers import as_bytes, load_serializer
+from spark_kafka_sink.model import ProducerRecord
+from spark_kafka_sink.plugins.serializers import as_bytes, load_serializer
 
 VALUE = "value.serializer"
 

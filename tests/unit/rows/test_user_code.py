@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import ConfigException, KafkaException
-from spark_kafka_sink.rows.interceptors import ProducerInterceptor
+from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
 
 NOBODY = "127.0.0.1:1"
 ALL = ["interceptor", "key", "value", "partitioner"]
@@ -141,7 +141,7 @@ def _open_files() -> set[str]:
     [
         ("threading.Thread.start", RuntimeError("can't start new thread")),
         ("socket.socketpair", OSError(24, "Too many open files")),
-        ("spark_kafka_sink.producer_thread.NetworkClient", MemoryError("no more")),
+        ("spark_kafka_sink.client.io_thread.NetworkClient", MemoryError("no more")),
         ("spark_kafka_sink.kafka_producer.SliceAppender", MemoryError("no more")),
         ("threading.Thread.start", KeyboardInterrupt()),
         ("spark_kafka_sink.kafka_producer.SliceAppender", KeyboardInterrupt()),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support.record_batches import Headers
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.serde.columns import read_rows
-from spark_kafka_sink.utf8 import replaced
+from spark_kafka_sink.records.utf8 import replaced
+from spark_kafka_sink.serde.arrow_columns import read_rows
 
 ESCAPE = "surrogateescape"
 Cells: TypeAlias = Sequence[Headers | None]

@@ -15,7 +15,8 @@ import pytest
 from pyspark.sql.types import StringType, StructType
 
 from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException
-from spark_kafka_sink.serde.columns import read_rows
+from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.serde.arrow_columns import read_rows
 from spark_kafka_sink.spark import preflight
 from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.datasource import KafkaDataSource
@@ -30,7 +31,6 @@ from spark_kafka_sink.spark.preflight import (
 from spark_kafka_sink.spark.report import BadRowsReport, TaskReport
 from spark_kafka_sink.spark.schema import check_schema, warn_of_unsent_columns
 from spark_kafka_sink.spark.writer import KafkaStreamArrowWriter
-from spark_kafka_sink.warn_once import _warn
 
 SCHEMA = StructType().add("value", StringType())
 NAMES = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}

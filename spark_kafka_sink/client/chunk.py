@@ -1,0 +1,266 @@
+"""RowChunk and RowQueue: rows that wait to become columns, and the order in which they do.
+
+A chunk is for one topic and has its memory reserved beforehand, so that turning it into batches
+never waits. What every row has stands in one flat list (one `extend` a row, three slices in the
+end); what few rows have stands in dicts by row number. It has no lock: `row_producer` holds the
+queue's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from itertools import chain
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from spark_kafka_sink.client.appender import SliceProgress
+from spark_kafka_sink.client.future import OnDelivery, RowFuture, SentRows
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
+from spark_kafka_sink.records.encoder import encode_headers
+from spark_kafka_sink.records.varint import Int64s
+
+CELLS: Final = 3  # of a row in `cells`: value, key, time in seconds
+
+
+class RowChunk:
+    """Rows of one topic, in the order sent.
+
+    reservation: the bytes of buffer.memory that are set aside for its rows, which it gives back
+    when they are in batches or given up, and is over then; created_at: when they were, in seconds
+    of the producer's clock. error: why they are given up. progress: their way into batches, and
+    is_in_hands: whether a thread sees to it now. is_handed_over: whether a thread is to call a
+    user's own partitioner for them, and is_partitioned: whether one has, or does.
+    """
+
+    __slots__ = (
+        "cells",
+        "created_at",
+        "error",
+        "headers",
+        "is_handed_over",
+        "is_in_hands",
+        "is_over",
+        "is_partitioned",
+        "metadata",
+        "partitions",
+        "progress",
+        "reservation",
+        "room",
+        "sent",
+        "timestamps",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        metadata: TopicMetadata,
+        reservation: Reservation,
+        created_at: float,
+        sent: SentRows,
+    ) -> None:
+        self.topic = topic
+        self.metadata = metadata
+        self.reservation = reservation
+        self.room = reservation.size_bytes
+        self.is_over = False
+        self.is_in_hands = False
+        self.is_handed_over = False
+        self.is_partitioned = False
+        self.error: KafkaException | None = None
+        self.progress = SliceProgress()
+        self.created_at = created_at
+        self.sent = sent
+        self.cells: list[bytes | float | None] = []
+        self.partitions: dict[int, int] = {}
+        self.timestamps: dict[int, int] = {}
+        self.headers: dict[int, tuple[tuple[str, bytes | None], ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self.cells) // CELLS
+
+    def rows(self) -> Rows:
+        """Give the rows as columns."""
+        count = len(self)
+        cells = self.cells
+        times = np.array(cells[2::CELLS], np.float64)
+        timestamps = (times * 1000).astype(np.int64)
+        _overlay(timestamps, self.timestamps)
+        partitions = None
+        if self.partitions:
+            partitions = np.full(count, -1, np.int64)
+            _overlay(partitions, self.partitions)
+        columns = RecordColumns.of(
+            key=_key_column(cells[1::CELLS]),  # type: ignore[arg-type] # every third is a key
+            value=binary_column(cells[0::CELLS]),  # type: ignore[arg-type] # and a value
+            headers=self._header_column(count) if self.headers else None,
+            timestamps_ms=timestamps,
+        )
+        return Rows(columns, [self.topic], None, partitions)
+
+    def _header_column(self, rows: int) -> BinaryColumn:
+        counts = np.zeros(rows, np.int64)
+        _overlay(counts, {row: len(headers) for row, headers in self.headers.items()})
+        entries = list(chain.from_iterable(self.headers.values()))
+        names = binary_column([name.encode() for name, _ in entries])
+        return encode_headers(counts, names, binary_column([value for _, value in entries]))
+
+
+def _overlay(array: Int64s, values: dict[int, int]) -> None:
+    """Put values in by row number."""
+    if values:
+        rows = np.fromiter(values.keys(), np.int64, len(values))
+        array[rows] = np.fromiter(values.values(), np.int64, len(values))
+
+
+def _key_column(keys: list[bytes | None]) -> BinaryColumn | None:
+    """Give the key column, None if no row has a key."""
+    if not any(keys) and keys.count(None) == len(keys):
+        return None
+    return binary_column(keys)
+
+
+def binary_column(cells: list[bytes | None] | list[bytes]) -> BinaryColumn:
+    """Give bytes and None as a column."""
+    valid = None
+    try:
+        data = b"".join(cells)  # type: ignore[arg-type] # None is what the exception is for
+    except TypeError:
+        valid = np.fromiter((cell is not None for cell in cells), np.bool_, len(cells))
+        cells = [cell or b"" for cell in cells]
+        data = b"".join(cells)
+    offsets = np.zeros(len(cells) + 1, np.int64)
+    lengths = np.fromiter(map(len, cells), np.int64, len(cells))  # type: ignore[arg-type] # no None
+    np.cumsum(lengths, out=offsets[1:])
+    return BinaryColumn(np.frombuffer(data, np.uint8), offsets, valid)
+
+
+# A chunk reserves what comes in 10 ms, going by the last one of its topic, within these limits: so
+# many rows that its fixed cost (0.3 ms) is little per row, but none that wait for long while they
+# would fill a batch, whatever linger.ms is.
+FILL_TIME_S: Final = 0.01
+SMALLEST_CHUNK_BYTES: Final = 16 * 1024
+LARGEST_CHUNK_BYTES: Final = 1024 * 1024
+
+
+class Row(NamedTuple):
+    """A row that is serialized and checked."""
+
+    value: bytes | None
+    key: bytes | None
+    partition: int | None
+    timestamp_ms: int | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    on_delivery: OnDelivery | None
+
+
+def next_chunk_bytes(used_bytes: int, age_s: float) -> int:
+    """Give what a topic's next chunk is to reserve, when the last one had so much after so long."""
+    change = min(2.0, max(0.5, FILL_TIME_S / max(age_s, 1e-6)))
+    return min(max(int(used_bytes * change), SMALLEST_CHUNK_BYTES), LARGEST_CHUNK_BYTES)
+
+
+class RowQueue:
+    """One topic's chunk.
+
+    under_way: the chunk that is on its way into batches, or was when its caller was interrupted.
+    With a user's own partitioner, the next one goes when it is over.
+    room: bytes that its chunk still takes, -1 without one. partitions: how many the topic has by
+    the chunk's metadata, or had by that of the last one; 0 before there was any.
+    """
+
+    __slots__ = ("chunk", "chunk_bytes", "lock", "partitions", "room", "topic", "under_way")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.lock = threading.Lock()
+        self.chunk: RowChunk | None = None
+        self.under_way: RowChunk | None = None
+        self.room = -1
+        self.chunk_bytes = SMALLEST_CHUNK_BYTES
+        self.partitions = 0
+
+    def put(self, row: Row, size_bytes: int, check: Callable[[], None]) -> RowFuture | None:
+        """Append a row; None where there is no room for it, or not its partition.
+
+        check: called under the lock, raises where the row cannot be taken. What passes it is in
+        the chunk before anybody can take that, so that a transaction's end finds it.
+        """
+        with self.lock:
+            check()
+            chunk = self.chunk
+            if chunk is None or size_bytes > self.room or not self.has(row.partition):
+                return None
+            self.room -= size_bytes
+            number, now = len(chunk), time.time()
+            # No calls between these: who is interrupted has put in the whole row, or nothing.
+            if row.partition is not None:
+                chunk.partitions[number] = row.partition
+            if row.timestamp_ms is not None:
+                chunk.timestamps[number] = row.timestamp_ms
+            if row.headers:
+                chunk.headers[number] = row.headers
+            if row.on_delivery is not None:
+                chunk.sent.callbacks[number] = row.on_delivery
+            chunk.cells.extend((row.value, row.key, now))
+            return RowFuture(chunk.sent, number)
+
+    def has(self, partition: int | None) -> bool:
+        """Whether the chunk may take a row for a partition; for certain only with the lock."""
+        return partition is None or partition < self.partitions
+
+    def learn(self, metadata: TopicMetadata) -> None:
+        """Take metadata with more partitions; also for the rows that wait.
+
+        With fewer it would be from before, or of a topic made anew: rows may be for the others.
+        """
+        with self.lock:
+            if len(metadata.leaders) <= self.partitions:
+                return
+            self.partitions = len(metadata.leaders)
+            if self.chunk is not None:
+                self.chunk.metadata = metadata
+
+    def install(self, chunk: RowChunk) -> None:
+        """Take a new chunk where there is none; the caller has the lock."""
+        self.partitions = len(chunk.metadata.leaders)
+        self.chunk, self.room = chunk, chunk.room
+
+    def take(self, chunk: RowChunk) -> None:
+        """Let go of the chunk, if it is not another by now: it gets no more rows."""
+        with self.lock:
+            self._let_go(chunk)
+
+    def _let_go(self, chunk: RowChunk) -> None:
+        if self.chunk is chunk:
+            used = chunk.room - self.room
+            self.chunk_bytes = next_chunk_bytes(used, time.monotonic() - chunk.created_at)
+            self.chunk, self.room = None, -1
+
+    def take_up(self, chunk: RowChunk) -> bool:
+        """Let go of the chunk, which is the one under way then; False while another one is.
+
+        Who is interrupted here may call this again.
+        """
+        with self.lock:
+            if self.may_take_up(chunk):
+                self.under_way = chunk
+                self._let_go(chunk)
+            return self.under_way is chunk
+
+    def may_take_up(self, chunk: RowChunk) -> bool:
+        """Whether the chunk may be taken up now; for certain only with the lock."""
+        is_untouched = not (chunk.is_over or chunk.is_handed_over)
+        return is_untouched and (self.under_way is None or self.under_way is chunk)
+
+    def release(self, chunk: RowChunk) -> None:
+        """Have no chunk under way, where it is this one."""
+        with self.lock:
+            if self.under_way is chunk:
+                self.under_way = None

@@ -1,0 +1,444 @@
+"""ChunkFeeder: turns chunks of rows into batches.
+
+That happens when a chunk is full (in the thread whose row found it full), when its rows have
+lingered or memory is short (in the I/O thread), on flush and on close. From there on rows and
+columns go the same way. Owns the chunks that are not over, and the order: a chunk is taken out of
+its queue only by who has the appender's turn, so that what was sent first is appended first.
+
+Where a user's own partitioner chooses, all of these threads only hand a chunk over: it goes through
+the partitioner in one of `PartitionerThreads`, and then into batches. The next chunk of its topic
+follows when it is over. Nobody calls the partitioner with a lock or the turn.
+
+Who is interrupted (KeyboardInterrupt) leaves a chunk that is over, or one that still has all its
+rows, and which the I/O thread takes up again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Collection
+from functools import partial
+
+import pyarrow as pa
+
+from spark_kafka_sink.client.appender import SliceAppender
+from spark_kafka_sink.client.chunk import RowChunk, RowQueue
+from spark_kafka_sink.client.deadlines import wait_until
+from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.client.partitioner_threads import PartitionerThreads
+from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
+from spark_kafka_sink.plugins.batch_partitioner import sent_batch, with_partitions
+from spark_kafka_sink.plugins.loading import OPTION, BatchPartitioner
+from spark_kafka_sink.records.columns import Rows
+from spark_kafka_sink.records.encoder import record_sizes
+
+logger = logging.getLogger(__name__)
+
+
+class ChunkFeeder:
+    """The chunks of all topics. Times are seconds of the producer's clock."""
+
+    def __init__(
+        self,
+        thread: ProducerThread,
+        appender: SliceAppender,
+        partitioner: BatchPartitioner | None,
+        *,
+        linger_s: float,
+        delivery_timeout_s: float,
+    ) -> None:
+        self._thread = thread
+        self._appender = appender
+        self._partitioner = partitioner
+        self._linger_s = linger_s
+        self._delivery_timeout_s = delivery_timeout_s
+        self._threads = PartitionerThreads()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._given_up: KafkaException | None = None
+        self._has_begun = False
+        # The chunks that are not over, oldest first.
+        self._pending: dict[RowChunk, RowQueue] = {}
+
+    def start(self) -> None:
+        """Be ready to call the partitioner. Raises RuntimeError where no thread can be started."""
+        if self._partitioner is not None:
+            self._threads.start()
+            self._threads.run(_import_pandas)
+
+    def has(self, chunk: RowChunk) -> bool:
+        """Whether the chunk is one of those to turn into batches."""
+        with self._lock:
+            return chunk in self._pending
+
+    def begin(self, chunk: RowChunk, queue: RowQueue) -> None:
+        """Have a queue take a new chunk, unless it has one by now. Raises IllegalStateException."""
+        with queue.lock, self._lock:
+            closed = self._closed
+            is_wanted = not closed and queue.chunk is None
+            if is_wanted:
+                self._has_begun = True
+                self._pending[chunk] = queue
+                queue.install(chunk)
+        if not is_wanted:
+            self._thread.give_back(chunk.reservation)
+        if closed:
+            message = "Cannot perform operation after producer has been closed"
+            raise IllegalStateException(message)
+        with self._thread.lock:
+            self._thread.wake()
+
+    def convert(self, chunk: RowChunk, queue: RowQueue, deadline: float | None = None) -> None:
+        """Turn a chunk into batches, or have a partitioner's thread do so, unless another has.
+
+        deadline: how long the chunk before it may be with the partitioner. Raises TimeoutException.
+        """
+        if self._partitioner is None:
+            self._convert(chunk, queue)
+            return
+        self.check_not_in_partitioner()
+        if self._hand_over(chunk, queue):
+            return
+        with self._thread.lock:
+            while queue.chunk is chunk and queue.under_way is not None:
+                if not wait_until(deadline, self._thread.changed, self._thread.lock):
+                    raise self._late(queue.under_way or chunk)
+
+    def _convert(self, chunk: RowChunk, queue: RowQueue) -> None:
+        left = queue.under_way
+        if left is not None and left is not chunk:  # its caller was interrupted
+            self._convert(left, queue)
+        mine: RowChunk | None = None
+        try:
+            with self._appender.turn:
+                queue.take(chunk)
+                if not chunk.is_over:
+                    mine = queue.under_way = chunk
+                    self._append(chunk)
+                if queue.under_way is chunk:
+                    queue.under_way = None
+            if mine is not None:
+                self._appender.pack(mine.progress)
+        except BaseException:
+            if mine is not None:
+                self._appender.leave(mine.progress)
+                self._end_if_given_up(mine)
+            raise
+
+    def _append(self, chunk: RowChunk, rows: Rows | None = None) -> None:
+        """Append a chunk's rows, or fail them; with the turn.
+
+        rows: what the partitioner has made of them; None without one.
+        """
+        try:
+            chunk.is_in_hands = True
+            if chunk.error is not None:
+                self._fail(chunk, chunk.error)
+            elif len(chunk):  # none if it is taken before its first row came
+                self._append_rows(chunk, rows)
+            self._end(chunk)
+        except BaseException:
+            chunk.is_in_hands = False
+            if chunk.progress.is_in_batches or chunk.is_over:
+                self._end(chunk)
+            raise
+
+    def _end(self, chunk: RowChunk) -> None:
+        """Be done with a chunk; may be called twice."""
+        chunk.is_over = True
+        self._thread.give_back(chunk.reservation)
+        with self._lock:
+            self._pending.pop(chunk, None)
+
+    def _append_rows(self, chunk: RowChunk, rows: Rows | None) -> None:
+        """Append a chunk's rows; where that fails, their futures say why."""
+        try:
+            with self._thread.lock:
+                self._check_alive()
+            rows = chunk.rows() if rows is None else rows
+            self._appender.append(
+                rows,
+                record_sizes(rows.columns),
+                [chunk.metadata],
+                self._check_alive,
+                chunk.progress,
+                created_at=chunk.created_at,
+                owner=chunk.sent,
+            )
+        except BaseException as error:
+            # In a caller's thread, it may be what a signal's handler raised: that is the caller's,
+            # and the I/O thread, where there are no signals, appends the rows or finds the same.
+            has_signals = not (self._thread.is_current or self.is_in_partitioner)
+            is_known = isinstance(error, KafkaException) or not has_signals
+            if chunk.progress.is_in_batches or not is_known:
+                raise
+            self._fail(chunk, _encoding_failure(chunk, error))
+
+    # -- a user's own partitioner -----------------------------------------------------------------
+
+    def _hand_over(self, chunk: RowChunk, queue: RowQueue) -> bool:
+        """Have a chunk go through the partitioner; False while one before it does, or it is over.
+
+        An interrupted caller may not have come to start the thread: then it is started here.
+        """
+        if not queue.take_up(chunk):
+            return False
+        if not chunk.is_handed_over:
+            try:
+                self._threads.run(partial(self._partition, chunk, queue))
+                chunk.is_handed_over = True
+            except RuntimeError as error:
+                message = f"no thread could be started to call {OPTION} in: {error}"
+                failure = KafkaException(message, topic=chunk.topic)
+                failure.__cause__ = error
+                self._give_up_one(chunk, queue, failure)
+        return True
+
+    def _partition(self, chunk: RowChunk, queue: RowQueue) -> None:
+        """Have the partitioner choose, and put the rows into batches; in a thread of its own."""
+        with self._lock:
+            if chunk.is_partitioned:  # by another thread
+                return
+            chunk.is_partitioned = True
+        try:
+            self._choose_and_append(chunk)
+        except BaseException as error:
+            logger.exception("rows for topic %s could not be put into batches", chunk.topic)
+            self._appender.leave(chunk.progress)
+            self._give_up_one(chunk, queue, _encoding_failure(chunk, error))
+        finally:
+            self._release(chunk, queue)
+
+    def _choose_and_append(self, chunk: RowChunk) -> None:
+        rows: Rows | None = None
+        failure: KafkaException | None = None
+        try:
+            # Nobody needs to be asked about rows that are given up already.
+            if len(chunk) and not chunk.is_over:
+                rows = self._chosen(chunk)
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything
+            failure = _partitioner_failure(chunk, error)
+        with self._appender.turn:
+            if failure is not None:
+                self._give_up(chunk, failure)
+            elif not chunk.is_over:
+                self._append(chunk, rows)
+        self._appender.pack(chunk.progress)
+
+    def _chosen(self, chunk: RowChunk) -> Rows:
+        rows = chunk.rows()
+        if self._partitioner is None:
+            return rows
+        return with_partitions(rows, sent_batch(rows), [chunk.metadata], self._partitioner)
+
+    def _release(self, chunk: RowChunk, queue: RowQueue) -> None:
+        """Let the next chunk of a topic go through the partitioner, and tell who waits for that."""
+        queue.release(chunk)
+        with self._thread.lock:
+            self._thread.changed.notify_all()
+            self._thread.wake()
+
+    @property
+    def is_in_partitioner(self) -> bool:
+        """Whether the partitioner calls, asked about rows of `send`."""
+        return self._threads.is_current
+
+    def check_not_in_partitioner(self) -> None:
+        """Refuse what would wait for the rows that the calling partitioner is asked about."""
+        if self.is_in_partitioner:
+            message = (
+                "a partitioner has called the producer that asks it, which would never end: choose "
+                "partitions without sending or flushing"
+            )
+            raise IllegalStateException(message)
+
+    def _late(self, chunk: RowChunk) -> TimeoutException:
+        message = (
+            f"{OPTION} {_name_of(self._partitioner)} has not chosen the partitions of "
+            f"{len(chunk)} row(s) for topic {chunk.topic} in time: they wait for it"
+        )
+        return TimeoutException(message, topic=chunk.topic)
+
+    def _expired(self, chunk: RowChunk) -> TimeoutException:
+        message = (
+            f"{chunk.topic}: {len(chunk)} record(s) were not acknowledged within "
+            f"delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}: {OPTION} "
+            f"{_name_of(self._partitioner)} has not chosen their partitions"
+        )
+        return TimeoutException(message, topic=chunk.topic)
+
+    # -- both -------------------------------------------------------------------------------------
+
+    def _check_alive(self) -> None:
+        """Raise why nothing can be delivered any more; the caller holds the thread's lock."""
+        if self._thread.fatal_error is not None:
+            raise self._thread.fatal_error
+
+    def _fail(self, chunk: RowChunk, error: KafkaException) -> None:
+        is_known, chunk.error = chunk.error is not None, error
+        if not is_known:
+            self._thread.refused(len(chunk), error)
+        self._thread.spoil_transaction(error)
+        with self._thread.lock:
+            self._thread.call_later(partial(chunk.sent.fail, len(chunk), error))
+
+    def drain(self, deadline: float | None = None, topics: Collection[str] | None = None) -> None:
+        """Turn everything that was sent before into batches.
+
+        deadline: how long the partitioner may take, None for as long as rows may wait for it;
+        topics: None for all. Raises TimeoutException.
+        """
+        if not self._has_begun:
+            return
+        self.check_not_in_partitioner()
+        with self._lock:
+            pending = [
+                (chunk, queue)
+                for chunk, queue in self._pending.items()
+                if topics is None or chunk.topic in topics
+            ]
+        if self._partitioner is not None:
+            self._drain_through_partitioner(pending, deadline)
+        else:
+            for chunk, queue in pending:
+                self._convert(chunk, queue)
+        # What another thread does about a chunk, it has done when its turn is over.
+        with self._appender.turn:
+            pass
+
+    def _drain_through_partitioner(
+        self, pending: list[tuple[RowChunk, RowQueue]], deadline: float | None
+    ) -> None:
+        while pending:
+            for chunk, queue in pending:
+                self._hand_over(chunk, queue)
+            with self._thread.lock:
+                # What changes from here on is notified of, unless it has changed by now.
+                if not any(c.is_over or q.under_way is None for c, q in pending) and not wait_until(
+                    deadline, self._thread.changed, self._thread.lock
+                ):
+                    raise self._late(pending[0][0])
+            pending = [(chunk, queue) for chunk, queue in pending if not chunk.is_over]
+
+    # -- the I/O thread: Feeder -------------------------------------------------------------------
+
+    def next_feed_at(self, *, hurry: bool) -> float:
+        """Return when a chunk has lingered, 0 in a hurry, or has waited too long for another."""
+        with self._lock:
+            if self._partitioner is None:
+                for chunk in self._pending:
+                    return self._due_at(chunk, hurry=hurry)
+            return min(
+                (
+                    self._due_at(chunk, hurry=hurry)
+                    if queue.may_take_up(chunk)
+                    else chunk.created_at + self._delivery_timeout_s
+                    for chunk, queue in self._pending.items()
+                ),
+                default=float("inf"),
+            )
+
+    def _due_at(self, chunk: RowChunk, *, hurry: bool) -> float:
+        return 0.0 if hurry else chunk.created_at + self._linger_s
+
+    def feed(self, now: float, *, hurry: bool) -> None:
+        """Turn the chunks that have lingered, or in a hurry all, into batches."""
+        with self._lock:
+            due = [
+                (chunk, queue)
+                for chunk, queue in self._pending.items()
+                if self._due_at(chunk, hurry=hurry) <= now
+            ]
+        for chunk, queue in due:
+            if self._partitioner is None:
+                self._convert(chunk, queue)
+            elif chunk.created_at + self._delivery_timeout_s <= now:
+                self._give_up_one(chunk, queue, self._expired(chunk))
+            elif queue.may_take_up(chunk):
+                self._hand_over(chunk, queue)
+
+    def waiting_rows(self) -> Counter[str]:
+        """Count by topic the rows that are in no batch yet."""
+        with self._lock:
+            pending = list(self._pending)
+        rows = Counter[str]()
+        for chunk in pending:
+            if len(chunk) and not chunk.progress.is_in_batches:
+                rows[chunk.topic] += len(chunk)
+        return rows
+
+    def close(self) -> None:
+        """Begin no more chunks."""
+        with self._lock:
+            self._closed = True
+
+    def give_up(self, error: KafkaException) -> None:
+        """Fail the rows that are not in batches yet.
+
+        What another thread has in its hands, that thread finds to be too late.
+        """
+        self.close()
+        self._threads.stop()
+        with self._lock:
+            self._given_up = error
+            pending = list(self._pending.items())
+        for chunk, queue in pending:
+            if not chunk.is_in_hands:
+                self._give_up_one(chunk, queue, error)
+
+    def _give_up_one(self, chunk: RowChunk, queue: RowQueue, error: KafkaException) -> None:
+        with self._appender.turn:
+            queue.take(chunk)
+            self._give_up(chunk, error)
+        if not chunk.is_partitioned:  # otherwise that thread does this
+            self._release(chunk, queue)
+
+    def _end_if_given_up(self, chunk: RowChunk) -> None:
+        """End a chunk that nobody will take up again."""
+        if self._given_up is not None:
+            with self._appender.turn:
+                self._give_up(chunk, self._given_up)
+
+    def _give_up(self, chunk: RowChunk, error: KafkaException) -> None:
+        if not chunk.is_over:
+            self._fail(chunk, error)
+            self._end(chunk)
+
+
+def _import_pandas() -> None:
+    """Have pyarrow import pandas now, where it is installed, as it would for the first call.
+
+    That may take seconds, which the end of a program does not have.
+    """
+    pa.array([0])
+
+
+def _encoding_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
+    """Give what the rows' futures say; what is none of the producer's own errors is logged."""
+    if isinstance(error, KafkaException):
+        return error
+    logger.error("rows for topic %s could not be encoded", chunk.topic, exc_info=error)
+    message = f"the rows could not be encoded: {type(error).__name__}: {error}"
+    failure = KafkaException(message, topic=chunk.topic)
+    failure.__cause__ = error
+    return failure
+
+
+def _partitioner_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
+    """Return what the rows' futures say where the partitioner raised, or chose what is wrong."""
+    if isinstance(error, KafkaException):
+        return error
+    logger.error("%s failed for rows of topic %s", OPTION, chunk.topic, exc_info=error)
+    message = (
+        f"{OPTION} raised {type(error).__name__} for {len(chunk)} row(s) of topic {chunk.topic}, "
+        f"which are not sent: {error}"
+    )
+    failure = KafkaException(message, topic=chunk.topic)
+    failure.__cause__ = error
+    return failure
+
+
+def _name_of(partitioner: BatchPartitioner | None) -> str:
+    return getattr(partitioner, "__qualname__", type(partitioner).__qualname__)

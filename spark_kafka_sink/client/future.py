@@ -1,0 +1,373 @@
+"""Futures of rows, and the table they look their results up in.
+
+The rows of a chunk share one `SentRows`: an array of offsets, and per row which of the chunk's
+batches it went to. A batch that is done fills in all its rows at once; a `RowFuture` is only the
+row's number and computes its result when asked. So a future costs one small object to make and
+nothing to resolve, where `concurrent.futures.Future` costs a condition and a notification each.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from spark_kafka_sink.client.deadlines import deadline_of, wait_until
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.model import RecordMetadata
+from spark_kafka_sink.plugins.guarded_call import call_in_caller, call_in_io_thread
+from spark_kafka_sink.plugins.interceptors import ProducerInterceptors, unsent_metadata
+from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan
+from spark_kafka_sink.producer.slices import GroupedRows
+from spark_kafka_sink.records.varint import Int64s
+
+OnDelivery: TypeAlias = Callable[[RecordMetadata, BaseException | None], object]
+
+# What log lines name them.
+ON_DELIVERY: Final = "on_delivery callback"
+_DONE_CALLBACK: Final = "done callback"
+
+
+class _End(NamedTuple):
+    """What became of the rows of one span of a batch."""
+
+    partition: int
+    log_append_time_ms: int
+    error: BaseException | None
+
+
+class SentRows:
+    """What became of the rows of one chunk.
+
+    The caller's thread lays the rows out, the I/O thread ends them (`completed`, `fail`), any
+    thread asks. A row's callback runs before its future is done, as in the Java client.
+
+    callbacks: by row; filled by the chunk. check_may_wait: raises where waiting would never end;
+    check_process: where this is a forked child, in which no row ends and any lock may be taken.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_check_process",
+        "_columns",
+        "_end_of",
+        "_ends",
+        "_interceptors",
+        "_lock",
+        "_offsets",
+        "_order",
+        "_refused",
+        "_watches",
+        "callbacks",
+        "check_may_wait",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        interceptors: ProducerInterceptors,
+        check_may_wait: Callable[[], None],
+        check_process: Callable[[], None],
+    ) -> None:
+        self.topic = topic
+        self.callbacks: dict[int, OnDelivery] = {}
+        self._interceptors = interceptors
+        self.check_may_wait = check_may_wait
+        self._check_process = check_process
+        # See ProducerThread: no interrupted caller keeps it.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._watches: dict[int, _Watch] = {}
+        self._ends: list[_End | None] = [None]
+        self._refused: dict[int, BaseException] = {}
+        # Views of arrays of rows, since indexing them gives Python's own integers: the row's
+        # number in _ends, and its offset.
+        self._end_of: memoryview | None = None
+        self._offsets = memoryview(b"")
+        self._order: Int64s = np.empty(0, np.int64)
+        self._columns: tuple[memoryview, memoryview | None, memoryview] | None = None
+
+    # -- filling in -------------------------------------------------------------------------------
+
+    def lay_out(self, grouped: GroupedRows) -> None:
+        """Take the rows in the order in which spans will number them; called before any is sent."""
+        columns = grouped.rows.columns
+        self._columns = (
+            columns.timestamps_ms.data,
+            None if columns.key_lengths is None else columns.key_lengths.data,
+            columns.value_lengths.data,
+        )
+        self._order = grouped.runs.order
+        self._make_room(len(columns))
+
+    def _make_room(self, rows: int) -> None:
+        self._offsets = np.full(rows, -1, np.int64).data
+        self._end_of = np.zeros(rows, np.int32).data
+
+    def completed(self, span: RecordSpan, batch: DoneBatch) -> None:
+        """Take what became of a span of a batch; only the I/O thread calls this, without a lock."""
+        rows = self._order[span.first_row : span.first_row + span.records]
+        if batch.error is None and batch.base_offset >= 0:
+            first = batch.base_offset + span.first_record
+            np.asarray(self._offsets)[rows] = np.arange(first, first + span.records)
+        error = batch.error
+        if batch.record_errors:
+            error = KafkaException(
+                "the record was not written because it was part of a batch in which the broker "
+                f"refused {len(batch.record_errors)} record(s)"
+            )
+            self._refuse(rows, span.first_record, batch.record_errors)
+        partition = batch.topic_partition.partition
+        self._finish(rows, _End(partition, batch.log_append_time_ms, error))
+
+    def _refuse(
+        self, rows: Int64s, first_record: int, errors: Mapping[int, KafkaException]
+    ) -> None:
+        """Note why the broker refused single records of a span."""
+        for number, error in errors.items():
+            if 0 <= number - first_record < len(rows):
+                self._refused[int(rows[number - first_record])] = error
+
+    def fail(self, rows: int, error: BaseException) -> None:
+        """End all rows that have not ended, as the I/O thread; rows: how many there are."""
+        if self._end_of is None:
+            self._make_room(rows)
+        pending = np.flatnonzero(np.asarray(self._end_of) == 0)
+        self._finish(pending, _End(-1, -1, error))
+
+    def _finish(self, rows: Int64s, end: _End) -> None:
+        try:
+            if self.callbacks or self._interceptors:
+                for row in rows.tolist():
+                    self._call_back(row, end)
+        finally:
+            self._end_rows(rows, end)
+
+    def _end_rows(self, rows: Int64s, end: _End) -> None:
+        """Have the rows' futures done."""
+        watches = []
+        with self._lock:
+            self._ends.append(end)
+            np.asarray(self._end_of)[rows] = len(self._ends) - 1
+            if self._watches:
+                ended = (self._watches.pop(row, None) for row in rows.tolist())
+                watches = [watch for watch in ended if watch is not None]
+            self._changed.notify_all()
+        for watch in watches:
+            watch.tell()
+
+    def _call_back(self, row: int, end: _End) -> None:
+        metadata, error = self._metadata(row, end), self._refused.get(row, end.error)
+        self._interceptors.on_acknowledgement(metadata, error)
+        callback = self.callbacks.pop(row, None)
+        if callback is not None:
+            call_in_io_thread(ON_DELIVERY, callback, metadata, error)
+
+    def _metadata(self, row: int, end: _End) -> RecordMetadata:
+        partition, log_append_time_ms, error = end
+        if error is not None or self._columns is None:
+            return unsent_metadata(self.topic, partition)
+        timestamps, keys, values = self._columns
+        return _new_metadata(
+            (
+                self.topic,
+                partition,
+                self._offsets[row],
+                timestamps[row] if log_append_time_ms < 0 else log_append_time_ms,
+                -1 if keys is None else keys[row],
+                values[row],
+            )
+        )
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    def _end(self, row: int) -> _End | None:
+        ends = self._end_of
+        return None if ends is None else self._ends[ends[row]]
+
+    def is_done(self, row: int) -> bool:
+        """Whether the row has ended."""
+        return self._end(row) is not None
+
+    def wait(self, row: int, timeout: float | None) -> _End:
+        """Wait until the row has ended; raises TimeoutError."""
+        end = self._end(row)
+        if end is not None:
+            return end
+        self.check_may_wait()
+        deadline = deadline_of(timeout)
+        with self._lock:
+            while (end := self._end(row)) is None:
+                if not wait_until(deadline, self._changed, self._lock):
+                    raise TimeoutError
+        return end
+
+    def result(self, row: int, timeout: float | None) -> RecordMetadata:
+        """Wait for a row; gives where it is, or raises why it is not there."""
+        ends = self._end_of
+        end = (None if ends is None else self._ends[ends[row]]) or self.wait(row, timeout)
+        if end.error is not None:
+            # Many rows share the error: its traceback must not grow with each that raises it.
+            raise self._refused.get(row, end.error).with_traceback(None)
+        return self._metadata(row, end)
+
+    def exception(self, row: int, timeout: float | None) -> BaseException | None:
+        """Wait for a row; gives why it is not there, None if it is."""
+        end = self.wait(row, timeout)
+        return None if end.error is None else self._refused.get(row, end.error)
+
+    def watch(self, row: int, watch: _Watch) -> bool:
+        """Have `watch` told when the row ends; False if it has ended."""
+        if self._end(row) is not None:
+            return False
+        self._check_process()
+        with self._lock:
+            if self._end(row) is not None:
+                return False
+            self._watches[row] = watch
+            return True
+
+
+class _Watch:
+    """What a future needs once somebody watches it: what `Future` has from the beginning.
+
+    is_told: changes under the condition alone, and with it what waiters see of the future, so that
+    who looks at several futures and then waits for the rest sees each either done or not.
+    pid: of its process; in a forked child, another thread may have its lock for ever.
+    """
+
+    __slots__ = ("callbacks", "condition", "future", "is_told", "lock", "pid", "waiters")
+
+    def __init__(self, future: RowFuture) -> None:
+        self.future = future
+        self.lock = threading.RLock()
+        self.condition = threading.Condition(self.lock)
+        self.waiters: list[Any] = []
+        self.callbacks: list[Callable[[Future[RecordMetadata]], object]] = []
+        self.is_told = False
+        self.pid = os.getpid()
+
+    def tell(self) -> None:
+        """Tell all who watch that the future is done; the I/O thread calls this, once."""
+        self.tell_waiters()
+        for callback in self.callbacks:
+            call_in_io_thread(_DONE_CALLBACK, callback, self.future)
+
+    def tell_waiters(self) -> None:
+        """Tell those who wait that the future is done, unless they have been told."""
+        with self.lock:
+            if self.is_told:
+                return
+            self.is_told = True
+            failed = self.future.exception() is not None
+            for waiter in self.waiters:
+                (waiter.add_exception if failed else waiter.add_result)(self.future)
+
+
+class RowFuture(Future[RecordMetadata]):
+    """The future of one row; its result is the row's RecordMetadata.
+
+    It works with `concurrent.futures.wait`, `as_completed` and `asyncio.wrap_future`. A record on
+    its way cannot be called back, so `cancel` gives False, as in the Java client.
+    """
+
+    __slots__ = ("_row", "_rows", "_watch")
+
+    def __init__(self, rows: SentRows, row: int) -> None:  # Future's own would cost 10 times more
+        self._rows = rows
+        self._row = row
+
+    def __repr__(self) -> str:
+        state = "finished" if self.done() else "pending"
+        return f"<RowFuture of row {self._row} for topic {self._rows.topic}, {state}>"
+
+    def cancel(self) -> bool:
+        """Give False: a record cannot be called back."""
+        return False
+
+    def cancelled(self) -> bool:
+        """Give False."""
+        return False
+
+    def running(self) -> bool:
+        """Whether the record is on its way."""
+        return not self._rows.is_done(self._row)
+
+    def done(self) -> bool:
+        """Whether the record is acknowledged or has failed."""
+        return self._rows.is_done(self._row)
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait at most `timeout` seconds; raises TimeoutError, or why the record failed."""
+        return self._rows.result(self._row, timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait at most `timeout` seconds; give why the record failed, None if it did not."""
+        return self._rows.exception(self._row, timeout)
+
+    def add_done_callback(self, fn: Callable[[Future[RecordMetadata]], object]) -> None:
+        """Call `fn` with this future when it is done: in the I/O thread, or now if it is done."""
+        if not self.done():
+            watch = self._watched()
+            with watch.lock:
+                if not self.done():
+                    watch.callbacks.append(fn)
+                    return
+        raised = call_in_caller(_DONE_CALLBACK, [fn], self)
+        if raised is not None:
+            raise raised
+
+    # -- what the functions of concurrent.futures look at ------------------------------------------
+
+    def _watched(self) -> _Watch:
+        watch: _Watch | None = getattr(self, "_watch", None)
+        if watch is not None and watch.pid == os.getpid():
+            return watch
+        with _making_watches:
+            watch = getattr(self, "_watch", None)
+            if watch is None or watch.pid != os.getpid():
+                watch = _Watch(self)
+                if not self._rows.watch(self._row, watch):
+                    watch.is_told = True
+                # Only now do others see it: what they add to it is sure to be told.
+                self._watch: _Watch = watch
+            return watch
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override] # made when asked for
+        watch = self._watched()
+        if self.done():  # and the I/O thread may still be about to tell
+            watch.tell_waiters()
+        return watch.condition
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override] # made when asked for
+        watch = self._watched()
+        if not watch.is_told:  # who asks is about to wait
+            self._rows.check_may_wait()
+        return watch.waiters
+
+    @property
+    def _state(self) -> str:  # type: ignore[override] # does not change under the condition
+        return "FINISHED" if self._watched().is_told else "RUNNING"
+
+
+# RecordMetadata(…) without its own function in Python around the tuple, which is half its cost.
+_new_metadata: Callable[[tuple[object, ...]], RecordMetadata] = partial(
+    tuple.__new__, RecordMetadata
+)
+_making_watches = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _making_watches  # noqa: PLW0603 - the lock may be taken for ever in a forked child
+    _making_watches = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

@@ -1,0 +1,352 @@
+"""RowProducer: `KafkaProducer.send`, row by row, on top of the columnar path.
+
+A row is appended to its topic's chunk, which has its memory reserved, and gets a future; that is
+all that happens per row. `ChunkFeeder` makes batches of chunks. Owns the queues, what is done to a
+row before it is in one, and what becomes of a row that cannot be.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any, Final
+
+from spark_kafka_sink.client.caller import CallerChecks, CallerWaits
+from spark_kafka_sink.client.chunk import CELLS, Row, RowChunk, RowQueue
+from spark_kafka_sink.client.chunk_feeder import ChunkFeeder
+from spark_kafka_sink.client.future import ON_DELIVERY, OnDelivery, RowFuture, SentRows
+from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.errors import (
+    RAISE_LIMIT,
+    TOO_LARGE,
+    ApiException,
+    IllegalStateException,
+    KafkaException,
+    SerializationException,
+)
+from spark_kafka_sink.model import (
+    Headers,
+    ProducerRecord,
+    RecordMetadata,
+    check_callable,
+    checked_headers,
+)
+from spark_kafka_sink.plugins.guarded_call import call_in_caller
+from spark_kafka_sink.plugins.interceptors import unsent_metadata
+from spark_kafka_sink.plugins.serializers import as_bytes
+from spark_kafka_sink.plugins.user_code import KEY_SERIALIZER, VALUE_SERIALIZER, UserCode
+from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
+from spark_kafka_sink.records.varint import varint_size
+
+# What a record takes besides key, value and headers, at most: its length (5 bytes), attributes (1)
+# and deltas (10 and 5), and the lengths of key and value and the count of headers (5 each).
+ROW_OVERHEAD_BYTES: Final = 36
+
+
+def header_bytes(headers: Headers) -> int:
+    """Give what headers take at most; up to 10 bytes are the lengths of each."""
+    return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
+
+
+class RowProducer:
+    """The queues of all topics.
+
+    limits: the most that a record may take, by the names of the options.
+    """
+
+    def __init__(
+        self,
+        thread: ProducerThread,
+        feeder: ChunkFeeder,
+        waits: CallerWaits,
+        checks: CallerChecks,
+        user_code: UserCode,
+        limits: Mapping[str, int],
+    ) -> None:
+        self._thread = thread
+        self._feeder = feeder
+        self._waits = waits
+        self._checks = checks
+        self._limits = limits
+        # What fits a request and memory for certain. No chunk has more room, so that a row for
+        # which there is room needs no further check.
+        fits = min(limits.values()) - RECORD_BATCH_OVERHEAD
+        self._always_fits_bytes = fits
+        memory = thread.accumulator.buffer_memory_bytes
+        self._largest_chunk_bytes = min(fits, memory // 8)
+        by_key, by_value = user_code.key_serializer, user_code.value_serializer
+        self._key_serializer = None if by_key is None else by_key.serialize
+        self._value_serializer = None if by_value is None else by_value.serialize
+        self._serializes = by_key is not None or by_value is not None
+        self._interceptors = user_code.interceptors
+        self._queues: dict[str, RowQueue] = {}
+        # The queues that rows may go to straight away: none where interceptors see them first, or
+        # a transaction has to be asked.
+        is_plain = not self._interceptors and thread.transactions is None
+        self._open_queues: dict[str, RowQueue] = self._queues if is_plain else {}
+        _OF_THIS_PROCESS.add(self)
+
+    # -- sending: the caller's thread -------------------------------------------------------------
+
+    def send(  # noqa: C901, PLR0912 - written out, see below
+        self,
+        topic: str,
+        value: Any,  # noqa: ANN401 - what it is, is looked at
+        key: Any,  # noqa: ANN401
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+        on_delivery: OnDelivery | None,
+    ) -> Future[RecordMetadata]:
+        """Append a row; see `KafkaProducer.send`.
+
+        The path of nearly every row, at 0.7 us where nothing but a value is given: a call or an
+        object more would each be a tenth of that, so there is none that is not needed.
+        """
+        try:
+            queue = self._open_queues.get(topic)
+        except TypeError:  # which cannot be a key: `ProducerRecord` says what is wrong with it
+            queue = None
+        if (
+            queue is None
+            or (on_delivery is not None and not callable(on_delivery))
+            or (
+                partition is not None
+                and (partition.__class__ is not int or not 0 <= partition < queue.partitions)
+            )
+            or (
+                timestamp_ms is not None
+                and (timestamp_ms.__class__ is not int or not 0 <= timestamp_ms < 1 << 63)
+            )
+        ):
+            record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+            return self._send_record(record, on_delivery)
+        try:
+            if self._serializes:
+                key, value = self._serialize(topic, key, value)
+            size = ROW_OVERHEAD_BYTES
+            if value is not None:
+                if value.__class__ is not bytes:
+                    value = as_bytes(VALUE_SERIALIZER, value)
+                size += len(value)
+            if key is not None:
+                if key.__class__ is not bytes:
+                    key = as_bytes(KEY_SERIALIZER, key)
+                size += len(key)
+        except SerializationException as error:
+            self._thread.refused(1, error)
+            raise
+        entries = () if headers is None else checked_headers(headers)
+        if entries:
+            size += header_bytes(entries)
+        with queue.lock:
+            chunk, room = queue.chunk, queue.room - size
+            # The chunk may be one for which there are fewer partitions than there were above.
+            if (
+                room >= 0
+                and chunk is not None
+                and (partition is None or partition < queue.partitions)
+            ):
+                queue.room = room
+                cells, now = chunk.cells, _wall_clock()
+                number = len(cells) // CELLS
+                # As in RowQueue.put: no calls between these.
+                if partition is not None:
+                    chunk.partitions[number] = partition
+                if timestamp_ms is not None:
+                    chunk.timestamps[number] = timestamp_ms
+                if entries:
+                    chunk.headers[number] = entries
+                if on_delivery is not None:
+                    chunk.sent.callbacks[number] = on_delivery
+                cells.extend((value, key, now))
+                return RowFuture(chunk.sent, number)
+        row = Row(value, key, partition, timestamp_ms, entries, on_delivery)
+        try:
+            return self._append_row(queue, row, size)
+        except ApiException as error:
+            return self._refuse(error, topic, partition, on_delivery)
+
+    def _send_record(
+        self, record: ProducerRecord, on_delivery: OnDelivery | None
+    ) -> Future[RecordMetadata]:
+        """Append a row that interceptors see, or for which the topic is to be asked for."""
+        self._checks.check_process()
+        check_callable("on_delivery", on_delivery, "what takes a RecordMetadata and an error")
+        record = self._interceptors.on_send(record)
+        try:
+            return self._append_record(record, on_delivery)
+        except ApiException as error:
+            return self._refuse(error, record.topic, record.partition, on_delivery)
+        except BaseException as error:
+            # A call out of order is no row that failed, as in the Java client.
+            if isinstance(error, KafkaException) and not isinstance(error, IllegalStateException):
+                self._thread.refused(1, error)
+            raised = self._interceptors.on_send_error(record.topic, record.partition, error)
+            if raised is not None:
+                raise raised from error
+            raise
+
+    def _append_record(self, record: ProducerRecord, on_delivery: OnDelivery | None) -> RowFuture:
+        self._checks.before_send()
+        deadline = self._waits.deadline()
+        topic, partition = record.topic, record.partition
+        queue = self._queues.get(topic) or self._queues.setdefault(topic, RowQueue(topic))
+        if not queue.partitions or not queue.has(partition):
+            queue.learn(self._topic_with(partition, topic, deadline))
+        key, value = self._serialize(topic, record.key, record.value)
+        headers = tuple(record.headers or ())
+        row = Row(value, key, partition, record.timestamp_ms, headers, on_delivery)
+        size = ROW_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + header_bytes(headers)
+        return self._append_row(queue, row, size, deadline)
+
+    def _refuse(
+        self,
+        error: ApiException,
+        topic: str,
+        partition: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Future[RecordMetadata]:
+        """Return a failed future: what brokers and limits have against a record is not raised."""
+        self._thread.refused(1, error)
+        self._thread.spoil_transaction(error)
+        failed: Future[RecordMetadata] = Future()
+        failed.set_exception(error)
+        raised = self._interceptors.on_send_error(topic, partition, error)
+        if on_delivery is not None:
+            metadata = unsent_metadata(topic, partition)
+            failure = call_in_caller(ON_DELIVERY, [on_delivery], metadata, error)
+            raised = failure if raised is None else raised
+        if raised is not None:
+            raise raised
+        return failed
+
+    def _serialize(
+        self, topic: str, key: object, value: object
+    ) -> tuple[bytes | None, bytes | None]:
+        """Give key and value as bytes; the key goes first, as in the Java client."""
+        by_key, by_value = self._key_serializer, self._value_serializer
+        return (
+            as_bytes(KEY_SERIALIZER, key) if by_key is None else by_key(topic, key),
+            as_bytes(VALUE_SERIALIZER, value) if by_value is None else by_value(topic, value),
+        )
+
+    def _append_row(
+        self, queue: RowQueue, row: Row, size_bytes: int, deadline: float | None = None
+    ) -> RowFuture:
+        """Append a row when there is room for it, which may be after a wait until `deadline`."""
+        if size_bytes > self._always_fits_bytes:
+            self._check_size(queue.topic, row)
+        check = self._checks.check_transaction
+        future = queue.put(row, size_bytes, check)
+        if future is None:
+            self._checks.before_send()
+            deadline = self._waits.deadline() if deadline is None else deadline
+            while future is None:
+                self._make_room(queue, row.partition, size_bytes, deadline)
+                future = queue.put(row, size_bytes, check)
+        return future
+
+    def _check_size(self, topic: str, row: Row) -> None:
+        """Raise RecordTooLargeException for what a request or memory cannot hold.
+
+        To the byte as AbstractRecords.estimateSizeInBytesUpperBound of the Java client: 21 bytes
+        for length, attributes and deltas.
+        """
+        fields = [row.key, row.value]
+        for name, value in row.headers:
+            fields += [name.encode(), value]
+        lengths = [-1 if field is None else len(field) for field in fields]
+        size = RECORD_BATCH_OVERHEAD + 21 + varint_size(len(row.headers))
+        size += sum(max(length, 0) + varint_size(length) for length in lengths)
+        for name, limit in self._limits.items():
+            if size > limit:
+                raise TOO_LARGE.error(
+                    topic=topic,
+                    partition=row.partition,
+                    record="the record",
+                    size=f"up to {size}",
+                    limit=f"{name}={limit}",
+                    hint=RAISE_LIMIT.format(option=name),
+                )
+
+    def _make_room(
+        self, queue: RowQueue, partition: int | None, size_bytes: int, deadline: float
+    ) -> None:
+        """Learn of the partition, turn the full chunk into batches, or begin a chunk."""
+        full = queue.chunk
+        if full is not None and queue.has(partition):
+            self._feeder.convert(full, queue, deadline)
+            return
+        metadata = self._topic_with(partition, queue.topic, deadline)
+        if full is not None:
+            queue.learn(metadata)
+            return
+        wanted = max(size_bytes, min(queue.chunk_bytes, self._largest_chunk_bytes))
+        reservation, chunk = Reservation(), None
+        try:
+            self._waits.reserve(reservation, wanted, deadline, self._checks.raise_if_closed)
+            sent = SentRows(
+                queue.topic, self._interceptors, self._check_may_wait, self._check_process
+            )
+            chunk = RowChunk(queue.topic, metadata, reservation, time.monotonic(), sent)
+            self._feeder.begin(chunk, queue)
+        except BaseException:
+            if chunk is None or not self._feeder.has(chunk):
+                self._thread.give_back(reservation)
+            with self._thread.lock:
+                self._thread.wake()
+            raise
+
+    def _topic_with(self, partition: int | None, topic: str, deadline: float) -> TopicMetadata:
+        """Wait until a topic is known, and to have the partition that a row is for."""
+        least = 0 if partition is None else partition + 1
+        return self._waits.topic_with(least, topic, deadline, self._checks.raise_if_closed)
+
+    def _check_may_wait(self) -> None:
+        if self._thread.is_current:
+            message = (
+                "waiting for a record's future inside a callback is not permitted because it would "
+                "never end: callbacks run in the thread that delivers records"
+            )
+            raise KafkaException(message)
+        self._feeder.check_not_in_partitioner()
+        self._check_process()
+
+    def _check_process(self) -> None:
+        if self._checks.is_forked:
+            message = "this record was sent before a fork; wait for it in the process that sent it"
+            raise IllegalStateException(message)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Take no more rows."""
+        self._feeder.close()
+        for queue in list(self._queues.values()):
+            with queue.lock:
+                queue.room = -1
+        self._open_queues = {}
+
+    def forget(self) -> None:
+        """Take no more rows in a forked child, where nobody would send them."""
+        self._open_queues = {}
+
+
+_wall_clock = time.time
+# Producers that were made in this process, as opposed to a process it was forked from.
+_OF_THIS_PROCESS: weakref.WeakSet[RowProducer] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for producer in list(_OF_THIS_PROCESS):
+        producer.forget()
+    _OF_THIS_PROCESS.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)

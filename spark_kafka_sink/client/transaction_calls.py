@@ -1,0 +1,265 @@
+"""The transactional calls of a producer, from the caller's side: they start, wait, and raise.
+
+Owns max.block.ms: a call waits at most that long for the I/O thread to see it through. A call that
+times out goes on in the background and must be repeated; it then waits for what it started before.
+What is legal when, and what answers mean, is `TransactionManager`'s. Offsets of a consumer group
+are checked here before they are sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Final
+
+from spark_kafka_sink.client.deadlines import deadline_of, seconds_until, wait_until
+from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.errors import (
+    IllegalArgumentException,
+    KafkaException,
+    TimeoutException,
+    TransactionAbortedException,
+)
+from spark_kafka_sink.model import (
+    LARGEST_INT32,
+    LARGEST_INT64,
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    TopicPartition,
+    check_text,
+    check_topic_name,
+    checked_number,
+)
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.requests import TransactionalResult
+from spark_kafka_sink.producer.transactions.state import TransactionState
+
+_NONE: Final = -1
+
+
+def check_offsets(offsets: object) -> None:
+    """Raise IllegalArgumentException for what cannot be committed as offsets of partitions.
+
+    For what is no topic's name, raises DataException.
+    """
+    if not isinstance(offsets, Mapping):
+        message = f"the offsets are {offsets!r}: expected a mapping from partitions"
+        raise IllegalArgumentException(message)
+    for key, value in offsets.items():
+        if not isinstance(key, tuple) or len(key) != 2:
+            message = f"offsets are given for {key!r}: expected a TopicPartition"
+            raise IllegalArgumentException(message)
+        topic, partition = key
+        check_topic_name(topic)
+        checked_number(f"the partition of topic {topic}", partition, 0, LARGEST_INT32)
+        where = f"{topic}-{partition}"
+        of_partition = _values(f"the offset of {where}", value, OffsetAndMetadata)
+        checked_number(f"the offset of {where}", of_partition["offset"], 0, LARGEST_INT64)
+        epoch = of_partition["leader_epoch"]
+        checked_number(f"the leader epoch of {where}", epoch, _NONE, LARGEST_INT32)
+        if of_partition["metadata"] is not None:
+            check_text(f"the metadata of {where}", of_partition["metadata"])
+
+
+def check_group(group: object) -> None:
+    """Raise IllegalArgumentException for what no consumer group is."""
+    of_group = _values("the group", group, ConsumerGroupMetadata)
+    check_text("the group id", of_group["group_id"])
+    if not of_group["group_id"]:
+        message = "the group id is empty: expected the name of a consumer group"
+        raise IllegalArgumentException(message)
+    generation = checked_number(
+        "the generation id", of_group["generation_id"], _NONE, LARGEST_INT32
+    )
+    check_text("the member id", of_group["member_id"])
+    if of_group["group_instance_id"] is not None:
+        check_text("the group instance id", of_group["group_instance_id"])
+    if not of_group["member_id"] and generation > 0:
+        message = (
+            f"generation {generation} of group {of_group['group_id']} is given with no member id: "
+            "expected both, as the group's consumer has them, or neither"
+        )
+        raise IllegalArgumentException(message)
+
+
+def _values(what: str, thing: object, kind: type) -> dict[str, object]:
+    """Give the attributes of `thing` that `kind` has."""
+    try:
+        return {field.name: getattr(thing, field.name) for field in fields(kind)}
+    except AttributeError:
+        article = "an" if kind is OffsetAndMetadata else "a"
+        message = f"{what} is {thing!r}: expected {article} {kind.__name__}"
+        raise IllegalArgumentException(message) from None
+
+
+# Where the time of a call is counted, see `producer_metrics.TIMES`.
+_SENSORS = {
+    "init_transactions": "txn-init",
+    "send_offsets_to_transaction": "txn-send-offsets",
+    "commit_transaction": "txn-commit",
+    "abort_transaction": "txn-abort",
+}
+_RESUMED = ("init_transactions", "commit_transaction", "abort_transaction")
+
+
+class ProducerTransactions:
+    """The calls; `thread` is one whose producer has a transactional.id.
+
+    drain_rows: puts rows that were sent one by one into batches; takes until when it may wait.
+    """
+
+    def __init__(
+        self,
+        thread: ProducerThread,
+        manager: TransactionManager,
+        max_block_ms: int,
+        drain_rows: Callable[[float | None], None],
+    ) -> None:
+        self._thread = thread
+        self._manager = manager
+        self._max_block_ms = max_block_ms
+        self._drain_rows = drain_rows
+
+    def init(self) -> None:
+        """See KafkaProducer.init_transactions."""
+        self._call(self._manager.initialize)
+
+    def begin(self) -> None:
+        """See KafkaProducer.begin_transaction."""
+        started = time.monotonic()
+        with self._thread.lock:
+            self._manager.begin()
+            self._thread.metrics.record_time("txn-begin", (time.monotonic() - started) * 1e9)
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
+    ) -> None:
+        """See KafkaProducer.send_offsets_to_transaction."""
+        check_offsets(offsets)
+        check_group(group)
+        copied = dict(offsets)  # a mapping of the user's own is not called under the lock
+        self._call(lambda: self._manager.send_offsets(copied, group))
+
+    def commit(self) -> None:
+        """See KafkaProducer.commit_transaction."""
+        self._end(self._manager.begin_commit)
+
+    def abort(self) -> None:
+        """See KafkaProducer.abort_transaction."""
+        self._end(self._manager.begin_abort)
+        with self._thread.lock:
+            # Records that failed belong to the transaction that is over.
+            self._thread.deliveries.take_error()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction is to be ended."""
+        with self._thread.lock:
+            return self._open_end() is not None
+
+    def end_open(self, timeout: float | None) -> None:
+        """Abort what a producer that is being closed has open, and see out a call that timed out.
+
+        Errors are left for `close` to raise. What cannot be ended in time, its coordinator aborts.
+        """
+        with self._thread.lock:
+            end = self._open_end()
+            if end is None:
+                return
+            unseen = self._thread.deliveries.take_error()
+        wait = self._max_block_ms / 1000
+        deadline = deadline_of(wait if timeout is None else min(wait, timeout))
+        for _ in range(2):  # a commit that fails leaves a transaction to abort
+            try:
+                self._end(end, seconds_until(deadline))
+            except KafkaException as error:
+                unseen = unseen or error
+            with self._thread.lock:
+                end = self._open_end()
+            if end is None:
+                break
+        with self._thread.lock:
+            # That records were dropped is no news to one who closes without a commit.
+            self._thread.deliveries.take_error()
+            if not isinstance(unseen, TransactionAbortedException):
+                self._thread.deliveries.error = unseen
+
+    def _open_end(self) -> Callable[[], TransactionalResult] | None:
+        """Give what begins the end of what is open, or goes on with it; None for nothing."""
+        unseen = self._manager.unseen_call
+        match self._manager.state:
+            case TransactionState.ABORTABLE_ERROR if unseen is not None:
+                return lambda: unseen
+            case TransactionState.COMMITTING:
+                return self._manager.begin_commit
+            case (
+                TransactionState.IN_TRANSACTION
+                | TransactionState.ABORTABLE_ERROR
+                | TransactionState.ABORTING
+            ):
+                return self._manager.begin_abort
+        return None
+
+    def _end(self, begin: Callable[[], TransactionalResult], timeout: float | None = None) -> None:
+        """End a transaction, or go on with its end: first it takes no more, then all it has goes.
+
+        The other way round, what another thread sends in between would fall out of it. An
+        exception that comes from outside (KeyboardInterrupt) leaves EndTxn waiting for the call to
+        be repeated.
+        """
+        wait = self._max_block_ms / 1000 if timeout is None else timeout
+        deadline = deadline_of(wait)
+        with self._thread.lock:
+            is_new = not self._manager.is_completing
+            with self._thread.whole:
+                result = begin()
+                if is_new:
+                    self._manager.has_loose_rows = True
+        self._drain_rows(deadline)
+
+        def all_in_batches() -> TransactionalResult:
+            self._manager.has_loose_rows = False
+            return result
+
+        self._call(all_in_batches, timeout, deadline)
+
+    def _call(
+        self,
+        start: Callable[[], TransactionalResult],
+        timeout: float | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        """Start a call, or go on with it, and wait for its end. Raises what it came to.
+
+        deadline: where a part of the time has passed already.
+        """
+        wait = self._max_block_ms / 1000 if timeout is None else timeout
+        started = time.monotonic()
+        deadline = deadline_of(wait) if deadline is None else deadline
+        with self._thread.lock:
+            with self._thread.whole:
+                result = start()
+            self._thread.wake()
+            try:
+                while not result.is_done:
+                    if not wait_until(deadline, self._thread.changed, self._thread.lock):
+                        raise self._timed_out(result.operation, wait)
+            finally:
+                waited_s = time.monotonic() - started
+                self._thread.metrics.record_time(_SENSORS[result.operation], waited_s * 1e9)
+            result.is_acknowledged = True
+            if result.error is not None:
+                # The caller learns of it here; it need not be raised again by the next flush.
+                self._thread.deliveries.take_error()
+                raise result.error
+
+    def _timed_out(self, operation: str, wait_s: float) -> TimeoutException:
+        trouble = self._thread.network_trouble
+        way_on = "call it again to go on waiting" if operation in _RESUMED else "abort"
+        message = (
+            f"{operation} was not done within {round(wait_s * 1000)} ms (max.block.ms="
+            f"{self._max_block_ms}); {way_on}, or close the producer"
+            f"{f' ({trouble})' if trouble else ''}"
+        )
+        return TimeoutException(message)

@@ -1,0 +1,1 @@
+"""Code of the user's: loading it, and calling it so that nothing it raises does harm."""

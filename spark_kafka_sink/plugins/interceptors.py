@@ -1,0 +1,158 @@
+"""Interceptors: user code that sees every record before it is sent and after it is acknowledged.
+
+Owns the chain and its rule: an interceptor that raises is logged and skipped (ProducerInterceptors
+of the Java client). What is no Exception, as SystemExit, reaches the caller, never the I/O thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.model import ProducerRecord, RecordMetadata
+from spark_kafka_sink.plugins import loading
+from spark_kafka_sink.plugins.guarded_call import call_in_caller, call_in_io_thread
+
+logger = logging.getLogger(__name__)
+
+INTERCEPTORS = "interceptor.classes"
+
+
+class ProducerInterceptor:
+    """What an interceptor may do; derive from it or offer the same methods."""
+
+    def configure(self, configs: Mapping[str, object]) -> None:
+        """Take the producer's configuration; called once, for interceptors given as classes."""
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """See, and maybe replace, a record before it is serialized; in the caller's thread."""
+        return record
+
+    def on_acknowledgement(
+        self, metadata: RecordMetadata | None, error: BaseException | None
+    ) -> None:
+        """See what became of a record, before its own callback does; in the I/O thread.
+
+        A record that `send` itself refuses is told of in the caller's thread; its metadata is None
+        where there is not even a topic.
+        """
+
+    def close(self) -> None:
+        """Let go of resources; called when the producer is closed."""
+
+
+class ProducerInterceptors:
+    """The chain, in the order configured."""
+
+    def __init__(self, interceptors: Sequence[ProducerInterceptor] = ()) -> None:
+        self._interceptors = tuple(interceptors)
+        self._open = deque(self._interceptors)
+
+    def __bool__(self) -> bool:
+        return bool(self._interceptors)
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """Give what the chain makes of a record: each sees the last good one."""
+        for interceptor in self._interceptors:
+            try:
+                made = interceptor.on_send(record)
+                if isinstance(made, ProducerRecord):
+                    record = made
+                else:
+                    logger.warning(
+                        "on_send of %r gave %r, which is not a ProducerRecord; it is ignored",
+                        interceptor,
+                        made,
+                    )
+            except Exception:
+                logger.exception("on_send of %r failed for topic %s", interceptor, record.topic)
+        return record
+
+    def on_acknowledgement(
+        self, metadata: RecordMetadata | None, error: BaseException | None
+    ) -> None:
+        """Call all for a record that is acknowledged or has failed; in the I/O thread."""
+        for interceptor in self._interceptors:
+            call_in_io_thread("interceptor", interceptor.on_acknowledgement, metadata, error)
+
+    def on_send_error(
+        self, topic: str, partition: int | None, error: BaseException
+    ) -> BaseException | None:
+        """Call all for a record that `send` could not take; return what the caller has to raise."""
+        if not self._interceptors:
+            return None
+        calls = [interceptor.on_acknowledgement for interceptor in self._interceptors]
+        return call_in_caller("interceptor", calls, unsent_metadata(topic, partition), error)
+
+    def close(self) -> BaseException | None:
+        """Close all, each once; return what the caller has to raise."""
+        return call_in_caller("interceptor", self._closes())
+
+    def _closes(self) -> Iterator[Callable[[], None]]:
+        while self._open:
+            yield self._open.popleft().close
+
+
+def unsent_metadata(topic: str, partition: int | None) -> RecordMetadata:
+    """Give the metadata of a record that is not in the log: where it was to go, and -1."""
+    return RecordMetadata(topic, -1 if partition is None else partition, -1, -1, -1, -1)
+
+
+def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerInterceptors:
+    """Make the chain from the value of interceptor.classes.
+
+    given: a list of objects, classes and names, or names separated by commas; a name or a class
+    that stands there twice is made once. Raises ConfigException.
+    """
+    if isinstance(given, str):
+        given = [name for name in given.split(",") if name.strip()]
+    if not isinstance(given, Iterable):
+        message = f"{INTERCEPTORS} is {given!r}: expected a list"
+        raise ConfigException(message)
+    chain: list[ProducerInterceptor] = []
+    try:
+        for item in _each_once(given):
+            interceptor, made = loading.instance(INTERCEPTORS, item)
+            if made:
+                loading.configure(interceptor, configs)
+            if not isinstance(interceptor, ProducerInterceptor):
+                interceptor = _Adapted(interceptor)
+            chain.append(interceptor)
+    except BaseException:
+        ProducerInterceptors(chain).close()  # what ended this is raised, and nothing else
+        raise
+    return ProducerInterceptors(chain)
+
+
+def _each_once(given: Iterable[object]) -> Iterator[object]:
+    """Give a name or a class once, as the lists of Java's ConfigDef; objects as often as given."""
+    seen: set[object] = set()
+    for item in given:
+        name = item.strip() if isinstance(item, str) else item
+        if isinstance(name, str | type):
+            if name in seen:
+                logger.warning("%s names %r more than once; it is made once", INTERCEPTORS, name)
+                continue
+            seen.add(name)
+        yield item
+
+
+class _Adapted(ProducerInterceptor):
+    """An object that has some of the methods, as an interceptor with all of them."""
+
+    _METHODS = ("on_send", "on_acknowledgement", "close")
+
+    def __init__(self, wrapped: object) -> None:
+        self._wrapped = wrapped
+        methods = {name: getattr(wrapped, name) for name in self._METHODS if hasattr(wrapped, name)}
+        if not methods.keys() & {"on_send", "on_acknowledgement"}:
+            message = (
+                f"{INTERCEPTORS} has {wrapped!r}, which has neither on_send nor on_acknowledgement"
+            )
+            raise ConfigException(message)
+        self.__dict__.update(methods)
+
+    def __repr__(self) -> str:
+        return repr(self._wrapped)

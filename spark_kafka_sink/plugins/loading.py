@@ -1,0 +1,97 @@
+"""Objects that a configuration names: given as they are, as a class, or as ``module.Name``.
+
+The partitioner that ``partitioner.class`` names is one of them, unless it is one of Java's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from spark_kafka_sink.config import PARTITIONERS
+from spark_kafka_sink.errors import ConfigException
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# A package that begins with a top-level domain turned round, as is the custom in Java.
+_JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*")
+
+
+def load(option: str, given: object) -> object:
+    """Give the class or object that an option names; what is not a string is given back.
+
+    Raises ConfigException where a name cannot be imported.
+    """
+    if not isinstance(given, str):
+        return given
+    module_name, _, name = given.strip().rpartition(".")
+    try:
+        found: object = getattr(import_module(module_name), name)
+    except (Exception, SystemExit) as error:
+        # A module of the user's own may raise whatever it likes, and scripts exit.
+        why = _described(error)
+        if _JAVA_CLASS.fullmatch(given.strip()):
+            why += "; it looks like a Java class, and this producer is Python and runs none"
+        message = (
+            f"{option} is {given!r}, which cannot be imported ({why}): expected a Python object, "
+            "a class, or the name of one as module.Name"
+        )
+        raise ConfigException(message) from error
+    return found
+
+
+def instance(option: str, given: object) -> tuple[object, bool]:
+    """Make the object that an option stands for, and tell whether it was made here."""
+    found = load(option, given)
+    if not isinstance(found, type):
+        return found, False
+    try:
+        return found(), True
+    except Exception as error:
+        why = _described(error)
+        message = f"{option} is {given!r}, which cannot be made without arguments: {why}"
+        raise ConfigException(message) from error
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def configure(plugin: object, *arguments: Mapping[str, object] | bool) -> None:
+    """Call the object's ``configure``, if it has one (Configurable of the Java client)."""
+    method = getattr(plugin, "configure", None)
+    if method is not None:
+        method(*arguments)
+
+
+BatchPartitioner: TypeAlias = "Callable[[str, pa.RecordBatch, int], Any]"
+
+OPTION: Final = "partitioner.class"
+
+
+def is_users_own(given: object) -> bool:
+    """Whether partitioner.class names a partitioner that is not one of the producer's own."""
+    if isinstance(given, str):
+        return "." in given and given.strip().lower() not in PARTITIONERS
+    return given is not None
+
+
+def load_partitioner(given: object, prefix: str = "") -> BatchPartitioner | None:
+    """Give the callable that partitioner.class names, None for one of the producer's own.
+
+    prefix: what the user writes before the option's name. Raises ConfigException.
+    """
+    option = f"{prefix}{OPTION}"
+    if not is_users_own(given):
+        return None
+    partitioner, _ = instance(option, given)
+    if not callable(partitioner):
+        message = (
+            f"{option} is {given!r}, which cannot be called: expected a callable that takes "
+            "topic, record batch and partition count"
+        )
+        raise ConfigException(message)
+    return partitioner

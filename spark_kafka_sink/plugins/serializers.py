@@ -1,0 +1,101 @@
+"""Serializers: keys and values of the row API to bytes.
+
+A serializer is a function of the value, or an object with ``serialize(topic, value)``. Without one,
+bytes, str (as UTF-8) and None are taken as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from spark_kafka_sink.errors import ConfigException, SerializationException
+from spark_kafka_sink.plugins import loading
+
+Serializer: TypeAlias = Callable[[str, object], bytes | None]
+
+
+class LoadedSerializer(NamedTuple):
+    """A serializer: the function that is called, and the user's object behind it."""
+
+    serialize: Serializer
+    plugin: object
+
+
+def as_bytes(option: str, data: object) -> bytes | None:
+    """Give bytes, str or None as a record carries it.
+
+    option: the serializer's option, for the message. Raises SerializationException.
+    """
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, str):
+        return _utf8(option, data)
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    message = (
+        f"Can't convert {option.partition('.')[0]} of class {type(data).__name__} to bytes: "
+        f"expected bytes, str or None; serialize it, or set {option} to what does"
+    )
+    raise SerializationException(message)
+
+
+def _utf8(option: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        message = f"Can't convert {option.partition('.')[0]} of class str to UTF-8: {error}"
+        raise SerializationException(message) from error
+
+
+def load_serializer(
+    option: str, given: object, configs: Mapping[str, object]
+) -> LoadedSerializer | None:
+    """Make the serializer that an instance or the value of an option stands for; None for none.
+
+    option: key.serializer or value.serializer. Raises ConfigException.
+    """
+    if given is None:
+        return None
+    plugin, made = loading.instance(option, given)
+    if made:
+        loading.configure(plugin, configs, option.startswith("key"))
+    serialize = getattr(plugin, "serialize", None)
+    if serialize is None and not callable(plugin):
+        message = (
+            f"{option} is {plugin!r}: expected a function of the value, or an object with "
+            "serialize(topic, value)"
+        )
+        raise ConfigException(message)
+    if serialize is None:
+        function: Callable[[object], object] = plugin  # type: ignore[assignment] # callable above
+        return LoadedSerializer(_named(option, plugin, lambda _, value: function(value)), plugin)
+    return LoadedSerializer(_named(option, plugin, serialize), plugin)
+
+
+def _named(option: str, plugin: object, serialize: Callable[[str, object], object]) -> Serializer:
+    name = getattr(plugin, "__qualname__", type(plugin).__qualname__)
+
+    def run(topic: str, data: object) -> bytes | None:
+        try:
+            made = serialize(topic, data)
+        except SerializationException:
+            raise
+        except Exception as error:
+            message = (
+                f"Can't convert {option.partition('.')[0]} of class {type(data).__name__} with "
+                f"{name}, specified in {option}: {type(error).__name__}: {error}"
+            )
+            raise SerializationException(message, topic=topic) from error
+        if isinstance(made, bytes):
+            return made
+        try:
+            return as_bytes(option, made)
+        except SerializationException:
+            message = (
+                f"{name}, specified in {option}, made {type(made).__name__} of "
+                f"{type(data).__name__}: expected bytes, str or None"
+            )
+            raise SerializationException(message, topic=topic) from None
+
+    return run

@@ -1,0 +1,170 @@
+"""What an answer to a transactional request means: one action, by the rules of `error_actions`.
+
+Owns how the codes of an answer are found, which of several counts, and the sentence that a user
+reads. It changes nothing: `TransactionManager` acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import (
+    CommitFailedException,
+    KafkaException,
+    advice,
+    api_exception,
+    listed,
+)
+from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
+from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
+from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
+from spark_kafka_sink.wire.transaction_messages import (
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnResponse,
+    FindCoordinatorResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+
+# Of the codes of one answer, the one with the gravest action counts.
+_GRAVITY: Final = (
+    Action.FATAL,
+    Action.FENCED,
+    Action.ABORTABLE_IF_BUMP,
+    Action.ABORTABLE,
+    Action.LOOK_UP,
+    Action.RETRY,
+    Action.SUCCEED,
+)
+# A coordinator adds all partitions or none: while asking again may help any, all are asked again.
+_GRAVITY_OF_ADDING: Final = (
+    Action.FATAL,
+    Action.FENCED,
+    Action.ABORTABLE_IF_BUMP,
+    Action.LOOK_UP,
+    Action.RETRY,
+    Action.ABORTABLE,
+    Action.SUCCEED,
+)
+# Of codes of one gravity the first counts, but for one that has advice, which goes before, and for
+# one that only says that another partition had an error, which goes after.
+_PRECEDENCE: Final[Mapping[int, int]] = {
+    codes.TOPIC_AUTHORIZATION_FAILED: -1,
+    codes.OPERATION_NOT_ATTEMPTED: 1,
+}
+_MEMBERSHIP_CHANGED: Final = (codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The gravest of an answer's codes: what to do, and the partitions it is about, if any.
+
+    is_unnamed: whether these are partitions that the answer leaves out; is_partly_done: whether
+    what it does name is done.
+    """
+
+    call: Call
+    code: int
+    action: Action
+    partitions: list[TopicPartition]
+    node_id: int
+    is_unnamed: bool = False
+    is_partly_done: bool = False
+
+    def error(self) -> KafkaException:
+        """Make the error that the answer is to whoever waits for it."""
+        api, row = self.call.value, error_code(self.code)
+        code = codes.PRODUCER_FENCED if self.action is Action.FENCED else self.code
+        text = f"{api} failed: {row.name} ({row.code}) from node {self.node_id}"
+        if self.partitions:
+            text += f" for {listed(map(str, self.partitions))}"
+        if self.is_unnamed:
+            text += ", which the broker's answer does not name"
+        message = "; ".join(part for part in (text, advice(code)) if part)
+        if self.call is Call.TXN_OFFSET_COMMIT and code in _MEMBERSHIP_CHANGED:
+            return CommitFailedException(message, node_id=self.node_id, api=api)
+        topic = self.partitions[0].topic if self.partitions else None
+        return api_exception(code, message, topic=topic, node_id=self.node_id, api=api)
+
+
+def judge(request: TransactionalRequest, response: Response | None, node_id: int) -> Answer:
+    """Give what an answer comes to."""
+    found = _codes_of(response)
+    named = {partition for partitions in found.values() for partition in partitions}
+    left_out = [partition for partition in _asked_for(request) if partition not in named]
+    if left_out:
+        found.setdefault(codes.UNKNOWN_SERVER_ERROR, []).extend(left_out)
+    found = found or {codes.NONE: []}
+    actions = {c: error_action(c, request.call, ProducerKind.TRANSACTIONAL) for c in found}
+    if left_out and found[codes.UNKNOWN_SERVER_ERROR] == left_out:
+        actions[codes.UNKNOWN_SERVER_ERROR] = Action.ABORTABLE
+    adds = request.call is Call.ADD_PARTITIONS_TO_TXN
+    gravity = _GRAVITY_OF_ADDING if adds else _GRAVITY
+    code = min(actions, key=lambda c: (gravity.index(actions[c]), _PRECEDENCE.get(c, 0)))
+    is_unnamed = bool(left_out) and found[code] == left_out
+    return Answer(
+        call=request.call,
+        code=code,
+        action=actions[code],
+        partitions=found[code],
+        node_id=node_id,
+        is_unnamed=is_unnamed,
+        is_partly_done=is_unnamed and codes.NONE in found,
+    )
+
+
+def _asked_for(request: TransactionalRequest) -> list[TopicPartition]:
+    """Give the partitions that an answer has to name."""
+    message = request.message
+    if isinstance(message, AddPartitionsToTxnRequest):
+        return [
+            TopicPartition(topic.name, number)
+            for topic in message.v3_and_below_topics
+            for number in topic.partitions
+        ]
+    if isinstance(message, TxnOffsetCommitRequest):
+        return [
+            TopicPartition(topic.name, partition.partition_index)
+            for topic in message.topics
+            for partition in topic.partitions
+        ]
+    return []
+
+
+def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
+    """Give the error codes of an answer, each with the partitions that it is about, if any."""
+    found: dict[int, list[TopicPartition]] = {}
+    if isinstance(response, AddPartitionsToTxnResponse):
+        for topic in response.results_by_topic_v3_and_below:
+            for result in topic.results_by_partition:
+                about = TopicPartition(topic.name, result.partition_index)
+                found.setdefault(result.partition_error_code, []).append(about)
+    elif isinstance(response, TxnOffsetCommitResponse):
+        for committed in response.topics:
+            for partition in committed.partitions:
+                about = TopicPartition(committed.name, partition.partition_index)
+                found.setdefault(partition.error_code, []).append(about)
+    elif isinstance(response, FindCoordinatorResponse):
+        code, _ = coordinator_of(response)
+        found[code] = []
+    elif isinstance(response, InitProducerIdResponse | AddOffsetsToTxnResponse | EndTxnResponse):
+        found[response.error_code] = []
+    return found
+
+
+def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, Node]:
+    """Give the error code and the node of an answer of any version.
+
+    One that names no coordinator, and no error either, is as good as one that there is none.
+    """
+    named = response.coordinators[0] if response.coordinators else response
+    if named.error_code == codes.NONE and not named.host:
+        return codes.COORDINATOR_NOT_AVAILABLE, Node(id=-1, host="", port=-1)
+    return named.error_code, Node(id=named.node_id, host=named.host, port=named.port)

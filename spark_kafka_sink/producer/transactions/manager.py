@@ -1,0 +1,536 @@
+"""TransactionManager: begin, commit and abort as a pure state machine (KIP-98, KIP-890).
+
+Owns the transaction's state, which partitions are part of it, and what calls and answers lead to.
+The table of states is `state`, what requests say `requests`, when they go `TransactionQueue`, what
+an answer means `answers`, and producer id and sequences are those of `Sequences`. Calls give a
+`TransactionalResult` to wait for; the sender asks `due` for what to send, and reports what came of
+it.
+
+With transaction.version 1 partitions and groups are added to the transaction by requests of their
+own before anything is sent to them, and the epoch stays the same from one transaction to the next;
+after an error the client has to raise it (KIP-360). With version 2 the brokers add what is written,
+and the answer to EndTxn brings the epoch of the next transaction. Which of the two holds is looked
+at between transactions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Final
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.errors import (
+    IllegalStateException,
+    KafkaException,
+    TransactionAbortedException,
+    api_exception,
+)
+from spark_kafka_sink.model import (
+    ConsumerGroupMetadata,
+    Node,
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
+from spark_kafka_sink.producer.error_actions import Action, Call
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer.transactions.answers import coordinator_of, judge
+from spark_kafka_sink.producer.transactions.queue import TransactionQueue
+from spark_kafka_sink.producer.transactions.requests import (
+    CoordinatorKey,
+    Priority,
+    TransactionalRequest,
+    TransactionalRequests,
+    TransactionalResult,
+)
+from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
+from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
+from spark_kafka_sink.wire.transaction_messages import (
+    EndTxnResponse,
+    FindCoordinatorResponse,
+)
+from spark_kafka_sink.wire.versions import NodeApiVersions
+
+_LAST_PRODUCE_V1: Final = 11
+# How long the first AddPartitionsToTxn of a transaction waits while the one before is still being
+# completed, which is so common that retry.backoff.ms would cost throughput (KAFKA-5477).
+_ADD_PARTITIONS_RETRY_BACKOFF_S: Final = 0.020
+_NOT_AUTHORIZED: Final = (
+    codes.CLUSTER_AUTHORIZATION_FAILED,
+    codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
+_S = TransactionState
+
+
+class TransactionManager:
+    """One transactional producer's transactions. Times are seconds of the producer's clock.
+
+    error: what made the state an error's, None in other states. has_news: whether a result may
+    have come since the sender last told its callers. has_loose_rows: whether rows that were taken
+    for the transaction may be in no batch yet; the caller who ends it says so, and EndTxn waits.
+    open_appends: how many Arrow batches may be in it in part only, for which EndTxn waits, too.
+    """
+
+    def __init__(
+        self,
+        transactional_id: str,
+        transaction_timeout_ms: int,
+        sequences: Sequences,
+        retry_backoff: ExponentialBackoff,
+        random: Random,
+    ) -> None:
+        self.error: KafkaException | None = None
+        self.has_news = False
+        self.has_loose_rows = False
+        self.open_appends = 0
+        self._sequences = sequences
+        self._requests = TransactionalRequests(transactional_id, transaction_timeout_ms)
+        self._queue = TransactionQueue(retry_backoff, random)
+        self._state = _S.UNINITIALIZED
+        self._call: TransactionalResult | None = None
+        self._is_v2 = False
+        self._started = False
+        self._must_raise_epoch = False
+        self._new_partitions: set[TopicPartition] = set()
+        self._being_added: set[TopicPartition] = set()
+        self._partitions: set[TopicPartition] = set()
+
+    @property
+    def transactional_id(self) -> str:
+        """The id that makes producers successors of each other."""
+        return self._requests.transactional_id
+
+    @property
+    def state(self) -> TransactionState:
+        """Where the producer is."""
+        return self._state
+
+    @property
+    def is_completing(self) -> bool:
+        """Whether a commit or an abort is under way: nothing lingers then."""
+        return self._state in (_S.COMMITTING, _S.ABORTING)
+
+    @property
+    def unseen_call(self) -> TransactionalResult | None:
+        """The call whose caller waits, or has stopped waiting before it learned what came of it."""
+        return None if self._call is None or self._call.is_acknowledged else self._call
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the transaction will be aborted: what was not sent yet need not be."""
+        return self._state in (_S.ABORTING, _S.ABORTABLE_ERROR)
+
+    @property
+    def fatal_error(self) -> KafkaException | None:
+        """Why the producer cannot go on, None if it can."""
+        return self.error if self._state is _S.FATAL_ERROR else None
+
+    @property
+    def coordinator_nodes(self) -> Mapping[int, Node]:
+        """The brokers that were found to coordinate something, by id."""
+        return self._queue.coordinators.nodes
+
+    @property
+    def max_produce_version(self) -> int | None:
+        """The last version of Produce that goes with the transaction, None for any."""
+        return None if self._is_v2 else _LAST_PRODUCE_V1
+
+    # -- calls: an illegal one raises and changes nothing -----------------------------------------
+
+    def initialize(self) -> TransactionalResult:
+        """Ask for the producer id, which ends what older producers with this id had open."""
+
+        def start(result: TransactionalResult) -> None:
+            self._raise_error(result.operation)
+            self._call_to(_S.INITIALIZING, result.operation)
+            self._ask_for_producer_id(Priority.INIT_PRODUCER_ID, result)
+
+        return self._start_or_resume("init_transactions", start)
+
+    def begin(self) -> None:
+        """Begin a transaction; brokers learn of it when something is sent."""
+        self._raise_unfinished("begin_transaction")
+        self._raise_error("begin_transaction")
+        self._call_to(_S.IN_TRANSACTION, "begin_transaction")
+
+    def check_in_transaction(self, operation: str) -> None:
+        """Raise what stands against sending records or offsets in the present state."""
+        self._raise_unfinished(operation)
+        self._raise_error(operation)
+        if self._state is not _S.IN_TRANSACTION:
+            has_id = self._sequences.has_producer_id
+            first = "begin_transaction" if has_id else "init_transactions"
+            message = f"{operation} needs a transaction: call {first} first"
+            raise IllegalStateException(message)
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
+    ) -> TransactionalResult:
+        """Commit a group's offsets as part of the transaction (KIP-447)."""
+        result = TransactionalResult("send_offsets_to_transaction")
+        self.check_in_transaction(result.operation)
+        producer = self._sequences.producer
+        if self._is_v2:
+            self._started = True
+        else:
+            # It goes first: of one priority, what was added first does.
+            self._queue.add(self._requests.add_offsets(producer, group.group_id, result))
+        self._queue.add(
+            self._requests.commit_offsets(producer, offsets, group, result, is_v2=self._is_v2)
+        )
+        return result
+
+    def begin_commit(self) -> TransactionalResult:
+        """Commit, once everything that was sent is acknowledged."""
+
+        def start(result: TransactionalResult) -> None:
+            self._raise_error(result.operation)
+            self._call_to(_S.COMMITTING, result.operation)
+            self._end(Call.COMMIT, result)
+
+        return self._start_or_resume("commit_transaction", start)
+
+    def begin_abort(self) -> TransactionalResult:
+        """Abort; what was not sent yet is dropped."""
+
+        def start(result: TransactionalResult) -> None:
+            if self._state is not _S.ABORTABLE_ERROR:
+                self._raise_error(result.operation)
+            self._call_to(_S.ABORTING, result.operation)
+            self._new_partitions.clear()
+            self._end(Call.ABORT, result)
+
+        return self._start_or_resume("abort_transaction", start)
+
+    def _start_or_resume(
+        self, operation: str, start: Callable[[TransactionalResult], None]
+    ) -> TransactionalResult:
+        """Start a call, or give the result of the same call whose caller stopped waiting."""
+        call = self._call
+        if call is not None and not call.is_acknowledged and call.operation == operation:
+            return call
+        self._raise_unfinished(operation)
+        result = TransactionalResult(operation)
+        start(result)
+        self._call = result
+        return result
+
+    def _raise_unfinished(self, operation: str) -> None:
+        call = self._call
+        if call is not None and not call.is_acknowledged:
+            message = (
+                f"{operation} is not possible: {call.operation} is under way; if it has timed out, "
+                f"call {call.operation} again first"
+            )
+            raise IllegalStateException(message)
+
+    def _raise_error(self, operation: str) -> None:
+        if self.error is None:
+            return
+        if self._state is _S.FATAL_ERROR:
+            raise self.error
+        message = (
+            f"{operation} is not possible: the transaction has failed and can only be aborted "
+            f"(abort_transaction): {self.error}"
+        )
+        raise KafkaException(message) from self.error
+
+    def _call_to(self, state: TransactionState, operation: str) -> None:
+        """Change the state as a caller asks."""
+        if state not in TRANSITIONS[self._state]:
+            message = f"{operation} is not possible in state {self._state.name}"
+            raise IllegalStateException(f"{message}: {self._state.value}")
+        self._state = state
+
+    # -- what goes out ----------------------------------------------------------------------------
+
+    def may_send(self, topic_partition: TopicPartition) -> bool:
+        """Whether a partition is part of the transaction; if not, it will be asked to be."""
+        if topic_partition in self._partitions:
+            return True
+        if self._state not in (_S.IN_TRANSACTION, _S.COMMITTING):
+            return False
+        if self._is_v2:
+            self._partitions.add(topic_partition)
+            self._started = True
+            return True
+        if topic_partition not in self._being_added:
+            self._new_partitions.add(topic_partition)
+        return False
+
+    def due(self, now: float, *, has_incomplete: bool) -> TransactionalRequest | None:
+        """Give the request to send now, to the node `node_id` gives; `sent` takes it.
+
+        has_incomplete: whether an answer to records is still to come, which keeps EndTxn back.
+        """
+        if self._queue.is_busy:
+            return None
+        if self._new_partitions:
+            producer = self._sequences.producer
+            self._queue.add(self._requests.add_partitions(producer, self._new_partitions))
+            self._being_added |= self._new_partitions
+            self._new_partitions.clear()
+        while (request := self._queue.first()) is not None:
+            if self._is_refused(request):
+                self._queue.drop_first()
+                self._finish(request.result, self.error or _not_sent(request))
+            elif request.priority is not Priority.END_TXN:
+                break
+            elif has_incomplete or self._collects:
+                return None
+            elif self._started:
+                break
+            else:
+                self._queue.drop_first()
+                self._ended(request.result)
+        return self._queue.due(now)
+
+    def node_id(self, request: TransactionalRequest) -> int | None:
+        """Give the node that `request` goes to, None for whichever broker answers."""
+        return self._queue.node_id(request)
+
+    def sent(self) -> None:
+        """Note that the request `due` gave is on its way."""
+        self._queue.sent()
+
+    def next_due_at(self) -> float:
+        """Give when `due` will give a request because of time alone."""
+        return self._queue.next_due_at()
+
+    def _is_refused(self, request: TransactionalRequest) -> bool:
+        """Whether nobody needs a request any more; what is dropped takes its look-up along."""
+        if request.looks_up is not None:
+            return not self._is_needed(request.looks_up)
+        if self._state is _S.ABORTABLE_ERROR:
+            return True
+        if self._state is _S.ABORTING:
+            if request.call in (Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN):
+                # What may have begun the transaction at its coordinator has to be known before
+                # the end: without a transaction there, an EndTxn is refused.
+                return not request.is_unanswered
+            return request.call is Call.TXN_OFFSET_COMMIT
+        return self._state is _S.FATAL_ERROR
+
+    def _is_needed(self, coordinator: CoordinatorKey) -> bool:
+        """Whether something waits that will be sent to `coordinator`; the transaction's own is."""
+        return coordinator == self._requests.coordinator or any(
+            request.coordinator == coordinator and not self._is_refused(request)
+            for request in self._queue.waiting
+        )
+
+    def _ask_for_producer_id(self, priority: Priority, result: TransactionalResult) -> None:
+        producer = self._sequences.producer
+        self._queue.add(self._requests.init_producer_id(producer, priority, result))
+
+    def _end(self, call: Call, result: TransactionalResult) -> None:
+        producer = self._sequences.producer
+        self._queue.add(self._requests.end_txn(producer, call, result, is_v2=self._is_v2))
+
+    # -- what comes back: what is not understood is fatal -----------------------------------------
+
+    def node_ready(self, node_id: int, versions: NodeApiVersions) -> None:
+        """Take what a broker said when the connection to it came up."""
+        self._queue.coordinators.node_ready(node_id, versions)
+
+    def node_down(self, node_id: int) -> None:
+        """Note that a connection broke: what the broker coordinates is looked up again."""
+        self._queue.coordinators.node_down(node_id)
+
+    def forget_coordinators(self) -> None:
+        """Have everything looked up again: the bootstrap servers are asked anew (KIP-1102)."""
+        self._queue.coordinators.forget_all()
+
+    def request_failed(
+        self, request: TransactionalRequest, code: int, reason: str, now: float
+    ) -> None:
+        """Take note that no answer will come: nothing to despair of, but for two codes."""
+        if not self._queue.back(request) or self._is_refused_look_up(request):
+            return
+        request.is_unanswered = True
+        if code in (codes.UNSUPPORTED_VERSION, codes.INVALID_REQUEST):
+            fatal = code == codes.UNSUPPORTED_VERSION
+            message = f"{request.call.value} failed: {reason}"
+            error = api_exception(code, message, api=request.call.value)
+            self._failed(request, code, Action.FATAL if fatal else Action.ABORTABLE, error)
+            return
+        self._queue.look_up_again(request)
+        self._queue.retry(request, now)
+
+    def answered(
+        self, request: TransactionalRequest, response: Response | None, node_id: int, now: float
+    ) -> None:
+        """Take a broker's answer."""
+        if not self._queue.back(request):
+            return
+        request.is_unanswered = False
+        answer = judge(request, response, node_id)
+        if answer.action is not Action.SUCCEED and self._is_refused_look_up(request):
+            return
+        if answer.action is Action.SUCCEED:
+            self._succeeded(request, response, answer.partitions)
+        elif answer.action in (Action.RETRY, Action.LOOK_UP):
+            if answer.action is Action.LOOK_UP:
+                self._queue.look_up_again(request)
+            self._retry(request, answer.code, now)
+        else:
+            if request.call is Call.ADD_PARTITIONS_TO_TXN:
+                self._being_added.clear()
+                self._started |= answer.is_partly_done
+            self._failed(request, answer.code, answer.action, answer.error())
+
+    def _is_refused_look_up(self, request: TransactionalRequest) -> bool:
+        """Whether a look-up came to nothing that nobody needs any more."""
+        return request.looks_up is not None and self._is_refused(request)
+
+    def _retry(self, request: TransactionalRequest, code: int, now: float) -> None:
+        first_of_transaction = (
+            request.call is Call.ADD_PARTITIONS_TO_TXN
+            and code == codes.CONCURRENT_TRANSACTIONS
+            and not self._started
+        )
+        longest = _ADD_PARTITIONS_RETRY_BACKOFF_S if first_of_transaction else float("inf")
+        self._queue.retry(request, now, longest_wait_s=longest)
+
+    def _succeeded(
+        self,
+        request: TransactionalRequest,
+        response: Response | None,
+        partitions: list[TopicPartition],
+    ) -> None:
+        if request.call in (Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN):
+            self._started = True
+            self._being_added.difference_update(partitions)
+            self._partitions.update(partitions)
+        elif isinstance(response, FindCoordinatorResponse):
+            self._located(request, response)
+        elif isinstance(response, InitProducerIdResponse):
+            self._initialized(response, request.result)
+        elif isinstance(response, EndTxnResponse):
+            producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+            if producer.is_valid:
+                self._sequences.adopt(producer)
+            self._ended(request.result)
+        else:
+            self._finish(request.result)
+
+    def _located(self, request: TransactionalRequest, response: FindCoordinatorResponse) -> None:
+        if request.looks_up is not None:
+            _, node = coordinator_of(response)
+            self._queue.coordinators.learn(request.looks_up, node)
+
+    def _initialized(self, response: InitProducerIdResponse, result: TransactionalResult) -> None:
+        if not self._answer_to(_S.READY):
+            return
+        self._sequences.adopt(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
+        self._is_v2 = self._queue.coordinators.transaction_version >= 2
+        self._finish(result)
+
+    def _ended(self, result: TransactionalResult) -> None:
+        """Make ready for the next transaction, by way of a new epoch where one is needed."""
+        was_v2, self._is_v2 = self._is_v2, self._queue.coordinators.transaction_version >= 2
+        raises = self._must_raise_epoch or not self._sequences.has_producer_id
+        # The first transaction of version 2 must not begin with an epoch of version 1.
+        raises = raises or (self._is_v2 and not was_v2)
+        if not self._answer_to(_S.INITIALIZING if raises else _S.READY):
+            return
+        self._started = self._must_raise_epoch = False
+        self._new_partitions.clear()
+        self._being_added.clear()
+        self._partitions.clear()
+        self.error = None
+        if raises:
+            self._ask_for_producer_id(Priority.EPOCH_BUMP, result)
+        else:
+            self._finish(result)
+
+    # -- what goes wrong --------------------------------------------------------------------------
+
+    def batch_failed(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:
+        """Note that records of the transaction were given up."""
+        if action is Action.FATAL:
+            self._fatal(error)
+        elif self._state is not _S.FATAL_ERROR:
+            # Version 2 numbers the next transaction's records anew in any case.
+            leaves_gap = batch.has_sequence and not self._is_v2
+            if leaves_gap and not self._raises_epoch:
+                self._fatal(error)
+            else:
+                self._must_raise_epoch = self._must_raise_epoch or leaves_gap
+                self._abortable(error)
+
+    def record_refused(self, error: KafkaException) -> None:
+        """Note that a record of the transaction was refused before it had a place in a batch."""
+        is_open = self._state is _S.IN_TRANSACTION or (
+            self._state is _S.COMMITTING and self._collects
+        )
+        if is_open and self._answer_to(_S.ABORTABLE_ERROR):
+            self.error = error
+
+    def give_up(self, error: KafkaException) -> None:
+        """End everything: the producer is closed, or cannot go on."""
+        self._fatal(error)
+
+    @property
+    def _collects(self) -> bool:
+        """Whether rows that were given to the transaction may still find no place in a batch."""
+        return self.has_loose_rows or self.open_appends > 0
+
+    @property
+    def _raises_epoch(self) -> bool:
+        return self._queue.coordinators.raises_epoch(self._requests.coordinator)
+
+    def _failed(
+        self, request: TransactionalRequest, code: int, action: Action, error: KafkaException
+    ) -> None:
+        if action is Action.ABORTABLE_IF_BUMP:
+            action = Action.ABORTABLE if self._is_v2 or self._raises_epoch else Action.FATAL
+        if action is Action.ABORTABLE and request.call is Call.ABORT:
+            # The coordinator has lost the transaction: a new epoch ends what is left of it.
+            self._must_raise_epoch = True
+            self._ended(request.result)
+            return
+        initializing = self._state is _S.INITIALIZING
+        if action is Action.ABORTABLE:
+            self._abortable(error)
+        else:
+            self._fatal(error)
+        self._finish(request.result, error)
+        if initializing and self._state is _S.ABORTABLE_ERROR and code in _NOT_AUTHORIZED:
+            self._answer_to(_S.UNINITIALIZED)
+            self.error = None
+
+    def _abortable(self, error: KafkaException) -> None:
+        if self._state is not _S.ABORTING and self._answer_to(_S.ABORTABLE_ERROR):
+            self.error = self.error or error
+            # What the brokers have of the transaction may not be known; a new epoch ends all of it.
+            self._must_raise_epoch |= not self._is_v2 and self._raises_epoch
+
+    def _fatal(self, error: KafkaException) -> None:
+        if self._state is _S.FATAL_ERROR:
+            return
+        self._state, self.error = _S.FATAL_ERROR, error
+        for request in self._queue.clear():
+            self._finish(request.result, error)
+        if self._call is not None:
+            self._finish(self._call, error)
+
+    def _answer_to(self, state: TransactionState) -> bool:
+        """Change the state as an answer asks; one that the table does not allow is fatal."""
+        if state in TRANSITIONS[self._state]:
+            self._state = state
+            return True
+        message = f"a broker's answer led from state {self._state.name} to {state.name}"
+        self._fatal(IllegalStateException(f"{message}, which cannot be"))
+        return False
+
+    def _finish(self, result: TransactionalResult, error: KafkaException | None = None) -> None:
+        result.finish(error)
+        self.has_news = True
+
+
+def _not_sent(request: TransactionalRequest) -> KafkaException:
+    message = f"{request.call.value} was not sent: the transaction was aborted before its turn came"
+    return TransactionAbortedException(message)

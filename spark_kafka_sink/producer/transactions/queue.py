@@ -1,0 +1,200 @@
+"""The requests of a transaction that wait: in which order, when again, and to which coordinator.
+
+Owns the waiting requests, the one in flight, and where their coordinators are. The one with the
+lowest priority goes first, others of the same priority in the order they were added, and one is in
+flight at a time: brokers see a transaction's steps in order. A request whose coordinator is not
+known is preceded by a look-up.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Mapping
+from random import Random
+from typing import Final
+
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.errors import UnsupportedVersionException
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.producer.transactions.requests import (
+    CoordinatorKey,
+    Priority,
+    TransactionalRequest,
+    find_coordinator,
+)
+from spark_kafka_sink.wire.messages import INIT_PRODUCER_ID
+from spark_kafka_sink.wire.versions import NodeApiVersions
+
+# The first version of InitProducerId that takes a producer id and its epoch (KIP-360).
+_RAISES_EPOCHS: Final = 3
+
+
+class Coordinators:
+    """Coordinators by key, and what the connected brokers can do."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[CoordinatorKey, int] = {}
+        # Where each was found last, also while it has to be looked up again.
+        self._last: dict[CoordinatorKey, Node] = {}
+        # Whether each connected broker raises epochs, and each coordinator when it last was one.
+        self._connected: dict[int, bool] = {}
+        self._raises: dict[CoordinatorKey, bool] = {}
+        self._features: Mapping[str, int] = {}
+        self._features_epoch = -1
+
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        """The brokers to keep connections to."""
+        return {node.id: node for node in self._last.values()}
+
+    @property
+    def transaction_version(self) -> int:
+        """The finalized feature transaction.version; 0 where the brokers do not have it.
+
+        Brokers may lag behind: the features with the highest epoch count.
+        """
+        return self._features.get("transaction.version", 0)
+
+    def node_ready(self, node_id: int, versions: NodeApiVersions) -> None:
+        """Take what a broker said when the connection to it came up."""
+        if versions.finalized_features_epoch >= self._features_epoch:
+            self._features_epoch = versions.finalized_features_epoch
+            self._features = versions.finalized_features
+        try:
+            version = versions.latest_usable_version(INIT_PRODUCER_ID)
+        except UnsupportedVersionException:
+            version = -1
+        self._connected[node_id] = version >= _RAISES_EPOCHS
+        for key, coordinator in self._by_key.items():
+            if coordinator == node_id:
+                self._raises[key] = self._connected[node_id]
+
+    def raises_epoch(self, key: CoordinatorKey) -> bool:
+        """Whether the coordinator of `key` raises epochs where it is asked to.
+
+        What the last one said that was connected counts until the next one is, however long that
+        takes: an error meanwhile is no worse than any other.
+        """
+        return self._raises.get(key, False)
+
+    def node_id(self, key: CoordinatorKey) -> int | None:
+        """Give the coordinator of `key`, None if it has to be looked up."""
+        return self._by_key.get(key)
+
+    def learn(self, key: CoordinatorKey, node: Node) -> None:
+        """Take the answer to a look-up."""
+        self._by_key[key] = node.id
+        self._last[key] = node
+        if node.id in self._connected:
+            self._raises[key] = self._connected[node.id]
+
+    def forget(self, key: CoordinatorKey) -> None:
+        """Have `key` looked up again: the broker asked does not coordinate it."""
+        self._by_key.pop(key, None)
+
+    def forget_all(self) -> None:
+        """Have everything looked up again, by whichever broker can be found."""
+        self._by_key.clear()
+        self._last.clear()
+
+    def node_down(self, node_id: int) -> None:
+        """Have all that a broker coordinated looked up again: it cannot be reached."""
+        self._connected.pop(node_id, None)
+        for key in [key for key, node in self._by_key.items() if node == node_id]:
+            del self._by_key[key]
+
+
+class TransactionQueue:
+    """Waiting requests. Times are seconds of the producer's clock."""
+
+    def __init__(self, retry_backoff: ExponentialBackoff, random: Random) -> None:
+        self.coordinators = Coordinators()
+        self._retry_backoff = retry_backoff
+        self._random = random
+        self._waiting: list[tuple[Priority, int, TransactionalRequest]] = []
+        self._order = itertools.count()
+        self._in_flight: TransactionalRequest | None = None
+
+    def add(self, request: TransactionalRequest) -> None:
+        """Have `request` wait for its turn."""
+        if request.order < 0:
+            request.order = next(self._order)
+        heapq.heappush(self._waiting, (request.priority, request.order, request))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is in flight."""
+        return self._in_flight is not None
+
+    @property
+    def waiting(self) -> list[TransactionalRequest]:
+        """The requests that wait, in no order."""
+        return [request for _, _, request in self._waiting]
+
+    def first(self) -> TransactionalRequest | None:
+        """Give the request whose turn is next, None while one is in flight or if none waits."""
+        if self._in_flight is not None or not self._waiting:
+            return None
+        return self._waiting[0][2]
+
+    def due(self, now: float) -> TransactionalRequest | None:
+        """Give what is to be sent: the first request, or the look-up it needs; `sent` takes it."""
+        request = self.first()
+        if request is None:
+            return None
+        if request.coordinator is not None and self.node_id(request) is None:
+            request = find_coordinator(request.coordinator)
+            self.add(request)
+        return None if now < request.retry_at else request
+
+    def node_id(self, request: TransactionalRequest) -> int | None:
+        """Give the node that `request` goes to, None for whichever broker answers."""
+        key = request.coordinator
+        return None if key is None else self.coordinators.node_id(key)
+
+    def next_due_at(self) -> float:
+        """Give when `due` will give a request because of time alone."""
+        request = self.first()
+        return float("inf") if request is None or not request.attempts else request.retry_at
+
+    def sent(self) -> None:
+        """Note that the first request is on its way."""
+        self._in_flight = self.drop_first()
+
+    def drop_first(self) -> TransactionalRequest:
+        """Remove the first request and give it."""
+        return heapq.heappop(self._waiting)[2]
+
+    def back(self, request: TransactionalRequest) -> bool:
+        """Note that `request` was answered, or will not be; False if it was given up before."""
+        if self._in_flight is not request:
+            return False
+        self._in_flight = None
+        return True
+
+    def retry(
+        self,
+        request: TransactionalRequest,
+        now: float,
+        *,
+        longest_wait_s: float = float("inf"),
+    ) -> None:
+        """Have `request` sent again after a wait."""
+        wait = self._retry_backoff.delay_s(request.attempts, self._random)
+        request.retry_at = now + min(wait, longest_wait_s)
+        request.attempts += 1
+        self.add(request)
+
+    def look_up_again(self, request: TransactionalRequest) -> None:
+        """Forget where `request` went: it has to be looked up before it is sent again."""
+        if request.coordinator is not None:
+            self.coordinators.forget(request.coordinator)
+
+    def clear(self) -> list[TransactionalRequest]:
+        """Remove everything, also what is in flight, and give it."""
+        gone = [request for _, _, request in sorted(self._waiting, key=lambda entry: entry[:2])]
+        if self._in_flight is not None:
+            gone.insert(0, self._in_flight)
+        self._waiting, self._in_flight = [], None
+        return gone
