@@ -4,6 +4,6 @@ Spark imports every such module in a Python worker of its own at the first use o
 source, without catching errors, so this one only points.
 """
 
-from spark_kafka_sink.spark.datasource import KafkaDataSource as DefaultSource
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

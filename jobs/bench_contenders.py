@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink import register
 from spark_kafka_sink.records.compression import codec
-from spark_kafka_sink.spark import arrow_batches
+from spark_kafka_sink.spark.driver import register as arrow_batches
 
 # Writes the rows of a frame, which are so many, to a topic; gives the seconds where only the
 # contender knows them.

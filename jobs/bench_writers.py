@@ -44,7 +44,7 @@ class _Writer(DataSourceArrowWriter):
 
 class _Discard(_Writer):
     def _write(self, batches: Iterator[pa.RecordBatch]) -> None:
-        from spark_kafka_sink.spark import quick_ack  # noqa: PLC0415 - only in the workers
+        from spark_kafka_sink.spark import worker as quick_ack  # noqa: PLC0415 - only in the workers
 
         quick_ack.acknowledge_now()
         for _ in batches:

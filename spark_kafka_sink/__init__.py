@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from spark_kafka_sink.kafka_producer import KafkaProducer
     from spark_kafka_sink.model import ProducerRecord, RecordMetadata
     from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
-    from spark_kafka_sink.spark.atomic_layout import atomic_layout
-    from spark_kafka_sink.spark.datasource import KafkaDataSource
-    from spark_kafka_sink.spark.last_reports import last_reports
-    from spark_kafka_sink.spark.registration import register
-    from spark_kafka_sink.spark.to_kafka import to_kafka
-    from spark_kafka_sink.spark.write_batch import write_batch
+    from spark_kafka_sink.spark.committing.report_files import last_reports
+    from spark_kafka_sink.spark.driver.atomic_layout import atomic_layout
+    from spark_kafka_sink.spark.driver.register import register
+    from spark_kafka_sink.spark.driver.to_kafka import to_kafka
+    from spark_kafka_sink.spark.driver.write_batch import write_batch
+    from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 
 __version__ = "0.1.0"
 
@@ -39,16 +39,16 @@ __all__ = [
 ]
 
 _HOME = {
-    "KafkaDataSource": "spark_kafka_sink.spark.datasource",
+    "KafkaDataSource": "spark_kafka_sink.spark.planning.datasource",
     "KafkaProducer": "spark_kafka_sink.kafka_producer",
     "ProducerInterceptor": "spark_kafka_sink.plugins.interceptors",
     "ProducerRecord": "spark_kafka_sink.model",
     "RecordMetadata": "spark_kafka_sink.model",
-    "atomic_layout": "spark_kafka_sink.spark.atomic_layout",
-    "last_reports": "spark_kafka_sink.spark.last_reports",
-    "register": "spark_kafka_sink.spark.registration",
-    "to_kafka": "spark_kafka_sink.spark.to_kafka",
-    "write_batch": "spark_kafka_sink.spark.write_batch",
+    "atomic_layout": "spark_kafka_sink.spark.driver.atomic_layout",
+    "last_reports": "spark_kafka_sink.spark.committing.report_files",
+    "register": "spark_kafka_sink.spark.driver.register",
+    "to_kafka": "spark_kafka_sink.spark.driver.to_kafka",
+    "write_batch": "spark_kafka_sink.spark.driver.write_batch",
 }
 
 

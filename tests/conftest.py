@@ -295,7 +295,7 @@ def proxied_kafka(scratch: Path) -> Iterator[tuple[KafkaCluster, FaultProxy]]:
 def idle_producers_are_closed() -> Iterator[None]:
     """Close the producers that tasks in this process left, for they end by timers of a minute."""
     yield
-    module = sys.modules.get("spark_kafka_sink.spark.producer_pool")
+    module = sys.modules.get("spark_kafka_sink.spark.tasks.producer_pool")
     if module is not None:
         for config, kept in list(module.POOL._kept.items()):
             kept.timer.cancel()

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from pyspark.sql.datasource import WriterCommitMessage
+
 # The first bad rows are described, in each task and in the report.
 SAMPLES_PER_TASK: Final = 3
 SAMPLES: Final = 10
@@ -207,3 +209,18 @@ class CommitReport:
         values = asdict(replace(self, partitions=[]))
         values["partitions"] = [dict(vars(partition)) for partition in self.partitions]
         return values
+
+
+@dataclass(kw_only=True)
+class SinkCommitMessage(WriterCommitMessage):
+    """What one task wrote.
+
+    started_at: seconds since 1970; partitions: those of good rows.
+    """
+
+    report: TaskReport
+    started_at: float
+    throttle_ms: int
+    bad_rows: BadRowsReport
+    expired_rows: ExpiredRowsReport | None
+    partitions: list[PartitionReport]

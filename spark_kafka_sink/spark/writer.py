@@ -8,8 +8,9 @@ what they are and what tasks do with them: of a job with new processes, a third 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -18,14 +19,29 @@ from pyspark.sql.datasource import (
 )
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.spark.commit import SinkCommitMessage, commit_report, publish
-from spark_kafka_sink.spark.memory import freeze_imports
-from spark_kafka_sink.spark.save_mode import CONTINUOUS_REFUSAL
+from spark_kafka_sink.spark.committing.job_commit import commit_report, publish
+from spark_kafka_sink.spark.report import SinkCommitMessage
+from spark_kafka_sink.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_kafka_sink.spark.options import SinkOptions
+
+
+CONTINUOUS_REFUSAL: Final = (
+    "the continuous trigger loses every row of a Python data source: Spark hands it no rows then. "
+    'Use .trigger(processingTime="1 second") or .trigger(availableNow=True)'
+)
+
+
+def mode_refusal(mode: str) -> str:
+    """Give the sentence about a save mode that is not append, by the name that it was given."""
+    afresh = "; to start afresh, delete or truncate the topic first"
+    return (
+        f"Save mode {mode} not allowed for Kafka, expected append: records of a topic can be added "
+        f'and not replaced. Use .mode("append"){afresh if mode.lower() == "overwrite" else ""}'
+    )
 
 
 class _TaskWriter:
@@ -37,7 +53,7 @@ class _TaskWriter:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Run a task."""
-        from spark_kafka_sink.spark.task import write_task  # noqa: PLC0415 - tasks alone need it
+        from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
 
         options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled
         return write_task(options, iterator)
@@ -69,3 +85,26 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: what tasks have written is in Kafka and stays there."""
+
+
+BATCH_ID: Final = "pykafka.batch.id"
+_FROM_HERE: Final = re.compile("write_batch:(-?[0-9]+)")
+
+
+def as_option(batch_id: int) -> dict[str, str]:
+    """Give the option that hands a number over."""
+    return {BATCH_ID: f"write_batch:{batch_id}"}
+
+
+def handed_over(options: Mapping[str, str]) -> int | None:
+    """Give the number that `as_option` put among options with names in lower case, if it did."""
+    found = _FROM_HERE.fullmatch(options.get(BATCH_ID, ""))
+    return int(found[1]) if found else None
+
+
+class MicroBatchWriter(KafkaArrowWriter):
+    """Writes a micro-batch as a batch job; its report is a line, as a stream's."""
+
+    def __init__(self, options: SinkOptions, batch_id: int) -> None:
+        super().__init__(options)
+        self._batch_id = batch_id

@@ -30,7 +30,7 @@ from spark_kafka_sink.producer.murmur2 import murmur2
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.log_reader import read_log
 from spark_kafka_sink.records.varint import varint_widths, varint_words, zigzag
-from spark_kafka_sink.spark.memory import keep_heap
+from spark_kafka_sink.spark.worker import keep_heap
 
 ROUNDS = 30
 RECORDS = 5_000
@@ -105,7 +105,7 @@ def metrics() -> None:
 def garbage() -> None:
     """Collect garbage as Spark's daemon does after every task, imports included and left out."""
     importlib.import_module("pyspark.worker")
-    importlib.import_module("spark_kafka_sink.spark.task")
+    importlib.import_module("spark_kafka_sink.spark.tasks.task")
     (walked,) = least_s(gc.collect)
     gc.freeze()
     (left_out,) = least_s(gc.collect)

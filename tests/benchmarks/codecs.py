@@ -24,8 +24,8 @@ import pyspark
 import zstandard
 
 from spark_kafka_sink.records.compression import codec
-from spark_kafka_sink.spark.memory import keep_heap
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
+from spark_kafka_sink.spark.worker import keep_heap
 
 BATCH_BYTES: Final = int(SINK_DEFAULTS["batch.size"])
 PIECES: Final = 2

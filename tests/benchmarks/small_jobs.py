@@ -26,8 +26,8 @@ from support.own_session import own_session
 from support.readers import create_topic
 
 from spark_kafka_sink import register
-from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.quick_ack import acknowledge_now
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.worker import acknowledge_now
 from spark_kafka_sink.spark.writer import KafkaArrowWriter
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from support.idle_producer import idle_producer
 from support.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.kafka_producer import KafkaProducer
-from spark_kafka_sink.spark import task
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.tasks import task
 from spark_kafka_sink.wire.frames import encode_request
 from spark_kafka_sink.wire.messages import PRODUCE
 from spark_kafka_sink.wire.primitives import Buffer

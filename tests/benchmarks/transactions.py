@@ -28,9 +28,9 @@ from support.readers import create_topic, delete_topics
 
 from spark_kafka_sink import KafkaProducer, atomic_layout, register
 from spark_kafka_sink.producer.slices import SLICE_BYTES
-from spark_kafka_sink.spark.coalesce import append_coalesced
-from spark_kafka_sink.spark.memory import keep_heap
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
+from spark_kafka_sink.spark.tasks.task import append_coalesced
+from spark_kafka_sink.spark.worker import keep_heap
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -35,9 +35,9 @@ from spark_kafka_sink import kafka_producer
 from spark_kafka_sink.client.appender import ColumnProducer, SliceAppender, SliceProgress
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.producer.slices import SLICE_BYTES
-from spark_kafka_sink.spark.coalesce import append_coalesced
-from spark_kafka_sink.spark.memory import keep_heap
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
+from spark_kafka_sink.spark.tasks.task import append_coalesced
+from spark_kafka_sink.spark.worker import keep_heap
 
 BATCH_BYTES: Final = 8 << 20
 BATCHES: Final = 60

@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import (
     UnsupportedForMessageFormatException,
     UnsupportedVersionException,
 )
-from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.wire.messages import ApiVersionsResponse
 from spark_kafka_sink.wire.versions import NodeApiVersions
 

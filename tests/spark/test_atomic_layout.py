@@ -23,7 +23,7 @@ from support.spark_processes import ConnectServer
 
 from spark_kafka_sink import atomic_layout, write_batch
 from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
-from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -20,10 +20,10 @@ from support.readers import read_with_confluent
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.producer.slices import MANY_PARTITIONS
-from spark_kafka_sink.spark.arrow_batches import LIMIT_BYTES
-from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.driver.register import LIMIT_BYTES
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.task import write_task
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.tasks.task import write_task
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

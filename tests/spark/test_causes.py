@@ -30,9 +30,9 @@ from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.task import write_task
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.tasks.task import write_task
 
 WAITS_MS: Final = 500
 LARGEST: Final = 1000

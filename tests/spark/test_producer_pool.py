@@ -22,10 +22,10 @@ from support.readers import create_topic, read_with_confluent
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import DataException, IllegalStateException, KafkaException
-from spark_kafka_sink.spark import producer_pool
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.producer_pool import IDLE_S, POOL, ProducerPool
-from spark_kafka_sink.spark.task import write_task
+from spark_kafka_sink.spark.tasks import producer_pool
+from spark_kafka_sink.spark.tasks.producer_pool import IDLE_S, POOL, ProducerPool
+from spark_kafka_sink.spark.tasks.task import write_task
 
 pytestmark = pytest.mark.kafka
 

@@ -16,7 +16,7 @@ from support.sink import save
 
 from spark_kafka_sink import last_reports, write_batch
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.task import write_task
+from spark_kafka_sink.spark.tasks.task import write_task
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

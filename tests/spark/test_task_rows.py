@@ -21,10 +21,10 @@ from support.readers import create_topics, read_at_least, read_with_confluent
 
 from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
-from spark_kafka_sink.spark.commit import SinkCommitMessage
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
-from spark_kafka_sink.spark.preflight import check_dead_letter_topic
-from spark_kafka_sink.spark.task import write_task
+from spark_kafka_sink.spark.planning.preflight import check_dead_letter_topic
+from spark_kafka_sink.spark.report import SinkCommitMessage
+from spark_kafka_sink.spark.tasks.task import write_task
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from support.readers import read_with_confluent
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from support.pure_producer import TOPIC
 from spark_kafka_sink.errors import DataException, KafkaException, RecordTooLargeException
 from spark_kafka_sink.producer.partitioner import check_partitions
 from spark_kafka_sink.spark.report import BadRowSample, BadRowsReport, ExpiredRowsReport
-from spark_kafka_sink.spark.retention import ExpiredRows
+from spark_kafka_sink.spark.tasks.retention import ExpiredRows
 
 DAY_MS = 86_400_000
 NOW_MS = 20_000 * DAY_MS

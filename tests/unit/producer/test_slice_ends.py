@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from spark_kafka_sink.producer.slices import MANY_PARTITIONS, SLICE_BYTES, slice_bytes, slice_ends
 from spark_kafka_sink.records.encoder import record_sizes
 from spark_kafka_sink.serde.arrow_columns import read_rows
-from spark_kafka_sink.spark.arrow_batches import LIMIT_BYTES
-from spark_kafka_sink.spark.coalesce import append_coalesced
+from spark_kafka_sink.spark.driver.register import LIMIT_BYTES
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
+from spark_kafka_sink.spark.tasks.task import append_coalesced
 
 BUFFER = 64 * 1024 * 1024
 FEW = MANY_PARTITIONS - 1

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.errors import PySparkException
 
-from spark_kafka_sink.spark.arrow_batches import SETTING, SPARKS_DEFAULT, limit_arrow_batches
+from spark_kafka_sink.spark.driver.register import SETTING, SPARKS_DEFAULT, limit_arrow_batches
 
 
 class Conf(dict[str, str]):

@@ -37,8 +37,8 @@ from support.jvm import run_java
 from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.spark import options as sink
-from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.schema import check_schema
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.planning.schema import check_schema
 
 VALUE = StructType().add("value", StringType())
 # No value of theirs is wrong by itself.

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.spark.arrow_batches import LIMIT_BYTES
-from spark_kafka_sink.spark.coalesce import append_coalesced
+from spark_kafka_sink.spark.driver.register import LIMIT_BYTES
+from spark_kafka_sink.spark.tasks.task import append_coalesced
 
 SLICE_BYTES = 8 * 1024 * 1024
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.commit import SinkCommitMessage, commit_report, publish
+from spark_kafka_sink.spark.committing.job_commit import commit_report, publish
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.report import (
     SAMPLES,
@@ -18,6 +18,7 @@ from spark_kafka_sink.spark.report import (
     BadRowsReport,
     ExpiredRowsReport,
     PartitionReport,
+    SinkCommitMessage,
     TaskReport,
 )
 from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter

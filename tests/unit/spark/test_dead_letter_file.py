@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_kafka_sink.spark.dead_letter_file import (
+from spark_kafka_sink.spark.tasks.dead_letters import (
     ERROR_COLUMNS,
+    BadBatch,
     DeadLetterFile,
     distinct_names,
 )
-from spark_kafka_sink.spark.dead_letters import BadBatch
 
 
 def written(folder: Path, rows: pa.RecordBatch) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from spark_kafka_sink.spark.dead_letters import ERROR_HEADERS, UNNAMED_HEADER, with_headers
+from spark_kafka_sink.spark.tasks.dead_letters import ERROR_HEADERS, UNNAMED_HEADER, with_headers
 
 ROWS = 100
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from spark_kafka_sink.spark.micro_batch import MicroBatchWriter
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
+from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter, MicroBatchWriter
 
 # With these, importing takes four times as long.
 HEAVY = ("numpy", "pyarrow", "lz4", "crc32c", "spark_kafka_sink.kafka_producer")
@@ -21,8 +20,8 @@ PLAN = """
 import pickle
 from pyspark.sql.types import BinaryType, StructType
 from spark_kafka_sink.producer.feature_level import check_feature_level
-from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.preflight import check_partitioner
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.planning.preflight import check_partitioner
 from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
 from spark_kafka_sink.wire.versions import NodeApiVersions
 

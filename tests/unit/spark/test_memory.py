@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from spark_kafka_sink.spark.memory import keep_heap
+from spark_kafka_sink.spark.worker import keep_heap
 
 FAULTS = """
 import resource, sys
 import numpy as np
-from spark_kafka_sink.spark.memory import keep_heap
+from spark_kafka_sink.spark.worker import keep_heap
 
 if sys.argv[1] == "keep":
     keep_heap()
@@ -73,9 +73,9 @@ import gc, sys
 from contextlib import suppress
 from pyspark.sql.types import BinaryType, StructType
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.look_ahead import look_ahead
-from spark_kafka_sink.spark.micro_batch import MicroBatchWriter
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.planning.datasource import look_ahead
+from spark_kafka_sink.spark.writer import MicroBatchWriter
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.writer import KafkaArrowWriter
 

@@ -17,20 +17,18 @@ from pyspark.sql.types import StringType, StructType
 from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.serde.arrow_columns import read_rows
-from spark_kafka_sink.spark import preflight
-from spark_kafka_sink.spark.commit import SinkCommitMessage
-from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.micro_batch import MicroBatchWriter
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
-from spark_kafka_sink.spark.preflight import (
+from spark_kafka_sink.spark.planning import preflight
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.planning.preflight import (
     check_cluster,
     check_partitioner,
     check_report_path,
     make_dead_letter_path,
 )
-from spark_kafka_sink.spark.report import BadRowsReport, TaskReport
-from spark_kafka_sink.spark.schema import check_schema, warn_of_unsent_columns
-from spark_kafka_sink.spark.writer import KafkaStreamArrowWriter
+from spark_kafka_sink.spark.planning.schema import check_schema, warn_of_unsent_columns
+from spark_kafka_sink.spark.report import BadRowsReport, SinkCommitMessage, TaskReport
+from spark_kafka_sink.spark.writer import KafkaStreamArrowWriter, MicroBatchWriter
 
 SCHEMA = StructType().add("value", StringType())
 NAMES = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}

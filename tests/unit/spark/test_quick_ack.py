@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.quick_ack import acknowledge_now
-from spark_kafka_sink.spark.task import write_task
+from spark_kafka_sink.spark.tasks.task import write_task
+from spark_kafka_sink.spark.worker import acknowledge_now
 
 TURNS = 50
 # Of struct tcp_info of <linux/tcp.h>: segments sent that are not acknowledged.

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark_kafka_sink.config import NOT_YET, option_fields
-from spark_kafka_sink.spark.redaction import SETTINGS, mask_secrets
+from spark_kafka_sink.spark.driver.register import SETTINGS, mask_secrets
 
 OPTIONS, STRING = "spark.sql.redaction.options.regex", "spark.sql.redaction.string.regex"
 CONF = Path(__file__).parents[3] / "conf" / "spark-defaults.conf"

@@ -7,9 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from spark_kafka_sink.serde.bad_rows import Fault
-from spark_kafka_sink.spark.dead_letter_file import ERROR_COLUMNS
-from spark_kafka_sink.spark.dead_letters import ERROR_HEADERS, UNNAMED_HEADER
-from spark_kafka_sink.spark.on_error import OnError
+from spark_kafka_sink.spark.options import OnError
 from spark_kafka_sink.spark.report import (
     BadRowSample,
     BadRowsReport,
@@ -18,6 +16,7 @@ from spark_kafka_sink.spark.report import (
     PartitionReport,
     TaskReport,
 )
+from spark_kafka_sink.spark.tasks.dead_letters import ERROR_COLUMNS, ERROR_HEADERS, UNNAMED_HEADER
 
 _DOCS = Path(__file__).parents[3] / "docs"
 REPORT = (_DOCS / "report.md").read_text()

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.spark.report_lines import append_report, newest_reports, open_to_append
+from spark_kafka_sink.spark.committing.report_files import (
+    append_report,
+    newest_reports,
+    open_to_append,
+)
 
 
 def append(path: Path, report: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.worker_failures import explain_query, explained
+from spark_kafka_sink.spark.driver.hooks.worker_failures import explain_query, explained
 
 SESSION = SimpleNamespace(sparkContext=SimpleNamespace(pythonExec="/opt/python"))
 TRACEBACK = 'Traceback (most recent call last):\n  File "worker.py", line 1, in main\n'

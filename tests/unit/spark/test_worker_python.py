@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from support.pythons import modules_without
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.spark.worker_python import choose_worker_python
+from spark_kafka_sink.spark.driver.worker_python import choose_worker_python
 
 DRIVER = f"{sys.executable} (Python {sys.version_info[0]}.{sys.version_info[1]})"
 # A Python that has nothing but its own library, and one that has what is installed here.

@@ -30,13 +30,13 @@ from spark_kafka_sink.plugins.batch_partitioner import (
     topic_places,
 )
 from spark_kafka_sink.plugins.loading import is_users_own
-from spark_kafka_sink.spark.arguments import check_frame, check_sink_options
-from spark_kafka_sink.spark.connect import is_connect
+from spark_kafka_sink.spark.driver.arguments import check_frame, check_sink_options
+from spark_kafka_sink.spark.driver.hooks.writers import join_options
 from spark_kafka_sink.spark.layout_mark import as_metadata
-from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options, look_at_stream
-from spark_kafka_sink.spark.missing_topics import suggest_create_topics
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
-from spark_kafka_sink.spark.writer_hooks import join_options
+from spark_kafka_sink.spark.planning.datasource import look_ahead, look_at_options, look_at_stream
+from spark_kafka_sink.spark.session import is_connect
+from spark_kafka_sink.spark.topics import suggest_create_topics
 
 _INT: Final = "INT"
 _PLACES: Final = "partitions INT, first INT"

@@ -18,10 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.spark.look_ahead import look_at_options, look_at_stream
-from spark_kafka_sink.spark.save_mode import CONTINUOUS_REFUSAL
-from spark_kafka_sink.spark.worker_failures import explain_query, explained
-from spark_kafka_sink.spark.writer_hooks import (
+from spark_kafka_sink.spark.driver.hooks.worker_failures import explain_query, explained
+from spark_kafka_sink.spark.driver.hooks.writers import (
     enter_thread,
     has_columns,
     is_first_time,
@@ -36,6 +34,8 @@ from spark_kafka_sink.spark.writer_hooks import (
     noted_options,
     refuse_layouts,
 )
+from spark_kafka_sink.spark.planning.datasource import look_at_options, look_at_stream
+from spark_kafka_sink.spark.writer import CONTINUOUS_REFUSAL
 
 
 class _Told(NamedTuple):

@@ -21,11 +21,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options
-from spark_kafka_sink.spark.micro_batch import BATCH_ID
-from spark_kafka_sink.spark.save_mode import mode_refusal
-from spark_kafka_sink.spark.worker_failures import explained
-from spark_kafka_sink.spark.writer_hooks import (
+from spark_kafka_sink.spark.driver.hooks.worker_failures import explained
+from spark_kafka_sink.spark.driver.hooks.writers import (
     enter_thread,
     has_columns,
     is_first_time,
@@ -39,6 +36,8 @@ from spark_kafka_sink.spark.writer_hooks import (
     noted_options,
     refuse_layouts,
 )
+from spark_kafka_sink.spark.planning.datasource import look_ahead, look_at_options
+from spark_kafka_sink.spark.writer import BATCH_ID, mode_refusal
 
 
 class _Told(NamedTuple):

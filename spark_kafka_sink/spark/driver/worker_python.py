@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark import SparkFiles
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.spark.requirements import NEEDED
+from spark_kafka_sink.spark.worker import NEEDED
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

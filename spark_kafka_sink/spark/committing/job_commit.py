@@ -1,6 +1,6 @@
-"""What tasks tell the driver, and what the driver does with it when a job commits.
+"""What the driver does with the messages of tasks when a job commits.
 
-Owns the commit message, the check that every task reported, and where the report goes: lines on
+Owns the check that every task reported, and where the report goes: lines on
 stderr (commit runs in a Python process whose logging nobody sees), the file of the option
 reportPath, and the application's own file (`last_reports`).
 """
@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,36 +20,20 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.logs import masked, without_path
-from spark_kafka_sink.spark.last_reports import remember
-from spark_kafka_sink.spark.report import (
-    BadRowsReport,
-    CommitReport,
-    ExpiredRowsReport,
-    PartitionReport,
-    TaskReport,
-    merged,
-)
-from spark_kafka_sink.spark.report_lines import (
+from spark_kafka_sink.spark.committing.report_files import (
     append_report,
     is_special,
     open_to_append,
     open_to_write,
+    remember,
 )
-
-
-@dataclass(kw_only=True)
-class SinkCommitMessage(WriterCommitMessage):
-    """What one task wrote.
-
-    started_at: seconds since 1970; partitions: those of good rows.
-    """
-
-    report: TaskReport
-    started_at: float
-    throttle_ms: int
-    bad_rows: BadRowsReport
-    expired_rows: ExpiredRowsReport | None
-    partitions: list[PartitionReport]
+from spark_kafka_sink.spark.report import (
+    BadRowsReport,
+    CommitReport,
+    ExpiredRowsReport,
+    SinkCommitMessage,
+    merged,
+)
 
 
 def commit_report(

@@ -1,4 +1,4 @@
-"""``change_setting``: changes a setting of a session, where that can be done.
+"""A Spark session, classic or of Spark Connect: which it is, and how its settings change.
 
 `register` changes some; a session, classic or of Spark Connect, may lack one or keep it fixed, and
 the sink works without.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from spark_kafka_sink.errors import IllegalArgumentException
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,3 +29,17 @@ def change_setting(
     except Exception as error:  # noqa: BLE001 - whatever it is, the sink works without
         return (str(error) or type(error).__name__).splitlines()[0]
     return None
+
+
+def is_connect(of: object) -> bool:
+    """Tell whether a session or a frame is one of Spark Connect."""
+    return ".connect." in type(of).__module__
+
+
+def check_session(call: str, spark: object) -> None:
+    """Refuse what is no session, classic or of Spark Connect; raises IllegalArgumentException."""
+    # By name, since that of Spark Connect is another class.
+    if not any(kind.__name__ == "SparkSession" for kind in type(spark).__mro__):
+        kind = type(spark).__name__
+        message = f"{call}: spark is of type {kind}: expected a SparkSession"
+        raise IllegalArgumentException(message)

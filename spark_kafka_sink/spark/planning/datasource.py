@@ -14,20 +14,26 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.logs import unsaid
 from spark_kafka_sink.spark.layout_mark import laid_out_counts
-from spark_kafka_sink.spark.memory import freeze_imports
-from spark_kafka_sink.spark.micro_batch import BATCH_ID, MicroBatchWriter, handed_over
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
-from spark_kafka_sink.spark.preflight import (
+from spark_kafka_sink.spark.planning.preflight import (
     check_cluster,
     check_dead_letter_topic,
     check_partitioner,
     check_report_path,
     make_dead_letter_path,
 )
-from spark_kafka_sink.spark.save_mode import mode_refusal
-from spark_kafka_sink.spark.schema import check_schema, warn_of_unsent_columns
-from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
+from spark_kafka_sink.spark.planning.schema import check_schema, warn_of_unsent_columns
+from spark_kafka_sink.spark.worker import freeze_imports
+from spark_kafka_sink.spark.writer import (
+    BATCH_ID,
+    KafkaArrowWriter,
+    KafkaStreamArrowWriter,
+    MicroBatchWriter,
+    handed_over,
+    mode_refusal,
+)
 
 
 class KafkaDataSource(DataSource):
@@ -115,3 +121,22 @@ def check_surroundings(
     check_dead_letter_topic(options, may_remember=may_remember)
     warn_of_unsent_columns(schema)
     return options
+
+
+def look_ahead(schema: StructType, options: Mapping[str, str]) -> None:
+    """Raise whatever stands against writing rows of a schema, on the driver, without a row."""
+    with unsaid():
+        KafkaDataSource(dict(options)).plan(schema)
+
+
+def look_at_stream(schema: StructType, options: Mapping[str, str]) -> None:
+    """Raise whatever stands against a stream of rows of a schema, likewise."""
+    with unsaid():
+        checked, _ = KafkaDataSource(dict(options)).check(schema)
+        check_surroundings(checked, schema, in_batches=True, may_remember=False)
+
+
+def look_at_options(schema: StructType, options: Mapping[str, str]) -> None:
+    """Raise what is wrong with the options or the columns; nothing around is looked at."""
+    with unsaid():
+        KafkaDataSource(dict(options)).check(schema)

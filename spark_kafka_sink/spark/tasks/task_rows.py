@@ -24,20 +24,18 @@ from spark_kafka_sink.errors import DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.serde.arrow_columns import named_columns
 from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, Fault, find_bad_rows
-from spark_kafka_sink.spark.dead_letter_file import DeadLetterFile
-from spark_kafka_sink.spark.dead_letters import (
+from spark_kafka_sink.spark.layout_mark import LayoutCheck
+from spark_kafka_sink.spark.options import OnError, SinkOptions
+from spark_kafka_sink.spark.report import SAMPLES_PER_TASK, BadRowSample, BadRowsReport
+from spark_kafka_sink.spark.tasks.dead_letters import (
     BadBatch,
+    DeadLetterFile,
     DeadLetters,
     DeadLetterTopic,
     topic_names,
 )
-from spark_kafka_sink.spark.layout_mark import LayoutCheck
-from spark_kafka_sink.spark.missing_topics import MissingTopics
-from spark_kafka_sink.spark.on_error import OnError
-from spark_kafka_sink.spark.options import SinkOptions
-from spark_kafka_sink.spark.refusals import CarefulAppender
-from spark_kafka_sink.spark.report import SAMPLES_PER_TASK, BadRowSample, BadRowsReport
-from spark_kafka_sink.spark.topic_limit import TopicLimit
+from spark_kafka_sink.spark.tasks.refusals import CarefulAppender
+from spark_kafka_sink.spark.topics import MissingTopics, TopicLimit
 
 
 class TaskRows:

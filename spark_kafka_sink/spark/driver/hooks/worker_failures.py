@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.connect import is_connect
-from spark_kafka_sink.spark.requirements import NEEDED
+from spark_kafka_sink.spark.session import is_connect
+from spark_kafka_sink.spark.worker import NEEDED
 
 _SINK: Final = "spark_kafka_sink"
 # What Python says of a missing module. `check_modules` adds which Python it is, on which machine.

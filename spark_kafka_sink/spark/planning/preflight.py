@@ -9,10 +9,12 @@ Kafka then.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -25,16 +27,62 @@ from spark_kafka_sink.errors import (
     advice,
     topic_refusal,
 )
-from spark_kafka_sink.logs import masked, without_path
+from spark_kafka_sink.logs import masked, warn_once, without_path
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.plugins.loading import load_partitioner
-from spark_kafka_sink.spark.existing_topic import warn_of_differences
+from spark_kafka_sink.spark.committing.report_files import is_special
 from spark_kafka_sink.spark.layout_mark import check_laid_out_topic, check_partition_counts
-from spark_kafka_sink.spark.missing_topics import check_not_internal, suggest_create_topics
-from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
-from spark_kafka_sink.spark.options import SinkOptions
-from spark_kafka_sink.spark.report_lines import is_special
-from spark_kafka_sink.spark.topic_limit import limit_of, settings_with_limit
+from spark_kafka_sink.spark.options import DEAD_LETTER_FOLDER, SinkOptions
+from spark_kafka_sink.spark.topics import (
+    check_not_internal,
+    limit_of,
+    settings_with_limit,
+    suggest_create_topics,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def warn_of_differences(
+    topic: TopicDescription, new: NewTopic, settings: Mapping[str, str | None]
+) -> None:
+    """Say, once, which options are not what the topic has, or where that is not known.
+
+    settings: the topic's, as far as the brokers tell; none at all where they do not.
+    """
+    if topic.is_new:
+        return
+    counts = {"topic.partitions": topic.partitions, "topic.replication": topic.replication}
+    has = {name: str(count) for name, count in counts.items()}
+    has |= {f"topic.config.{name}": value for name, value in settings.items() if value is not None}
+    nothing = "Kafka has no such setting" if settings else "what it has is not known"
+    different = []
+    for name, asked in new.options.items():
+        found = has.get(name)
+        if found is None:
+            different.append(f"{name}={asked} ({nothing})")
+        elif _meaning(found) != _meaning(asked):
+            different.append(f"{name}={asked} (it has {found})")
+    if different:
+        message = (
+            f"topic {topic.name} exists and stays as it is; options for topics that do not exist "
+            f"say otherwise: {', '.join(different)}"
+        )
+        warn_once(logger, message)
+
+
+def _meaning(value: str) -> frozenset[str | Decimal]:
+    """Give what brokers read in a value: a list, or one entry; numbers as numbers."""
+    return frozenset(_entry(entry.strip().lower()) for entry in value.split(","))
+
+
+def _entry(text: str) -> str | Decimal:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return text
+    return number if number.is_finite() else text
+
 
 _RETENTION_SETTINGS: Final = ("cleanup.policy", "message.timestamp.type", "retention.ms")
 

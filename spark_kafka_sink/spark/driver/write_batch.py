@@ -11,13 +11,12 @@ from pyspark.sql import DataFrame
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import LARGEST_INT64
-from spark_kafka_sink.spark.arguments import check_frame, check_sink_options
-from spark_kafka_sink.spark.connect import is_connect
-from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.look_ahead import look_ahead, look_at_options
-from spark_kafka_sink.spark.micro_batch import BATCH_ID, as_option
+from spark_kafka_sink.spark.driver.arguments import check_frame, check_sink_options
+from spark_kafka_sink.spark.driver.hooks.writers import join_options
 from spark_kafka_sink.spark.options import not_an_option
-from spark_kafka_sink.spark.writer_hooks import join_options
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource, look_ahead, look_at_options
+from spark_kafka_sink.spark.session import is_connect
+from spark_kafka_sink.spark.writer import BATCH_ID, as_option
 
 
 def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> None:

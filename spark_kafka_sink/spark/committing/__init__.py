@@ -1,0 +1,1 @@
+"""The process on the driver in which Spark commits a write. It loads neither numpy nor pyarrow."""

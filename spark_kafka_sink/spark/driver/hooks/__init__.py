@@ -1,0 +1,1 @@
+"""Hooks into the methods of Spark's writers, for one clear error before a job starts."""

@@ -1,0 +1,1 @@
+"""The process in which Spark runs a task of a write."""

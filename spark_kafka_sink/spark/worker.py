@@ -1,0 +1,104 @@
+"""A Python process of Spark's: what it must have before the sink is imported, and its settings.
+
+pip does not install pyspark with the sink, and `--py-files` ships no C extensions. Without these
+checks, a missing module is the last line of a long traceback.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import platform
+import socket
+import sys
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+NEEDED: Final = ("numpy", "pyarrow", "crc32c", "lz4", "msgspec")
+_INSTALL_SPARK: Final = (
+    'pip install "path/to/spark-kafka-sink[spark]" with the path of your clone, or run your '
+    "program with the Python that your cluster's Spark brings"
+)
+
+
+def check_pyspark() -> None:
+    """Raise ImportError if this Python has no pyspark, or one that is too old for the sink."""
+    if find_spec("pyspark") is None:
+        message = (
+            f"No module named 'pyspark' for {sys.executable}: spark-kafka-sink does not install it "
+            f"by itself, because a cluster brings its own. Run {_INSTALL_SPARK}"
+        )
+        raise ModuleNotFoundError(message, name="pyspark")
+    name = "pyspark.sql.datasource"
+    if find_spec(name) is None or not hasattr(import_module(name), "DataSourceArrowWriter"):
+        version = import_module("pyspark").__version__
+        message = (
+            f"the pyspark of {sys.executable} is {version}, but spark-kafka-sink needs 4.1 or "
+            f"newer. Run {_INSTALL_SPARK}"
+        )
+        raise ImportError(message, name="pyspark")
+
+
+def check_modules() -> None:
+    """Raise ModuleNotFoundError if this Python lacks another module that the sink needs."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        message = (
+            f"No module named {' or '.join(map(repr, missing))} for {sys.executable} on "
+            f"{platform.node()}: spark-kafka-sink needs it wherever Spark runs Python, and "
+            "--py-files cannot ship it; install it there, or ship an environment that has it by "
+            "--archives"
+        )
+        raise ModuleNotFoundError(message, name=missing[0])
+
+
+KEPT_BYTES: Final = 64 * 1024 * 1024
+# Arrays below this come from the heap. glibc takes no more than HEAP_MAX_SIZE / 2, which is 32 MiB
+# in 64-bit ones before 2.35.
+_MMAP_THRESHOLD_BYTES: Final = 32 * 1024 * 1024
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+
+# Python knows, too, but would count all that is frozen to tell.
+_is_frozen = False
+
+
+def keep_heap() -> None:
+    """Set glibc's thresholds in this process; elsewhere than on glibc, do nothing."""
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        # Either call ends glibc's adapting of the mmap threshold, so the second alone does harm.
+        if mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES) == 1:
+            mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+def freeze_imports() -> None:
+    """Have collections of garbage in this process leave out, from now on, what is there now."""
+    global _is_frozen  # noqa: PLW0603 - of this process
+    if not _is_frozen:
+        _is_frozen = True
+        gc.freeze()
+
+
+_OPEN_FILES: Final = Path("/proc/self/fd")
+
+
+def acknowledge_now() -> None:
+    """Have what this process has received over TCP acknowledged; elsewhere than on Linux, nothing.
+
+    Which connection is Spark's is not known here. On others, such as those of a producer that is
+    kept, it means an acknowledgement that would have come a little later. What is no connection
+    over TCP refuses the option. Python's own sockets are not used: to make one of an open file
+    would take it out of blocking where a program has set a default timeout.
+    """
+    with suppress(OSError, AttributeError):
+        setsockopt = ctypes.CDLL(None).setsockopt
+        on, option = ctypes.c_int(1), socket.TCP_QUICKACK
+        for file in _OPEN_FILES.iterdir():
+            setsockopt(
+                int(file.name), socket.IPPROTO_TCP, option, ctypes.byref(on), ctypes.sizeof(on)
+            )
