@@ -14,7 +14,7 @@ from spark_kafka_sink.config import NOT_YET, option_fields
 from spark_kafka_sink.spark.driver.register import SETTINGS, mask_secrets
 
 OPTIONS, STRING = "spark.sql.redaction.options.regex", "spark.sql.redaction.string.regex"
-CONF = Path(__file__).parents[3] / "conf" / "spark-defaults.conf"
+CONF = Path(__file__).parents[4] / "conf" / "spark-defaults.conf"
 SECRETS = {
     "sasl.jaas.config",
     "sasl.oauthbearer.assertion.private.key.passphrase",
