@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import Pool, cpu_count
 
@@ -19,19 +19,23 @@ _CHUNK = 50
 
 def failure(seed: int, *, interrupts: bool = False) -> str | None:
     """Run one seed and give what was wrong, None if nothing was."""
-    # Finalizers would run in whatever thread makes garbage at a moment that no seed gives.
-    gc.disable()
-    # User code raises thousands of times, and each is logged.
-    level, root = logging.root.manager.disable, logging.root.manager
-    root.disable = logging.CRITICAL
     try:
-        Run(seed, interrupts=interrupts).run()
+        with _unlogged():
+            Run(seed, interrupts=interrupts).run()
     except Exception as error:  # noqa: BLE001 - whatever a run ends with is its result
         return f"{type(error).__name__}: {error}"
-    finally:
-        root.disable = level
-        gc.enable()
     return None
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Log nothing: user code raises thousands of times."""
+    manager = logging.root.manager
+    before, manager.disable = manager.disable, logging.CRITICAL
+    try:
+        yield
+    finally:
+        manager.disable = before
 
 
 def replay_command(seed: int, *, interrupts: bool = False) -> str:
@@ -44,6 +48,10 @@ def replay(seed: int, *, interrupts: bool) -> int:
     """Run one seed and print all of it; give the exit code."""
     run = Run(seed, interrupts=interrupts, tracing=True)
     print(run.plan)
+    if interrupts:
+        # What is logged, or is made but once, would shift the moment of the interrupt.
+        failure(seed, interrupts=True)
+        logging.disable()
     try:
         run.run()
     except Exception:  # noqa: BLE001 - printed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -158,7 +159,7 @@ class Program:
     def _value(self, number: int) -> bytes:
         return NUMBER.pack(number) + _FILLER[: self.world.random.choice([0, 20, 150])]
 
-    def _append(self) -> None:
+    def _append(self, interrupt: Interrupt | None = None) -> None:
         """Append some rows."""
         random, topic = self.world.random, self._topic()
         numbers = self.ledger.give(
@@ -168,7 +169,12 @@ class Program:
         if random.random() < 0.5:
             columns["partition"] = pa.array([0] * len(numbers), pa.int32())
         told = self._user_code.on_failure(numbers) if random.random() < 0.5 else None
-        self._give(numbers, lambda: self.producer.append(topic, pa.record_batch(columns), told))
+        batch = pa.record_batch(columns)
+
+        def append() -> None:
+            self.producer.append(topic, batch, told)
+
+        self._give(numbers, append if interrupt is None else partial(interrupt.during, append))
 
     def _give(self, numbers: list[int], call: Callable[[], Any]) -> Any:  # noqa: ANN401 - of the call
         """Give rows to the producer, and note whether it takes them."""
@@ -265,10 +271,9 @@ class Program:
 
     def _interrupted(self) -> None:
         """Append some rows, and be interrupted."""
-        assert self._interrupt is not None
         try:
-            self._interrupt.during(self._append)
+            self._append(self._interrupt)
         except KeyboardInterrupt:
-            self.world.trace("interrupted {}", self._interrupt.where)
+            self.world.trace("interrupted")
 
 
