@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import Pool, cpu_count
@@ -61,9 +61,13 @@ def replay(seed: int, *, interrupts: bool) -> int:
     return 0
 
 
-def _run_chunk(seeds: range, *, interrupts: bool) -> list[tuple[int, str]]:
-    runs = ((seed, failure(seed, interrupts=interrupts)) for seed in seeds)
-    return [(seed, found) for seed, found in runs if found is not None]
+def _run_chunk(seeds: range, *, interrupts: bool) -> tuple[int, str] | None:
+    """Run seeds up to the first that fails; give what was wrong with it."""
+    for seed in seeds:
+        found = failure(seed, interrupts=interrupts)
+        if found is not None:
+            return seed, found
+    return None
 
 
 def soak(first: int, count: int, *, interrupts: bool) -> int:
@@ -71,12 +75,12 @@ def soak(first: int, count: int, *, interrupts: bool) -> int:
     began, done = time.monotonic(), 0
     seeds = range(first, first + count)
     chunks = [seeds[start : start + _CHUNK] for start in range(0, count, _CHUNK)]
-    run: Callable[[range], list[tuple[int, str]]] = partial(_run_chunk, interrupts=interrupts)
+    run = partial(_run_chunk, interrupts=interrupts)
     with Pool(cpu_count()) as pool:
-        for chunk, failures in zip(chunks, pool.imap(run, chunks), strict=True):
+        for chunk, failed in zip(chunks, pool.imap(run, chunks), strict=True):
             done += len(chunk)
-            if failures:
-                seed, found = failures[0]
+            if failed is not None:
+                seed, found = failed
                 print(f"seed {seed}: {found}\n{replay_command(seed, interrupts=interrupts)}")
                 return 1
     took = time.monotonic() - began

@@ -46,6 +46,8 @@ class Program:
         for name in names:
             self.world.spawn(name, self._caller)
         self.world.block(lambda: not self._callers_left, "its callers")
+        if self.world.random.random() < 0.5:
+            self._rest()
         self._flush_all()
         self._call("close", self._close)
         self.is_closing = True
@@ -63,6 +65,15 @@ class Program:
         if self.plan.interceptor:
             configs["interceptor.classes"] = [code]
         return configs
+
+    def _rest(self) -> None:
+        """See that what was given is delivered without another call."""
+        slept_s = -1.0
+        while slept_s < self.world.user_slept_s:  # which keeps the I/O thread from it
+            slept_s = self.world.user_slept_s
+            self.world.sleep(slept_s + self._patience_s(self.world.now))
+        is_left = self.producer._thread.accumulator.has_incomplete or self.producer._feeder._pending
+        self._require(not is_left or self.is_closing, "rows wait for a flush")
 
     def _flush_all(self) -> None:
         """Flush until callbacks send nothing more; then nothing is kept."""
@@ -135,7 +146,7 @@ class Program:
 
     def _may_fail(self, error: BaseException | None) -> bool:
         """Whether an error of the producer's is to be expected."""
-        if self.is_closing or (self.plan.is_hasty and isinstance(error, TimeoutException)):
+        if self.is_closing or (self.plan.is_hasty and _is_late(error)):
             return True
         if self.plan.is_transactional and self.plan.mischief:
             return True
@@ -277,3 +288,7 @@ class Program:
             self.world.trace("interrupted")
 
 
+
+
+def _is_late(error: BaseException | None) -> bool:
+    return isinstance(error, TimeoutException) or "delivery.timeout.ms" in str(error)

@@ -23,8 +23,11 @@ _NEVER: Final = float("inf")
 # Runs have some 500 steps; a loop without end has more than these.
 _MOST_STEPS: Final = 30_000
 # How long a step may take in real time: nothing in a run waits for anything real.
-_STUCK_S: Final = 60.0
+_STUCK_S: Final = 20.0
+# How often another thread goes on at a step.
 _EAGERNESS: Final = (0.05, 0.3, 0.8)
+# How often time passes at a step.
+_SLOWNESS: Final = (0.03, 0.2, 0.6)
 _LAPSES_S: Final = (1e-6, 1e-5, 1e-3, 5e-3)
 
 
@@ -68,6 +71,7 @@ class World:
         self._tracing = tracing
         self._tasks: list[Task] = []
         self._eagerness = self.random.choice(_EAGERNESS)
+        self._slowness = self.random.choice(_SLOWNESS)
         self._over = _thread.allocate_lock()
         self._over.acquire()
         self._steps = 0
@@ -146,7 +150,7 @@ class World:
         self.digest = zlib.crc32(f"{self.current.name}{what}".encode(), self.digest)
         if self._steps > _MOST_STEPS:
             self.fail(SimulationError(f"busy loop at {self.now:.4f} s: {self._waiting()}"))
-        if self.random.random() < 0.1:
+        if self.random.random() < self._slowness:
             self._let_pass(self.now + self.random.choice(_LAPSES_S))
         if self.random.random() < self._eagerness:
             self._hand_on()
