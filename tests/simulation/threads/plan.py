@@ -14,6 +14,8 @@ from simulation.threads.sockets import Weather
 from spark_kafka_sink.model import TopicPartition
 
 TOPICS = ("t", "u", "v")
+# What takes a quarter of the memory goes in slices.
+_ROOM_FOR_WHOLE_APPENDS = 6000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,11 @@ class Plan:
     def keeps_order(self) -> bool:
         """Whether rows stay in order."""
         return self.is_idempotent or self.configs["max.in.flight.requests.per.connection"] == 1
+
+    @property
+    def has_slices(self) -> bool:
+        """Whether an append may be cut into slices, some of which are sent though it fails."""
+        return int(self.configs["buffer.memory"]) < _ROOM_FOR_WHOLE_APPENDS
 
     @property
     def patience_s(self) -> float:
@@ -127,7 +134,7 @@ def _configs(
         "max.in.flight.requests.per.connection": random.choice([1, 5]),
         "linger.ms": random.choice([0, 5, 1000]),
         "batch.size": random.choice([150, 400, 16_384]),
-        "buffer.memory": random.choice([2500, 6000, 1_000_000]),
+        "buffer.memory": random.choice([2500, _ROOM_FOR_WHOLE_APPENDS, 1_000_000]),
         "compression.type": random.choice(["none", "none", "lz4"]),
         "retry.backoff.ms": 10,
         "retry.backoff.max.ms": 100,
@@ -141,8 +148,8 @@ def _configs(
             "request.timeout.ms": 100,
             "delivery.timeout.ms": configs["linger.ms"] + random.choice([100, 500]),
         }
-    if is_interrupted:  # less memory would have an append go in slices
-        configs["buffer.memory"] = max(6000, configs["buffer.memory"])
+    if is_interrupted:
+        configs["buffer.memory"] = max(_ROOM_FOR_WHOLE_APPENDS, configs["buffer.memory"])
     if is_transactional:
         configs["transactional.id"] = "x"
     return configs

@@ -194,7 +194,8 @@ class Program:
         except KeyboardInterrupt:
             raise
         except BaseException:
-            self._note(numbers, is_taken=False)
+            if len(numbers) == 1 or not self.plan.has_slices:
+                self._note(numbers, is_taken=False)
             raise
         self._note(numbers, is_taken=True)
         return given

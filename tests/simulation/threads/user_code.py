@@ -134,14 +134,14 @@ class UserCode:
             if row is not None and row.future is not None:
                 self._refused("result of an open future", row.future.result)
         elif name == "send":
-            if self._resends:
+            if self._resends and not program.is_calling_back:
                 self._resends -= 1
                 self._at_once(name, program.send_from_callback)
         elif name == "look":
             self._at_once(name, producer.metrics)
             self._at_once(name, producer.take_deliveries)
         elif self._world.random.random() < 0.2:
-            program.is_closing = True
+            program.is_closing = program.ledger.is_told = True
             self._at_once(name, producer.close)
 
     def _refused(self, name: str, call: Callable[[], object]) -> None:
