@@ -23,8 +23,8 @@ class Plan:
     """One run. is_hasty: whether time limits are so short that calls and rows may meet them.
 
     callers: how many threads of the user there are, each with so many calls; mischief: how often
-    user code does what it should not; has_plugins: whether it is a partitioner, serializers and an
-    interceptor besides callbacks.
+    user code does what it should not; poison: how many rows brokers refuse;
+    is_forgetful: whether one of them forgets topics again and again, as a pool of producers does.
     """
 
     configs: dict[str, Any]
@@ -34,6 +34,8 @@ class Plan:
     callers: int
     calls: int
     mischief: float
+    poison: float
+    is_forgetful: bool
     partitioner: bool
     serializers: bool
     interceptor: bool
@@ -87,15 +89,17 @@ def draw(random: Random, *, interrupts: bool = False) -> Plan:
         weather=Weather(
             delay_s=random.choice([0.001, 0.02]),
             room=random.choice([60, 500, 1_000_000]),
-            breaks_behind=0 if is_quiet else random.choice([0.0, 0.3]),
-            breaks_before=0 if is_quiet else random.choice([0.0, 0.2]),
-            refused=0 if is_quiet else random.choice([0.0, 0.3]),
+            breaks_behind=0 if is_quiet else random.choice([0.0, 0.3, 0.7]),
+            breaks_before=0 if is_quiet else random.choice([0.0, 0.0, 0.2]),
+            refused=0 if is_quiet else random.choice([0.0, 0.0, 0.3]),
             until=random.choice([0.1, 1.0]),
         ),
         is_hasty=is_hasty,
-        callers=1 if is_transactional or interrupts else random.choice([1, 2, 3]),
-        calls=random.choice([3, 6]),
-        mischief=0.0 if interrupts else random.choice([0.0, 0.1, 0.4]),
+        callers=1 if is_transactional or interrupts else random.choice([1, 2, 3, 3]),
+        calls=random.choice([4, 8]),
+        mischief=0.0 if interrupts else random.choice([0.0, 0.2, 0.5]),
+        poison=0.0 if interrupts else random.choice([0.0, 0.0, 0.2]),
+        is_forgetful=random.random() < 0.3,
         partitioner=random.random() < 0.3,
         serializers=random.random() < 0.3,
         interceptor=random.random() < 0.2,
@@ -131,9 +135,9 @@ def _configs(
         "client.id": "c",
         "enable.idempotence": idempotent,
         "acks": "all" if idempotent else random.choice(["all", "1"]),
-        "max.in.flight.requests.per.connection": random.choice([1, 5]),
-        "linger.ms": random.choice([0, 5, 1000]),
-        "batch.size": random.choice([150, 400, 16_384]),
+        "max.in.flight.requests.per.connection": random.choice([1, 5, 5]),
+        "linger.ms": random.choice([0, 0, 5, 1000]),
+        "batch.size": random.choice([150, 150, 400, 16_384]),
         "buffer.memory": random.choice([2500, _ROOM_FOR_WHOLE_APPENDS, 1_000_000]),
         "compression.type": random.choice(["none", "none", "lz4"]),
         "retry.backoff.ms": 10,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from simulation.batches import NUMBER
+from simulation.batches import NUMBER, POISON
 from simulation.scheduler import SimulationError
 from simulation.threads.interrupts import Interrupt
 from simulation.threads.ledger import Ledger, Row
@@ -104,7 +104,7 @@ class Program:
     def _calls(self) -> Iterator[Callable[[], object]]:
         """Draw the calls of a thread one by one."""
         random, usual = self.world.random, [self._append, self._send, self._send]
-        others = [self._flush, self._wait, self._look, self._forget, self._count, self._pause]
+        others = [self._flush, self._wait, self._forget, self._count, self._pause]
         if self._interrupt is not None:
             yield self._append
             yield self._interrupted
@@ -116,6 +116,9 @@ class Program:
                 for _ in range(random.randint(0, 3)):
                     yield random.choice([*usual, *usual, *others])
                 yield random.choice([self._commit, self.producer.abort_transaction])
+        elif self.plan.is_forgetful and self.world.current.name == "caller 1":
+            for _ in range(3 * self.plan.calls):
+                yield random.choice([self._forget, self._forget, self._count, self._pause])
         else:
             for _ in range(self.plan.calls):
                 yield random.choice([*usual, *usual, *others])
@@ -150,6 +153,8 @@ class Program:
             return True
         if self.plan.is_transactional and self.plan.mischief:
             return True
+        if self.plan.poison and isinstance(error, KafkaException) and not _is_late(error):
+            return True
         if self._interrupt is not None and self.producer._thread.fatal_error is not None:
             return "make another" in str(error)
         while error is not None:
@@ -168,7 +173,10 @@ class Program:
         return self.world.random.choice(self.plan.shape.partitions).topic
 
     def _value(self, number: int) -> bytes:
-        return NUMBER.pack(number) + _FILLER[: self.world.random.choice([0, 20, 150])]
+        filler = _FILLER[: self.world.random.choice([0, 20, 150])]
+        if self.world.random.random() < self.plan.poison:
+            filler = bytes([POISON]) + filler[1:]
+        return NUMBER.pack(number) + filler
 
     def _append(self, interrupt: Interrupt | None = None) -> None:
         """Append some rows."""
@@ -234,6 +242,7 @@ class Program:
         try:
             self.producer.flush(timeout)
         except TimeoutException:
+            self.ledger.is_told = True
             if timeout is None:
                 raise
 
@@ -245,18 +254,16 @@ class Program:
             if future is not None:
                 future.exception()
 
-    def _look(self) -> None:
+    def _forget(self) -> None:
         self.producer.metrics()
         self.producer.take_deliveries()
-
-    def _forget(self) -> None:
         self.producer.forget_topics()
 
     def _count(self) -> None:
         self.producer.partitions_for(self._topic(), self.world.random.choice([1, 1, 9]))
 
     def _pause(self) -> None:
-        self.world.sleep(self.world.random.choice([0.001, 0.05, 0.6]))
+        self.world.sleep(self.world.random.choice([0.0001, 0.01, 0.5]))
 
     def _close(self) -> None:
         timeout = self.world.random.choice([None, None, 1.0, 0.02, 0])

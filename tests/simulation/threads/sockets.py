@@ -154,8 +154,10 @@ class Socket:
         return errno.EINPROGRESS
 
     def sendmsg(self, buffers: Sequence[memoryview]) -> int:
-        """Take some bytes."""
+        """Take some bytes, while more may come in."""
         self._world.step("write")
+        if self._world.random.random() < 0.3:
+            self._world.lapse(self._network.delay_s())
         if self._broken:
             raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
         if not self._room:

@@ -188,6 +188,12 @@ class World:
             raise KeyboardInterrupt
         return until()
 
+    def lapse(self, seconds: float) -> None:
+        """Let time pass while no other thread runs."""
+        self.is_inside = True
+        self._let_pass(self.now + seconds)
+        self.is_inside = False
+
     def sleep(self, seconds: float) -> None:
         """Let time pass, for the others."""
         self.block(lambda: False, "time", self.now + seconds)
