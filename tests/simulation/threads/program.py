@@ -105,20 +105,22 @@ class Program:
         """Draw the calls of a thread one by one."""
         random, usual = self.world.random, [self._append, self._send, self._send]
         others = [self._flush, self._wait, self._forget, self._count, self._pause]
+        if self.plan.is_forgetful:  # what waits for metadata each time
+            usual = [self._append, self._count, self._count]
         if self._interrupt is not None:
             yield self._append
             yield self._interrupted
             yield self._append
         elif self.plan.is_transactional:
             yield self.producer.init_transactions
-            for _ in range(self.plan.calls // 2):
+            for _ in range(self.plan.calls - 1):
                 yield self._begin
-                for _ in range(random.randint(0, 3)):
+                for _ in range(random.randint(0, 4)):
                     yield random.choice([*usual, *usual, *others])
                 yield random.choice([self._commit, self.producer.abort_transaction])
         elif self.plan.is_forgetful and self.world.current.name == "caller 1":
             for _ in range(3 * self.plan.calls):
-                yield random.choice([self._forget, self._forget, self._count, self._pause])
+                yield self._forget
         else:
             for _ in range(self.plan.calls):
                 yield random.choice([*usual, *usual, *others])
@@ -255,6 +257,10 @@ class Program:
                 future.exception()
 
     def _forget(self) -> None:
+        """Forget topics, beneath a caller that waits if there is one, and look at this and that."""
+        if self.plan.is_forgetful:
+            self.world.sleep(self.world.random.uniform(0, 0.02))
+            self.world.block(self.world.has_waiting, "a caller that waits", self.world.now + 0.1)
         self.producer.metrics()
         self.producer.take_deliveries()
         self.producer.forget_topics()

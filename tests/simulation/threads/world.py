@@ -27,7 +27,7 @@ _STUCK_S: Final = 20.0
 # An I/O thread that has nothing to do waits for an hour at most.
 _LONGEST_WAIT_S: Final = 3700.0
 # How often another thread goes on at a step.
-_EAGERNESS: Final = (0.05, 0.3, 0.8)
+_EAGERNESS: Final = (0.05, 0.2, 0.6)
 # How often time passes at a step.
 _SLOWNESS: Final = (0.03, 0.2, 0.6)
 _LAPSES_S: Final = (1e-6, 1e-5, 1e-3, 5e-3)
@@ -187,6 +187,10 @@ class World:
         if interrupted:
             raise KeyboardInterrupt
         return until()
+
+    def has_waiting(self) -> bool:
+        """Whether a thread waits for a condition."""
+        return any(task.waits_for == "a condition" for task in self._tasks)
 
     def lapse(self, seconds: float) -> None:
         """Let time pass while no other thread runs."""
