@@ -241,12 +241,17 @@ class Program:
 
     def _flush(self) -> None:
         timeout = self.world.random.choice([None, None, 0.02])
+        before = [row for row in self.ledger.rows.values() if row.is_taken]
         try:
             self.producer.flush(timeout)
         except TimeoutException:
             self.ledger.is_told = True
             if timeout is None:
                 raise
+        finally:
+            is_over = timeout is not None or self.is_closing or self.world.failure is not None
+            ended = is_over or all(row.is_done for row in before)
+            self._require(ended, "flush ended before the rows that were given before it")
 
     def _wait(self) -> None:
         """Wait for a row."""
