@@ -126,7 +126,7 @@ class Ledger:
         broken_off = Counter(
             (row.append, row.number in found)
             for row in self.rows.values()
-            if row.append is not None and row.is_taken is None
+            if row.append is not None and row.is_taken is None and not self._plan.has_slices
         )
         for append, _ in broken_off:
             is_whole = (append, True) not in broken_off or (append, False) not in broken_off
