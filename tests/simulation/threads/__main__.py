@@ -1,4 +1,4 @@
-"""Run the driver: `python -m simulation.threads --seed 17` replays a seed, `--seeds N` runs many."""
+"""Run threads: `python -m simulation.threads --seed 17` replays one seed, `--seeds 20000` many."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from simulation.cluster import FIRST_PORT
@@ -13,11 +13,11 @@ from simulation.replica import Rules
 from simulation.threads.sockets import Weather
 from spark_kafka_sink.model import TopicPartition
 
-TOPICS = ("t", "u", "v")
+_TOPICS: Final = ("t", "u", "v")
 # What a run is about, besides all that any run has.
-_THEMES = ("any", "any", "hasty", "transactions", "resets", "topics", "failures")
+_THEMES: Final = ("any", "any", "hasty", "transactions", "resets", "topics", "failures")
 # What takes a quarter of the memory goes in slices.
-_ROOM_FOR_WHOLE_APPENDS = 6000
+_ROOM_FOR_WHOLE_APPENDS: Final = 6000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +66,11 @@ class Plan:
     def patience_s(self) -> float:
         """How long a call may last at most, when nothing holds it up."""
         if not self.is_hasty:
-            return 5.0 + self.configs["linger.ms"] / 1000
-        return 5.0 + sum(self.configs[name] for name in _LIMITS) / 1000
+            return 5.0 + float(self.configs["linger.ms"]) / 1000
+        return 5.0 + sum(float(self.configs[name]) for name in _LIMITS) / 1000
 
 
-_LIMITS = ("linger.ms", "max.block.ms", "delivery.timeout.ms", "request.timeout.ms")
+_LIMITS: Final = ("linger.ms", "max.block.ms", "delivery.timeout.ms", "request.timeout.ms")
 
 
 def draw(random: Random, *, interrupts: bool = False) -> Plan:
@@ -115,7 +115,7 @@ def draw(random: Random, *, interrupts: bool = False) -> Plan:
 
 
 def _shape(random: Random, theme: str) -> ClusterShape:
-    topics = TOPICS[: random.choice([1, 2, 3])]
+    topics = _TOPICS[: random.choice([1, 2, 3])]
     return ClusterShape(
         brokers=random.choice([1, 1, 2]),
         partitions=[TopicPartition(t, n) for t in topics for n in range(random.choice([1, 2]))],
@@ -132,7 +132,9 @@ def _shape(random: Random, theme: str) -> ClusterShape:
 def _configs(random: Random, shape: ClusterShape, theme: str) -> dict[str, Any]:
     idempotent = theme == "transactions" or (theme != "resets" and random.random() < 0.5)
     configs: dict[str, Any] = {
-        "bootstrap.servers": ",".join(f"b{n}:{FIRST_PORT + n}" for n in range(1, shape.brokers + 1)),
+        "bootstrap.servers": ",".join(
+            f"b{n}:{FIRST_PORT + n}" for n in range(1, shape.brokers + 1)
+        ),
         "client.id": "c",
         "enable.idempotence": idempotent,
         "acks": "all" if idempotent else random.choice(["all", "1"]),

@@ -1,4 +1,4 @@
-"""Program: a user's program, whose threads use one producer, and what it may expect of its calls."""
+"""Program: a user's program, whose threads use one producer, and what it expects of its calls."""
 
 from __future__ import annotations
 
@@ -305,8 +305,6 @@ class Program:
             self._append(self._interrupt)
         except KeyboardInterrupt:
             self.world.trace("interrupted")
-
-
 
 
 def _is_late(error: BaseException | None) -> bool:

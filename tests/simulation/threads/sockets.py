@@ -1,7 +1,7 @@
 """Sockets and a selector in place of the system's, and the brokers' ends of the connections.
 
-A `Socket` has what a non-blocking socket of Linux has, as far as `selector.py` uses it: what came in
-before a reset can be read, and then the reset is found; a write after it fails. How many bytes a
+A `Socket` does what a non-blocking socket of Linux does, as far as `selector.py` uses it: what came
+in before a reset can be read, and then the reset is found; a write after it fails. How many bytes a
 call takes or gives, and the order in which a selector names what is ready, are the seed's.
 """
 
@@ -19,7 +19,7 @@ from simulation.controller import Session
 from simulation.network import Asked, frame_of, read_request
 from simulation.threads.world import World
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.wire.messages import ProduceRequest, ProduceResponse
+from spark_kafka_sink.wire.messages import ProduceResponse
 
 _SIZE: Final = 4
 _RESET: Final = "reset"
@@ -76,7 +76,7 @@ class Network:
 
 
 class Pipe:
-    """One end of the pair that wakes a selector. It takes one byte: a wake-up that comes then is lost."""
+    """One end of the pair that wakes a selector. It takes one byte: what comes then is lost."""
 
     def __init__(self, world: World, bytes_in: list[bytes]) -> None:
         self._world = world

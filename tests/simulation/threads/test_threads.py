@@ -29,9 +29,7 @@ def test_every_promise_is_kept(first: int) -> None:
         assert found is None, f"seed {seed}: {found}\n{replay_command(seed)}"
 
 
-def test_an_append_that_is_interrupted_is_whole_or_refused_and_the_producer_says_if_it_goes_on() -> (
-    None
-):
+def test_an_interrupted_append_is_whole_or_refused_and_the_producer_says_if_it_goes_on() -> None:
     for seed in range(INTERRUPTS):
         found = failure(seed, interrupts=True)
         assert found is None, f"seed {seed}: {found}\n{replay_command(seed, interrupts=True)}"
@@ -91,7 +89,7 @@ def test_a_wait_that_nobody_ends_is_found() -> None:
         with condition:
             condition.wait()
 
-    with pytest.raises(SimulationError, match="deadlock .* main waits for a condition"):
+    with pytest.raises(SimulationError, match=r"deadlock .* main waits for a condition"):
         world.run(main)
 
 

@@ -5,7 +5,7 @@ product could be interrupted by another thread in a way that matters, it calls `
 and the seed picks who goes on. Time passes when nobody can run, and a little at some steps.
 
 A thread that cannot go on says what it waits for, as a function that is asked again and again: no
-wake-up is lost by the world itself. Where nobody can run and nothing is to come, that is a deadlock.
+wake-up is lost by the world itself. Where nobody can run and nothing is to come is a deadlock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SLOWNESS: Final = (0.03, 0.2, 0.6)
 _LAPSES_S: Final = (1e-6, 1e-5, 1e-3, 5e-3)
 
 
-class Abandoned(BaseException):  # noqa: N818 - as SystemExit, no error of whom it is raised in
+class Abandoned(BaseException):
     """Ends the threads of a run that has failed."""
 
 
@@ -54,7 +54,6 @@ class Task:
         self.waits_for = ""
         self.deadline = _NEVER
         self.interrupt_at = 0
-        self.ident = 0
 
     def may_run(self, now: float) -> bool:
         """Whether it can go on."""
@@ -98,7 +97,7 @@ class World:
         """Have a new thread, which runs when it is picked."""
         task = Task(name, call)
         self._tasks.append(task)
-        task.ident = _thread.start_new_thread(self._run_task, (task,))
+        _thread.start_new_thread(self._run_task, (task,))
         return task
 
     def _run_task(self, task: Task) -> None:
@@ -224,7 +223,7 @@ class World:
         return self._tasks[0]
 
     def _let_pass(self, until: float) -> None:
-        """Have happen what comes until then, at the brokers; what they find wrong is no thread's."""
+        """Have happen what comes until then; what brokers find wrong is no thread's error."""
         try:
             self.events.run_until(until)
         except Exception as error:  # noqa: BLE001 - raised by `run`
