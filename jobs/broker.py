@@ -168,10 +168,10 @@ class Broker:
 
 
 @contextlib.contextmanager
-def running(processes: Children, port: int = 0) -> Iterator[Broker]:
+def running(processes: Children, port: int = 0, *, java: Sequence[str] = ()) -> Iterator[Broker]:
     """Run a broker for a `with` block. Raise BrokerError or JarsError if it cannot run.
 
-    processes: the children of this program; port: 0 takes a free one.
+    processes: the children of this program; port: 0 takes a free one; java: options of its JVM.
     """
     if (problem := java_version.problem()) is not None:
         raise BrokerError(problem)
@@ -181,7 +181,7 @@ def running(processes: Children, port: int = 0) -> Iterator[Broker]:
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(scratch_folder("broker"))
-            broker = _start(processes, folder, libs, port or free_port())
+            broker = _start(processes, folder, libs, port or free_port(), java)
         except OSError as error:
             message = (
                 f"the broker cannot write its files: {error}; make room or give access, or name "
@@ -193,7 +193,9 @@ def running(processes: Children, port: int = 0) -> Iterator[Broker]:
         yield broker
 
 
-def _start(processes: Children, folder: Path, libs: Path, port: int) -> Broker:
+def _start(
+    processes: Children, folder: Path, libs: Path, port: int, options: Sequence[str]
+) -> Broker:
     address, controller = f"{HOST}:{port}", free_port()
     config = folder / "server.properties"
     config.write_text(
@@ -204,7 +206,7 @@ def _start(processes: Children, folder: Path, libs: Path, port: int) -> Broker:
             | _SETTINGS
         )
     )
-    java = [java_version.command(), *_JAVA, "-cp", f"{libs}/*"]
+    java = [java_version.command(), *_JAVA, *options, "-cp", f"{libs}/*"]
     with (folder / _LOG).open("wb") as output:
         formatting = processes.start([*java, *format_arguments(config)], output=output)
         if formatting.wait() != 0:

@@ -14,7 +14,6 @@ import _thread
 import threading
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Final
 
 # More topics than these share them.
@@ -26,24 +25,24 @@ class PartitionerThreads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._to_run: deque[Callable[[], None]] = deque()
         self._running: set[int] = set()
-        # Whether there is the thread that stays, whether it waits, and for what: to go on or end.
+        # Whether one thread is to stay when there is nothing to run, and whether it waits now.
         self._one_stays = False
         self._is_idle = False
-        self._signals: SimpleQueue[bool] = SimpleQueue()
 
     def start(self) -> None:
         """Start the thread that stays. Raises RuntimeError where it cannot be started."""
         with self._lock:
-            _thread.start_new_thread(self._stay, ())
             self._one_stays = self._is_idle = True
+            _thread.start_new_thread(self._run_all, (True,))
 
     def stop(self) -> None:
         """Have no thread stay when there is nothing left to run."""
         with self._lock:
             self._one_stays = self._is_idle = False
-            self._signals.put(False)  # noqa: FBT003 - an item
+            self._changed.notify_all()
 
     @property
     def is_current(self) -> bool:
@@ -55,7 +54,7 @@ class PartitionerThreads:
         with self._lock:
             self._to_run.append(call)
             if self._is_idle:
-                self._signals.put(True)  # noqa: FBT003 - an item
+                self._changed.notify()
                 self._is_idle = False
                 return
             is_full = len(self._running) >= MOST_THREADS
@@ -64,7 +63,7 @@ class PartitionerThreads:
         try:
             # Not Thread.start: a caller that is interrupted in the middle of that leaves a thread
             # that fails before it runs anything.
-            _thread.start_new_thread(self._run_all, ())
+            _thread.start_new_thread(self._run_all, (False,))
         except RuntimeError:
             with self._lock:
                 # These run it, or did.
@@ -73,18 +72,16 @@ class PartitionerThreads:
                 self._to_run.remove(call)
             raise
 
-    def _stay(self) -> None:
-        while self._signals.get():
-            self._run_all(stays=True)
-
-    def _run_all(self, *, stays: bool = False) -> None:
+    def _run_all(self, stays: bool) -> None:  # noqa: FBT001 - start_new_thread takes no names
         while True:
             with self._lock:
+                while not self._to_run:
+                    self._running.discard(threading.get_ident())
+                    if not (stays and self._one_stays):
+                        return
+                    self._is_idle = True
+                    self._changed.wait()
                 self._running.add(threading.get_ident())
-                if not self._to_run:
-                    self._running.remove(threading.get_ident())
-                    self._is_idle |= stays and self._one_stays
-                    return
                 call = self._to_run.popleft()
             call()
             del call  # and with it rows, while the thread ends

@@ -210,16 +210,20 @@ def test_settings_of_the_demo(project: Project, setting: str, says: str) -> None
     assert says.split() in said
 
 
-def test_the_soak_is_simulated_clusters_and_then_every_test_of_damaged_answers(
+def test_the_soak_is_simulated_clusters_and_threads_and_then_every_test_of_damaged_answers(
     project: Project,
 ) -> None:
     write_command(project.command, f'{COMMAND}; echo "inputs: $FUZZ_EXAMPLES"')
     ended = project.make("soak", "SEEDS=7")
     assert ended.returncode == 0, ended.stderr
-    assert [line for line in ended.stdout.splitlines() if "java" not in line][-6:] == [
+    assert [line for line in ended.stdout.splitlines() if "java" not in line][-10:] == [
         "python -m simulation --seeds 7 --first 0",
         "inputs: ",
         "python -m simulation --transactions --seeds 7 --first 0",
+        "inputs: ",
+        "python -m simulation.threads --seeds 7 --first 0",
+        "inputs: ",
+        "python -m simulation.threads --interrupts --seeds 7 --first 0",
         "inputs: ",
         "pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py",
         "inputs: 100000",

@@ -235,13 +235,15 @@ CONNECT: Final = """
 import json, sys
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from support.sink import save
 
 spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
 for line in sys.stdin:
     bootstrap, sql, topic, options = json.loads(line)
     try:
-        save(spark.sql(sql), bootstrap, topic, **options)
+        write = spark.sql(sql).write.format("pykafka").mode("append")
+        if topic is not None:
+            options["topic"] = topic
+        write.option("kafka.bootstrap.servers", bootstrap).options(**options).save()
         said = "nothing"
     except PySparkException as error:
         said = str(error)

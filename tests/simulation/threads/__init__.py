@@ -1,4 +1,4 @@
-"""A deterministic driver of the layer of threads: all of `KafkaProducer`, real selector, no sockets.
+"""A deterministic driver of the layer of threads: all of `KafkaProducer` over fake sockets.
 
 Real are the producer's public calls, its I/O thread, the threads of partitioners, `selector.py` and
 the protocol's bytes. Handed in are the clock, locks, conditions, starts of threads, sockets and

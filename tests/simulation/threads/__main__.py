@@ -1,14 +1,14 @@
-"""Run the driver: `python -m simulation.threads --seed 17` replays a seed, `--seeds N` runs many."""
+"""Run threads: `python -m simulation.threads --seed 17` replays one seed, `--seeds 20000` many."""
 
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import Pool, cpu_count
 
@@ -19,19 +19,23 @@ _CHUNK = 50
 
 def failure(seed: int, *, interrupts: bool = False) -> str | None:
     """Run one seed and give what was wrong, None if nothing was."""
-    # Finalizers would run in whatever thread makes garbage at a moment that no seed gives.
-    gc.disable()
-    # User code raises thousands of times, and each is logged.
-    level, root = logging.root.manager.disable, logging.root.manager
-    root.disable = logging.CRITICAL
     try:
-        Run(seed, interrupts=interrupts).run()
+        with _unlogged():
+            Run(seed, interrupts=interrupts).run()
     except Exception as error:  # noqa: BLE001 - whatever a run ends with is its result
         return f"{type(error).__name__}: {error}"
-    finally:
-        root.disable = level
-        gc.enable()
     return None
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Log nothing: user code raises thousands of times."""
+    manager = logging.root.manager
+    before, manager.disable = manager.disable, logging.CRITICAL
+    try:
+        yield
+    finally:
+        manager.disable = before
 
 
 def replay_command(seed: int, *, interrupts: bool = False) -> str:
@@ -44,6 +48,10 @@ def replay(seed: int, *, interrupts: bool) -> int:
     """Run one seed and print all of it; give the exit code."""
     run = Run(seed, interrupts=interrupts, tracing=True)
     print(run.plan)
+    if interrupts:
+        # What is logged, or is made but once, would shift the moment of the interrupt.
+        failure(seed, interrupts=True)
+        logging.disable()
     try:
         run.run()
     except Exception:  # noqa: BLE001 - printed
@@ -53,9 +61,13 @@ def replay(seed: int, *, interrupts: bool) -> int:
     return 0
 
 
-def _run_chunk(seeds: range, *, interrupts: bool) -> list[tuple[int, str]]:
-    runs = ((seed, failure(seed, interrupts=interrupts)) for seed in seeds)
-    return [(seed, found) for seed, found in runs if found is not None]
+def _run_chunk(seeds: range, *, interrupts: bool) -> tuple[int, str] | None:
+    """Run seeds up to the first that fails; give what was wrong with it."""
+    for seed in seeds:
+        found = failure(seed, interrupts=interrupts)
+        if found is not None:
+            return seed, found
+    return None
 
 
 def soak(first: int, count: int, *, interrupts: bool) -> int:
@@ -63,12 +75,12 @@ def soak(first: int, count: int, *, interrupts: bool) -> int:
     began, done = time.monotonic(), 0
     seeds = range(first, first + count)
     chunks = [seeds[start : start + _CHUNK] for start in range(0, count, _CHUNK)]
-    run: Callable[[range], list[tuple[int, str]]] = partial(_run_chunk, interrupts=interrupts)
+    run = partial(_run_chunk, interrupts=interrupts)
     with Pool(cpu_count()) as pool:
-        for chunk, failures in zip(chunks, pool.imap(run, chunks), strict=True):
+        for chunk, failed in zip(chunks, pool.imap(run, chunks), strict=True):
             done += len(chunk)
-            if failures:
-                seed, found = failures[0]
+            if failed is not None:
+                seed, found = failed
                 print(f"seed {seed}: {found}\n{replay_command(seed, interrupts=interrupts)}")
                 return 1
     took = time.monotonic() - began

@@ -1,7 +1,7 @@
 """What a run hands to the product in place of the system: clock, threads, sockets and chance.
 
-The modules of the product name `threading`, `time`, `socket` and `selectors` as modules; while a run
-lasts, these names stand for the run's own. So a module that comes to use one is in it by itself.
+The modules of the product name `threading`, `time`, `socket` and `selectors` as modules; while a
+run lasts, these names stand for the run's own. A module that comes to use one is in it by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
 from types import ModuleType, SimpleNamespace
-from typing import Final
+from typing import Any, Final
 from unittest import mock
 
 from simulation.threads.sockets import Network
@@ -35,7 +35,7 @@ def handed_in(world: World, network: Network) -> Iterator[None]:
         world.spawn("partitioner", lambda: call(*arguments))  # type: ignore[operator] # a function
         world.step("start")
 
-    given = {
+    given: dict[str, Any] = {
         "threading": SimpleNamespace(**threads),
         "_thread": SimpleNamespace(start_new_thread=start_new_thread),
         "time": SimpleNamespace(
@@ -46,7 +46,7 @@ def handed_in(world: World, network: Network) -> Iterator[None]:
         "socket": sockets,
         "selectors": poller,
     }
-    chance = {"Random": lambda: Random(world.random.random())}
+    chance: dict[str, Any] = {"Random": lambda: Random(world.random.random())}
     with ExitStack() as stack:
         for module in _modules():
             names = {n: given[n] for n in given if isinstance(vars(module).get(n), ModuleType)}

@@ -15,7 +15,7 @@ from typing import Final
 
 from simulation.threads.world import World
 
-_DRIVER: Final = str(Path(__file__).parent)
+_DRIVER: Final = str(Path(__file__).parents[1])
 _MOST_MOMENTS: Final = 1000
 _MOST_WAITS: Final = 6
 

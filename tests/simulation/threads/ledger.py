@@ -1,4 +1,4 @@
-"""Ledger: what callers gave to a producer and what they were told of it, against the brokers' logs."""
+"""Ledger: what callers gave to a producer and were told of it, against the brokers' logs."""
 
 from __future__ import annotations
 
@@ -119,14 +119,14 @@ class Ledger:
     def _check_appends(self, found: set[int]) -> None:
         for row in self.rows.values():
             is_lost = row.append is not None and row.is_taken and row.number not in found
-            is_told = row.failures or self.is_told or self._plan.is_transactional
+            is_told = row.failures > 0 or self.is_told or self._plan.is_transactional
             _require(not is_lost or is_told, f"{row} is lost and nobody was told")
             is_there = row.number in found or not row.is_committed
             _require(is_there, f"{row} was committed and is not there")
         broken_off = Counter(
             (row.append, row.number in found)
             for row in self.rows.values()
-            if row.append is not None and row.is_taken is None
+            if row.append is not None and row.is_taken is None and not self._plan.has_slices
         )
         for append, _ in broken_off:
             is_whole = (append, True) not in broken_off or (append, False) not in broken_off

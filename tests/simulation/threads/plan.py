@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from simulation.cluster import FIRST_PORT
@@ -13,7 +13,11 @@ from simulation.replica import Rules
 from simulation.threads.sockets import Weather
 from spark_kafka_sink.model import TopicPartition
 
-TOPICS = ("t", "u", "v")
+_TOPICS: Final = ("t", "u", "v")
+# What a run is about, besides all that any run has.
+_THEMES: Final = ("any", "any", "hasty", "transactions", "resets", "topics", "failures")
+# What takes a quarter of the memory goes in slices.
+_ROOM_FOR_WHOLE_APPENDS: Final = 6000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +25,8 @@ class Plan:
     """One run. is_hasty: whether time limits are so short that calls and rows may meet them.
 
     callers: how many threads of the user there are, each with so many calls; mischief: how often
-    user code does what it should not; has_plugins: whether it is a partitioner, serializers and an
-    interceptor besides callbacks.
+    user code does what it should not; poison: how many rows brokers refuse;
+    is_forgetful: whether one of them forgets topics again and again, as a pool of producers does.
     """
 
     configs: dict[str, Any]
@@ -32,6 +36,8 @@ class Plan:
     callers: int
     calls: int
     mischief: float
+    poison: float
+    is_forgetful: bool
     partitioner: bool
     serializers: bool
     interceptor: bool
@@ -52,51 +58,64 @@ class Plan:
         return self.is_idempotent or self.configs["max.in.flight.requests.per.connection"] == 1
 
     @property
+    def has_slices(self) -> bool:
+        """Whether an append may be cut into slices, some of which are sent though it fails."""
+        return int(self.configs["buffer.memory"]) < _ROOM_FOR_WHOLE_APPENDS
+
+    @property
     def patience_s(self) -> float:
         """How long a call may last at most, when nothing holds it up."""
         if not self.is_hasty:
-            return 5.0 + self.configs["linger.ms"] / 1000
-        return 5.0 + sum(self.configs[name] for name in _LIMITS) / 1000
+            return 5.0 + float(self.configs["linger.ms"]) / 1000
+        return 5.0 + sum(float(self.configs[name]) for name in _LIMITS) / 1000
 
 
-_LIMITS = ("linger.ms", "max.block.ms", "delivery.timeout.ms", "request.timeout.ms")
+_LIMITS: Final = ("linger.ms", "max.block.ms", "delivery.timeout.ms", "request.timeout.ms")
 
 
 def draw(random: Random, *, interrupts: bool = False) -> Plan:
     """Draw a run; interrupts: one whose user code does no more than it should."""
-    is_transactional = not interrupts and random.random() < 0.2
-    is_hasty = not (interrupts or is_transactional) and random.random() < 0.2
+    theme = "interrupts" if interrupts else random.choice(_THEMES)
     is_quiet = random.random() < 0.3
-    shape = _shape(random, is_transactional=is_transactional)
-    return Plan(
-        configs=_configs(
-            random,
-            shape,
-            is_transactional=is_transactional,
-            is_hasty=is_hasty,
-            is_interrupted=interrupts,
-        ),
+    shape = _shape(random, theme)
+    plan = Plan(
+        configs=_configs(random, shape, theme),
         shape=shape,
         weather=Weather(
             delay_s=random.choice([0.001, 0.02]),
             room=random.choice([60, 500, 1_000_000]),
-            breaks_behind=0 if is_quiet else random.choice([0.0, 0.3]),
-            breaks_before=0 if is_quiet else random.choice([0.0, 0.2]),
-            refused=0 if is_quiet else random.choice([0.0, 0.3]),
+            breaks_behind=0 if is_quiet else random.choice([0.0, 0.3, 0.7]),
+            breaks_before=0 if is_quiet else random.choice([0.0, 0.0, 0.2]),
+            refused=0 if is_quiet else random.choice([0.0, 0.0, 0.3]),
             until=random.choice([0.1, 1.0]),
         ),
-        is_hasty=is_hasty,
-        callers=1 if is_transactional or interrupts else random.choice([1, 2, 3]),
+        is_hasty=theme == "hasty",
+        callers=random.choice([1, 2, 3]),
         calls=random.choice([3, 6]),
-        mischief=0.0 if interrupts else random.choice([0.0, 0.1, 0.4]),
+        mischief=random.choice([0.0, 0.2, 0.5]),
+        poison=random.choice([0.0, 0.0, 0.2]),
+        is_forgetful=False,
         partitioner=random.random() < 0.3,
         serializers=random.random() < 0.3,
         interceptor=random.random() < 0.2,
     )
+    match theme:
+        case "transactions":
+            return replace(plan, callers=1, poison=0.0, mischief=random.choice([0.0, 0.5]))
+        case "interrupts":
+            return replace(plan, callers=1, poison=0.0, mischief=0.0)
+        case "resets":
+            weather = plan.weather._replace(room=60, breaks_behind=0.7, until=1.0)
+            return replace(plan, weather=weather, mischief=0.0)
+        case "topics":
+            return replace(plan, callers=3, poison=0.0, is_forgetful=True)
+        case "failures":
+            return replace(plan, callers=3, poison=0.3, mischief=0.5)
+    return plan
 
 
-def _shape(random: Random, *, is_transactional: bool) -> ClusterShape:
-    topics = TOPICS[: random.choice([1, 2, 3])]
+def _shape(random: Random, theme: str) -> ClusterShape:
+    topics = _TOPICS[: random.choice([1, 2, 3])]
     return ClusterShape(
         brokers=random.choice([1, 1, 2]),
         partitions=[TopicPartition(t, n) for t in topics for n in range(random.choice([1, 2]))],
@@ -106,19 +125,12 @@ def _shape(random: Random, *, is_transactional: bool) -> ClusterShape:
         first_epoch=0,
         rules=Rules(),
         hints=True,
-        transaction_version=random.choice([1, 2]) if is_transactional else 0,
+        transaction_version=random.choice([1, 2]) if theme == "transactions" else 0,
     )
 
 
-def _configs(
-    random: Random,
-    shape: ClusterShape,
-    *,
-    is_transactional: bool,
-    is_hasty: bool,
-    is_interrupted: bool,
-) -> dict[str, Any]:
-    idempotent = is_transactional or random.random() < 0.5
+def _configs(random: Random, shape: ClusterShape, theme: str) -> dict[str, Any]:
+    idempotent = theme == "transactions" or (theme != "resets" and random.random() < 0.5)
     configs: dict[str, Any] = {
         "bootstrap.servers": ",".join(
             f"b{n}:{FIRST_PORT + n}" for n in range(1, shape.brokers + 1)
@@ -129,7 +141,7 @@ def _configs(
         "max.in.flight.requests.per.connection": random.choice([1, 5]),
         "linger.ms": random.choice([0, 5, 1000]),
         "batch.size": random.choice([150, 400, 16_384]),
-        "buffer.memory": random.choice([2500, 6000, 1_000_000]),
+        "buffer.memory": random.choice([2500, _ROOM_FOR_WHOLE_APPENDS, 1_000_000]),
         "compression.type": random.choice(["none", "none", "lz4"]),
         "retry.backoff.ms": 10,
         "retry.backoff.max.ms": 100,
@@ -137,14 +149,20 @@ def _configs(
         "reconnect.backoff.max.ms": 100,
         "metadata.max.age.ms": random.choice([300, 300_000]),
     }
-    if is_hasty:
-        configs |= {
-            "max.block.ms": random.choice([0, 5, 300]),
-            "request.timeout.ms": 100,
-            "delivery.timeout.ms": configs["linger.ms"] + random.choice([100, 500]),
-        }
-    if is_interrupted:  # less memory would have an append go in slices
-        configs["buffer.memory"] = max(6000, configs["buffer.memory"])
-    if is_transactional:
-        configs["transactional.id"] = "x"
+    match theme:
+        case "hasty":
+            configs |= {
+                "max.block.ms": random.choice([0, 5, 300]),
+                "request.timeout.ms": 100,
+                "delivery.timeout.ms": configs["linger.ms"] + random.choice([100, 500]),
+            }
+        case "transactions":
+            configs["transactional.id"] = "x"
+        case "interrupts":
+            configs["buffer.memory"] = max(_ROOM_FOR_WHOLE_APPENDS, configs["buffer.memory"])
+        case "resets":  # with more to write while an answer is awaited
+            more = {"linger.ms": 0, "batch.size": 150}
+            configs |= more | {"max.in.flight.requests.per.connection": 5}
+        case "failures":  # of batches that several owners share
+            configs |= {"linger.ms": 1000, "batch.size": 16_384}
     return configs

@@ -1,13 +1,14 @@
-"""Program: a user's program, whose threads use one producer, and what it may expect of its calls."""
+"""Program: a user's program, whose threads use one producer, and what it expects of its calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
-from simulation.batches import NUMBER
+from simulation.batches import NUMBER, POISON
 from simulation.scheduler import SimulationError
 from simulation.threads.interrupts import Interrupt
 from simulation.threads.ledger import Ledger, Row
@@ -45,6 +46,8 @@ class Program:
         for name in names:
             self.world.spawn(name, self._caller)
         self.world.block(lambda: not self._callers_left, "its callers")
+        if self.world.random.random() < 0.5:
+            self._rest()
         self._flush_all()
         self._call("close", self._close)
         self.is_closing = True
@@ -62,6 +65,15 @@ class Program:
         if self.plan.interceptor:
             configs["interceptor.classes"] = [code]
         return configs
+
+    def _rest(self) -> None:
+        """See that what was given is delivered without another call."""
+        slept_s = -1.0
+        while slept_s < self.world.user_slept_s:  # which keeps the I/O thread from it
+            slept_s = self.world.user_slept_s
+            self.world.sleep(slept_s + self._patience_s(self.world.now))
+        is_left = self.producer._thread.accumulator.has_incomplete or self.producer._feeder._pending
+        self._require(not is_left or self.is_closing, "rows wait for a flush")
 
     def _flush_all(self) -> None:
         """Flush until callbacks send nothing more; then nothing is kept."""
@@ -92,18 +104,23 @@ class Program:
     def _calls(self) -> Iterator[Callable[[], object]]:
         """Draw the calls of a thread one by one."""
         random, usual = self.world.random, [self._append, self._send, self._send]
-        others = [self._flush, self._wait, self._look, self._forget, self._count, self._pause]
+        others = [self._flush, self._wait, self._forget, self._count, self._pause]
+        if self.plan.is_forgetful:  # what waits for metadata each time
+            usual = [self._append, self._count, self._count]
         if self._interrupt is not None:
             yield self._append
             yield self._interrupted
             yield self._append
         elif self.plan.is_transactional:
             yield self.producer.init_transactions
-            for _ in range(self.plan.calls // 2):
+            for _ in range(self.plan.calls - 1):
                 yield self._begin
-                for _ in range(random.randint(0, 3)):
+                for _ in range(random.randint(0, 4)):
                     yield random.choice([*usual, *usual, *others])
                 yield random.choice([self._commit, self.producer.abort_transaction])
+        elif self.plan.is_forgetful and self.world.current.name == "caller 1":
+            for _ in range(3 * self.plan.calls):
+                yield self._forget
         else:
             for _ in range(self.plan.calls):
                 yield random.choice([*usual, *usual, *others])
@@ -134,9 +151,11 @@ class Program:
 
     def _may_fail(self, error: BaseException | None) -> bool:
         """Whether an error of the producer's is to be expected."""
-        if self.is_closing or (self.plan.is_hasty and isinstance(error, TimeoutException)):
+        if self.is_closing or (self.plan.is_hasty and _is_late(error)):
             return True
         if self.plan.is_transactional and self.plan.mischief:
+            return True
+        if self.plan.poison and isinstance(error, KafkaException) and not _is_late(error):
             return True
         if self._interrupt is not None and self.producer._thread.fatal_error is not None:
             return "make another" in str(error)
@@ -156,9 +175,12 @@ class Program:
         return self.world.random.choice(self.plan.shape.partitions).topic
 
     def _value(self, number: int) -> bytes:
-        return NUMBER.pack(number) + _FILLER[: self.world.random.choice([0, 20, 150])]
+        filler = _FILLER[: self.world.random.choice([0, 20, 150])]
+        if self.world.random.random() < self.plan.poison:
+            filler = bytes([POISON]) + filler[1:]
+        return NUMBER.pack(number) + filler
 
-    def _append(self) -> None:
+    def _append(self, interrupt: Interrupt | None = None) -> None:
         """Append some rows."""
         random, topic = self.world.random, self._topic()
         numbers = self.ledger.give(
@@ -168,7 +190,12 @@ class Program:
         if random.random() < 0.5:
             columns["partition"] = pa.array([0] * len(numbers), pa.int32())
         told = self._user_code.on_failure(numbers) if random.random() < 0.5 else None
-        self._give(numbers, lambda: self.producer.append(topic, pa.record_batch(columns), told))
+        batch = pa.record_batch(columns)
+
+        def append() -> None:
+            self.producer.append(topic, batch, told)
+
+        self._give(numbers, append if interrupt is None else partial(interrupt.during, append))
 
     def _give(self, numbers: list[int], call: Callable[[], Any]) -> Any:  # noqa: ANN401 - of the call
         """Give rows to the producer, and note whether it takes them."""
@@ -177,7 +204,8 @@ class Program:
         except KeyboardInterrupt:
             raise
         except BaseException:
-            self._note(numbers, is_taken=False)
+            if len(numbers) == 1 or not self.plan.has_slices:
+                self._note(numbers, is_taken=False)
             raise
         self._note(numbers, is_taken=True)
         return given
@@ -213,11 +241,17 @@ class Program:
 
     def _flush(self) -> None:
         timeout = self.world.random.choice([None, None, 0.02])
+        before = [row for row in self.ledger.rows.values() if row.is_taken]
         try:
             self.producer.flush(timeout)
         except TimeoutException:
+            self.ledger.is_told = True
             if timeout is None:
                 raise
+        finally:
+            is_over = timeout is not None or self.is_closing or self.world.failure is not None
+            ended = is_over or all(row.is_done for row in before)
+            self._require(ended, "flush ended before the rows that were given before it")
 
     def _wait(self) -> None:
         """Wait for a row."""
@@ -227,18 +261,20 @@ class Program:
             if future is not None:
                 future.exception()
 
-    def _look(self) -> None:
+    def _forget(self) -> None:
+        """Forget topics, beneath a caller that waits if there is one, and look at this and that."""
+        if self.plan.is_forgetful:
+            self.world.sleep(self.world.random.uniform(0, 0.02))
+            self.world.block(self.world.has_waiting, "a caller that waits", self.world.now + 0.1)
         self.producer.metrics()
         self.producer.take_deliveries()
-
-    def _forget(self) -> None:
         self.producer.forget_topics()
 
     def _count(self) -> None:
         self.producer.partitions_for(self._topic(), self.world.random.choice([1, 1, 9]))
 
     def _pause(self) -> None:
-        self.world.sleep(self.world.random.choice([0.001, 0.05, 0.6]))
+        self.world.sleep(self.world.random.choice([0.0001, 0.01, 0.5]))
 
     def _close(self) -> None:
         timeout = self.world.random.choice([None, None, 1.0, 0.02, 0])
@@ -265,8 +301,11 @@ class Program:
 
     def _interrupted(self) -> None:
         """Append some rows, and be interrupted."""
-        assert self._interrupt is not None
         try:
-            self._interrupt.during(self._append)
+            self._append(self._interrupt)
         except KeyboardInterrupt:
-            self.world.trace("interrupted {}", self._interrupt.where)
+            self.world.trace("interrupted")
+
+
+def _is_late(error: BaseException | None) -> bool:
+    return isinstance(error, TimeoutException) or "delivery.timeout.ms" in str(error)

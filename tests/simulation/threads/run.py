@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from simulation.cluster import Cluster
 from simulation.threads.handed_in import handed_in
 from simulation.threads.interrupts import Interrupt
@@ -32,8 +34,13 @@ class Run:
 
     def run(self) -> None:
         """Run it. Raises SimulationError where a promise is broken."""
-        with handed_in(self.world, self._network):
-            self.world.run(self._program.main)
+        # Finalizers would run in whatever thread makes garbage at a moment that no seed gives.
+        gc.disable()
+        try:
+            with handed_in(self.world, self._network):
+                self.world.run(self._program.main)
+        finally:
+            gc.enable()
         self.world.events.run_until(self.world.now + _SETTLED_S)
         self._program.ledger.check_ends()
         self._program.ledger.check_logs(self._cluster, self._network.heard)

@@ -1,7 +1,7 @@
 """Sockets and a selector in place of the system's, and the brokers' ends of the connections.
 
-A `Socket` has what a non-blocking socket of Linux has, as far as `selector.py` uses it: what came in
-before a reset can be read, and then the reset is found; a write after it fails. How many bytes a
+A `Socket` does what a non-blocking socket of Linux does, as far as `selector.py` uses it: what came
+in before a reset can be read, and then the reset is found; a write after it fails. How many bytes a
 call takes or gives, and the order in which a selector names what is ready, are the seed's.
 """
 
@@ -76,7 +76,7 @@ class Network:
 
 
 class Pipe:
-    """One end of the pair that wakes a selector. It takes one byte: a wake-up that comes then is lost."""
+    """One end of the pair that wakes a selector. It takes one byte: what comes then is lost."""
 
     def __init__(self, world: World, bytes_in: list[bytes]) -> None:
         self._world = world
@@ -154,8 +154,10 @@ class Socket:
         return errno.EINPROGRESS
 
     def sendmsg(self, buffers: Sequence[memoryview]) -> int:
-        """Take some bytes."""
+        """Take some bytes, while more may come in."""
         self._world.step("write")
+        if self._world.random.random() < 0.3:
+            self._world.lapse(self._network.delay_s())
         if self._broken:
             raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
         if not self._room:
@@ -229,7 +231,8 @@ class Socket:
         self._back(self._come, frame[:cut], None)
         self._back(self._come, frame[cut:], response)
         if network.goes_wrong(weather.breaks_behind):
-            self._world.events.at(self._back_at, self.break_off, _RESET)
+            later_s = self._world.random.choice([0.0, 0.0, 0.001])
+            self._world.events.at(self._back_at + later_s, self.break_off, _RESET)
 
     def _back(self, call: Callable[..., None], *arguments: object) -> None:
         self._back_at = max(self._back_at, self._world.now + self._network.delay_s())

@@ -123,7 +123,8 @@ class UserCode:
 
     def _call_in_io_thread(self) -> None:
         program, producer = self._program, self._program.producer
-        name = self._world.random.choice([*_WAITING, "result", "send", "send", "look", "close"])
+        waiting = [*_WAITING] if program.plan.is_transactional else ["flush"]
+        name = self._world.random.choice([*waiting, "result", "send", "send", "look", "close"])
         self._world.trace("calls {}", name)
         if name in _WAITING:
             self._refused(name, lambda: _WAITING[name](producer))
@@ -132,14 +133,15 @@ class UserCode:
             if row is not None and row.future is not None:
                 self._refused("result of an open future", row.future.result)
         elif name == "send":
-            if self._resends:
+            if self._resends and not program.is_calling_back:
                 self._resends -= 1
                 self._at_once(name, program.send_from_callback)
         elif name == "look":
             self._at_once(name, producer.metrics)
             self._at_once(name, producer.take_deliveries)
+            self._at_once(name, producer.forget_topics)
         elif self._world.random.random() < 0.2:
-            program.is_closing = True
+            program.is_closing = program.ledger.is_told = True
             self._at_once(name, producer.close)
 
     def _refused(self, name: str, call: Callable[[], object]) -> None:
@@ -155,8 +157,8 @@ class UserCode:
         succeeded = True
         try:
             call()
-        except KafkaException:
-            succeeded = False
+        except KafkaException:  # maybe that of rows of append, which is told once
+            succeeded, self._program.ledger.is_told = False, True
         finally:
             self._program.is_calling_back = outer
             lasted = self._world.now - began - (self._world.user_slept_s - slept_s)

@@ -5,7 +5,7 @@ product could be interrupted by another thread in a way that matters, it calls `
 and the seed picks who goes on. Time passes when nobody can run, and a little at some steps.
 
 A thread that cannot go on says what it waits for, as a function that is asked again and again: no
-wake-up is lost by the world itself. Where nobody can run and nothing is to come, that is a deadlock.
+wake-up is lost by the world itself. Where nobody can run and nothing is to come is a deadlock.
 """
 
 from __future__ import annotations
@@ -23,12 +23,17 @@ _NEVER: Final = float("inf")
 # Runs have some 500 steps; a loop without end has more than these.
 _MOST_STEPS: Final = 30_000
 # How long a step may take in real time: nothing in a run waits for anything real.
-_STUCK_S: Final = 60.0
-_EAGERNESS: Final = (0.05, 0.3, 0.8)
+_STUCK_S: Final = 20.0
+# An I/O thread that has nothing to do waits for an hour at most.
+_LONGEST_WAIT_S: Final = 3700.0
+# How often another thread goes on at a step.
+_EAGERNESS: Final = (0.05, 0.2, 0.6)
+# How often time passes at a step.
+_SLOWNESS: Final = (0.03, 0.2, 0.6)
 _LAPSES_S: Final = (1e-6, 1e-5, 1e-3, 5e-3)
 
 
-class Abandoned(BaseException):  # noqa: N818 - as SystemExit, no error of whom it is raised in
+class Abandoned(BaseException):
     """Ends the threads of a run that has failed."""
 
 
@@ -49,7 +54,6 @@ class Task:
         self.waits_for = ""
         self.deadline = _NEVER
         self.interrupt_at = 0
-        self.ident = 0
 
     def may_run(self, now: float) -> bool:
         """Whether it can go on."""
@@ -68,6 +72,7 @@ class World:
         self._tracing = tracing
         self._tasks: list[Task] = []
         self._eagerness = self.random.choice(_EAGERNESS)
+        self._slowness = self.random.choice(_SLOWNESS)
         self._over = _thread.allocate_lock()
         self._over.acquire()
         self._steps = 0
@@ -92,7 +97,7 @@ class World:
         """Have a new thread, which runs when it is picked."""
         task = Task(name, call)
         self._tasks.append(task)
-        task.ident = _thread.start_new_thread(self._run_task, (task,))
+        _thread.start_new_thread(self._run_task, (task,))
         return task
 
     def _run_task(self, task: Task) -> None:
@@ -146,7 +151,7 @@ class World:
         self.digest = zlib.crc32(f"{self.current.name}{what}".encode(), self.digest)
         if self._steps > _MOST_STEPS:
             self.fail(SimulationError(f"busy loop at {self.now:.4f} s: {self._waiting()}"))
-        if self.random.random() < 0.1:
+        if self.random.random() < self._slowness:
             self._let_pass(self.now + self.random.choice(_LAPSES_S))
         if self.random.random() < self._eagerness:
             self._hand_on()
@@ -182,6 +187,16 @@ class World:
             raise KeyboardInterrupt
         return until()
 
+    def has_waiting(self) -> bool:
+        """Whether a thread waits for a condition."""
+        return any(task.waits_for == "a condition" for task in self._tasks)
+
+    def lapse(self, seconds: float) -> None:
+        """Let time pass while no other thread runs."""
+        self.is_inside = True
+        self._let_pass(self.now + seconds)
+        self.is_inside = False
+
     def sleep(self, seconds: float) -> None:
         """Let time pass, for the others."""
         self.block(lambda: False, "time", self.now + seconds)
@@ -195,22 +210,20 @@ class World:
             task.baton.acquire()
 
     def _choose(self) -> Task:
+        began = self.now
         while self.failure is None:
             ready = [task for task in self._tasks if task.may_run(self.now)]
             if ready:
                 return ready[0] if len(ready) == 1 else self.random.choice(ready)
-            due = min(task.deadline for task in self._tasks)
-            if self.events.next_at() <= due:
-                if self.events.next_at() == _NEVER:
-                    self.fail(SimulationError(f"deadlock at {self.now:.4f} s: {self._waiting()}"))
-                    break
-                self._let_pass(self.events.next_at())
-            else:
-                self._let_pass(due)
+            due = min(self.events.next_at(), *(task.deadline for task in self._tasks))
+            if due > began + _LONGEST_WAIT_S:  # which brokers by themselves may fill with events
+                self.fail(SimulationError(f"deadlock at {began:.4f} s: {self._waiting()}"))
+                break
+            self._let_pass(due)
         return self._tasks[0]
 
     def _let_pass(self, until: float) -> None:
-        """Have happen what comes until then, at the brokers; what they find wrong is no thread's."""
+        """Have happen what comes until then; what brokers find wrong is no thread's error."""
         try:
             self.events.run_until(until)
         except Exception as error:  # noqa: BLE001 - raised by `run`

@@ -105,6 +105,18 @@ def test_metadata_more_partitions_and_memory_come_within_one_max_block_ms_or_not
     assert clock.now - began_at == pytest.approx(ends_after)
 
 
+@pytest.mark.parametrize("by_row", [True, False])
+def test_who_waits_for_metadata_asks_again_when_another_thread_forgets_topics(
+    clock: Clock, *, by_row: bool
+) -> None:
+    with made(max_block_ms=MAX_BLOCK_S * 1000) as producer:
+        metadata = producer._thread.metadata
+        # Somebody answers in the end, if the topic is asked for.
+        clock.after(0.3, producer.forget_topics)
+        clock.after(0.6, lambda: tell(producer, answer([1])) if metadata._tracked else None)
+        assert give(producer, None, by_row=by_row) is None
+
+
 def test_max_block_ms_may_be_as_long_as_a_number_can_be(clock: Clock) -> None:
     with made(max_block_ms=LONGEST_MS, transactional_id="tid") as producer:
         transactions = in_transaction(producer)

@@ -434,8 +434,8 @@ def test_the_thread_that_stays_ends_when_it_is_told_to_and_has_nothing_left(
     started: list[threading.Thread] = []
     ran: list[threading.Thread] = []
 
-    def start(run: Callable[[], None], _: tuple[()]) -> None:
-        started.append(threading.Thread(target=run, daemon=True))
+    def start(run: Callable[..., None], arguments: tuple[bool]) -> None:
+        started.append(threading.Thread(target=run, args=arguments, daemon=True))
         started[-1].start()
 
     monkeypatch.setattr(partitioner_threads, "_thread", SimpleNamespace(start_new_thread=start))

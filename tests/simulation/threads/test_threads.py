@@ -1,0 +1,104 @@
+"""The producer's threads keep its promises in whatever order they run, and break none by Ctrl-C.
+
+A failing seed is replayed, with a log of all that happens, by the command that its failure names.
+What these runs find is in tests/mutants: faults of this layer that were there once.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulation.scheduler import SimulationError
+from simulation.threads.__main__ import failure, replay_command
+from simulation.threads.run import Run
+from simulation.threads.world import SimulatedCondition, SimulatedLock, World
+
+SEEDS = 500
+CHUNK = 100
+INTERRUPTS = 100
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_every_promise_is_kept(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        found = failure(seed)
+        assert found is None, f"seed {seed}: {found}\n{replay_command(seed)}"
+
+
+def test_an_interrupted_append_is_whole_or_refused_and_the_producer_says_if_it_goes_on() -> None:
+    for seed in range(INTERRUPTS):
+        found = failure(seed, interrupts=True)
+        assert found is None, f"seed {seed}: {found}\n{replay_command(seed, interrupts=True)}"
+
+
+def test_interrupts_come_at_many_places() -> None:
+    places = set()
+    for seed in range(INTERRUPTS // 2):
+        run = Run(seed, interrupts=True)
+        run.run()
+        places.add(run.interrupted_at)
+    assert len(places) > INTERRUPTS // 8
+
+
+@pytest.mark.parametrize("interrupts", [False, True])
+def test_a_seed_always_runs_alike_also_in_another_process(*, interrupts: bool) -> None:
+    run = Run(7, interrupts=interrupts)
+    run.run()
+    tests = Path(__file__).parents[2]
+    path = [str(tests), *sys.path]
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = {path}; {_REPLAY}"]
+    command += ["--seed", "7", *(["--interrupts"] if interrupts else [])]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.endswith(f"every promise was kept {run.world.digest:08x}\n")
+    assert "main" in said
+
+
+_REPLAY = "from simulation.threads.__main__ import main; sys.exit(main())"
+
+
+# -- what the world itself finds ------------------------------------------------------------------
+
+
+def test_threads_that_wait_for_each_other_are_found() -> None:
+    world = World(1)
+    first, second = (SimulatedLock(world, reentrant=False) for _ in range(2))
+
+    def take(one: SimulatedLock, other: SimulatedLock) -> None:
+        with one:
+            world.sleep(1)
+            with other:
+                pass
+
+    def main() -> None:
+        world.spawn("other", lambda: take(second, first))
+        take(first, second)
+
+    with pytest.raises(SimulationError, match=r"deadlock at 1.* waits for a lock that .* had"):
+        world.run(main)
+
+
+def test_a_wait_that_nobody_ends_is_found() -> None:
+    world = World(1)
+    condition = SimulatedCondition(world)
+
+    def main() -> None:
+        with condition:
+            condition.wait()
+
+    with pytest.raises(SimulationError, match=r"deadlock .* main waits for a condition"):
+        world.run(main)
+
+
+def test_a_loop_without_end_is_found() -> None:
+    world = World(1)
+
+    def main() -> None:
+        while True:
+            world.step("again")
+
+    with pytest.raises(SimulationError, match="busy loop"):
+        world.run(main)
