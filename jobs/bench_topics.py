@@ -91,7 +91,11 @@ class Topics:
         return Contents(self.records(topic), self._log_bytes(topic))
 
     def records(self, topic: str) -> int:
-        """Tell how many records were written to a topic."""
+        """Return how many records were written to a topic, none of which is deleted."""
+        first = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        if deleted := sum(self._offsets(topic, first)):
+            message = f"the broker has deleted {deleted:,} records of topic {topic}"
+            raise running.JobError(message)
         return sum(self._ends(topic))
 
     def _log_bytes(self, topic: str) -> int:
@@ -125,9 +129,11 @@ class Topics:
         raise running.JobError(message)
 
     def _ends(self, topic: str) -> list[int]:
+        return self._offsets(topic, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def _offsets(self, topic: str, which: OffsetSpec) -> list[int]:
         partitions = [number for numbers in self.leaders(topic).values() for number in numbers]
-        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = {TopicPartition(topic, number): end for number in partitions}
+        asked = {TopicPartition(topic, number): which for number in partitions}
         return [future.result().offset for future in self._admin.list_offsets(asked).values()]
 
 

@@ -258,17 +258,19 @@ def start_arguments(config: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def scratch_folder(purpose: str) -> Iterator[Path]:
+def scratch_folder(purpose: str, place: str | None = None) -> Iterator[Path]:
     """Make a folder for a `with` block; remove those that programs which were killed have left.
+
+    place: where it is; None is the system's folder for temporary files.
 
     A folder that is in use is locked, and the kernel releases the lock when the program ends.
     """
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{purpose}-*"):
+    for left in Path(place or tempfile.gettempdir()).glob(f"{_PREFIX}{purpose}-*"):
         with contextlib.suppress(OSError), (left / _LOCK).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)
     # It gets the name that others look for when it is locked.
-    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}{purpose}-"))
+    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}{purpose}-", dir=place))
     folder = made.with_name(made.name[1:])
     try:
         with (made / _LOCK).open("a") as lock:
@@ -285,7 +287,8 @@ def _port(given: str) -> int:
     if 0 <= port <= _LAST_PORT:
         return port
     message = (
-        f"the port is {given!r}, expected a number from 1 to {_LAST_PORT}: make broker PORT={PORT}"
+        f"the port is {given!r}, expected a number from 1 to {_LAST_PORT}, or 0 for one that is "
+        f"free: make broker PORT={PORT}"
     )
     raise BrokerError(message)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from conftest import NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from support.flights import check_every_row_once, rows
@@ -18,6 +21,8 @@ from support.readers import (
     read_with_confluent,
     read_with_kafka_python,
 )
+
+from spark_kafka_sink import KafkaProducer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -131,3 +136,18 @@ def test_acks_0_delivers_on_a_healthy_cluster(
     check_every_row_once(read_at_least(kafka.bootstrap, topic, 1000), 1000, 1, 2)
     report = json.loads(report_path.read_text())
     assert [p["first_offset"] for p in report["partitions"]] == [-1, -1]
+
+
+@pytest.mark.parametrize("read", [read_with_confluent, read_with_kafka_python])
+def test_a_topic_from_which_a_broker_deleted_records_proves_nothing(
+    kafka: KafkaCluster, new_topic: NewTopic, read: Callable[[str, str], list[Record]]
+) -> None:
+    topic = new_topic(1)
+    with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
+        producer.append(topic, pa.record_batch({"value": pa.array(["a", "b", "c"])}))
+    assert [record.value for record in read(kafka.bootstrap, topic)] == [b"a", b"b", b"c"]
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    for future in admin.delete_records([TopicPartition(topic, 0, 2)]).values():
+        future.result()
+    with pytest.raises(AssertionError, match="begins at offset 2"):
+        read(kafka.bootstrap, topic)

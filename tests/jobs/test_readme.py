@@ -29,8 +29,8 @@ def run_as_a_newcomer(block: str, kafka: KafkaCluster, folder: Path) -> str:
     """
     assert block.count(BROKER) == 1
     (folder / "quickstart.py").write_text(block.replace(BROKER, kafka.bootstrap))
-    unset = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV")
-    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    unset = ("PYSPARK_", "SPARK_", "VIRTUAL_ENV")
+    environment = {name: each for name, each in os.environ.items() if not name.startswith(unset)}
     path = environment["PATH"].split(os.pathsep)
     environment["PATH"] = os.pathsep.join(each for each in path if Path(each) != ACTIVATED)
     ended = subprocess.run(

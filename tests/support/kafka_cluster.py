@@ -210,6 +210,8 @@ class KafkaCluster:
                 "num.network.threads": 1,
                 "num.io.threads": 2,
                 "log.retention.ms": -1,
+                # For topics that a test does not create itself.
+                "log.retention.bytes": 1 << 30,
             }
             | self._settings
         )

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import broker
 import kafka_jars
 import psutil
 
@@ -68,11 +68,9 @@ def own_broker() -> Iterator[KafkaCluster]:
 @contextmanager
 def broker_in(folder: str | None) -> Iterator[KafkaCluster]:
     """Start one node of the newest Kafka, which is here; its logs are in `folder`, or on disk."""
-    with tempfile.TemporaryDirectory(
-        prefix="spark-kafka-sink-", dir=folder, ignore_cleanup_errors=True
-    ) as logs:
+    with broker.scratch_folder("bench", folder) as logs:
         libs = fetch_kafka.libs(fetch_kafka.NEWEST)
-        cluster = KafkaCluster(libs, Path(logs), 1, dict(_SETTINGS), java=_JAVA)
+        cluster = KafkaCluster(libs, logs, 1, dict(_SETTINGS), java=_JAVA)
         try:
             cluster.start()
             yield cluster
