@@ -138,6 +138,7 @@ def test_leaders_move_again_and_again(frail_kafka: KafkaCluster, new_topic: NewT
     load.rows.check(read_with_confluent(frail_kafka.bootstrap, topic))
 
 
+@pytest.mark.long(reason="make test-faults runs it, many times over; each disaster is met above")
 def test_random_disasters_behind_a_network_with_random_faults(
     frail_kafka: KafkaCluster, proxies: dict[int, FaultProxy], new_topic: NewTopic
 ) -> None:

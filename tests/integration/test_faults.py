@@ -245,6 +245,7 @@ def test_a_bootstrap_address_that_refuses_is_named_after_max_block_ms(proxied: P
         producer.partitions_for(proxied.topic)
 
 
+@pytest.mark.long(reason="make test-faults runs it, many times over; each fault is met above")
 def test_many_random_faults_one_after_another(proxied: Proxied) -> None:
     print(f"FAULT_SEED={_SEED}")
     random = Random(_SEED)

@@ -26,7 +26,15 @@ def test_waits(old_kafka):
 
 @pytest.mark.kafka
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "by workers"])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param(("-n", "2"), id="by workers"),
+        pytest.param(
+            (), id="alone", marks=pytest.mark.long(reason="make test has workers, as above")
+        ),
+    ],
+)
 def test_ctrl_c_in_the_middle_of_a_test_leaves_no_broker_and_no_file(
     tmp_path: Path, workers: tuple[str, ...]
 ) -> None:

@@ -205,6 +205,7 @@ def test_what_the_demo_says_to_type_next_works_in_a_shell_that_knows_no_environm
     assert "usage: produce.py" in ended.stdout
 
 
+@pytest.mark.long(reason="it starts Spark and Kafka to end them; test_broker.py ends a broker so")
 @pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
 def test_ctrl_c_in_the_middle_leaves_no_process_and_no_file(tmp_path: Path) -> None:
