@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 from support.idle_producer import idle_producer
+from support.log_handlers import handling
 from support.pure_producer import TOPIC
 from support.scripted_broker import ScriptedBroker, describe
 from support.unreachable import NOBODY
@@ -26,38 +24,6 @@ from spark_kafka_sink.wire.messages import (
 ENOUGH_S = 20
 NOT_ENOUGH_REPLICAS = 19
 raising = pytest.mark.parametrize("kind", [RuntimeError, SystemExit, KeyboardInterrupt])
-
-
-class Handler(logging.Handler):
-    """Calls a function for each line that has some words."""
-
-    def __init__(self, words: str, call: Callable[[], object]) -> None:
-        super().__init__()
-        self._words, self._call = words, call
-        self.lines: list[str] = []
-        self.came = threading.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Handle a line."""
-        line = record.getMessage()
-        if self._words in line:
-            self.lines.append(line)
-            self.came.set()
-            self._call()
-
-
-@contextmanager
-def handling(words: str, call: Callable[[], object] = lambda: None) -> Iterator[Handler]:
-    """Have lines of all levels come to a handler."""
-    logger, handler = logging.getLogger("spark_kafka_sink"), Handler(words, call)
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    try:
-        yield handler
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before)
 
 
 def produced(code: int) -> ProduceResponse:
