@@ -34,6 +34,7 @@ from spark_kafka_sink.client.row_producer import RowProducer
 from spark_kafka_sink.client.transaction_calls import ProducerTransactions
 from spark_kafka_sink.config import ProducerConfig, check_options, producer_config
 from spark_kafka_sink.errors import IllegalStateException, KafkaException
+from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
     LARGEST_INT32,
@@ -516,10 +517,11 @@ class KafkaProducer:
                 None if timeout is None else _join_s(started + timeout, last_callbacks_s)
             )
             if not is_over:
-                logger.warning(
-                    "%s is closed, but its I/O thread has not ended: a callback may hold it up",
-                    self._name,
-                )
+                with safe_logging():
+                    logger.warning(
+                        "%s is closed, but its I/O thread has not ended: a callback may hold it up",
+                        self._name,
+                    )
             self._finalizer.detach()
             unclosed = self._user_code.close()
         undelivered = None if timeout == 0 else self._thread.deliveries.take_error()

@@ -1,5 +1,7 @@
 """What goes into logs and messages: a warning once in a process, and no secret.
 
+A handler of the user's may raise anything. `safe_logging` keeps that from whoever has to go on.
+
 A stream is planned for every micro-batch, and would log the same warning for weeks. ``unsaid``
 keeps `warn_once` quiet for a plan that is made again later.
 """
@@ -16,6 +18,28 @@ from functools import lru_cache
 from typing import Final
 
 _is_unsaid: Final[ContextVar[bool]] = ContextVar("is_unsaid", default=False)
+_never_raises: Final[ContextVar[bool]] = ContextVar("never_raises", default=False)
+
+
+@contextmanager
+def safe_logging() -> Iterator[None]:
+    """Log something, and drop what a handler raises.
+
+    What is no Exception, as KeyboardInterrupt, is dropped only after `never_raise_from_logging`:
+    elsewhere it is the caller's.
+    """
+    try:
+        yield
+    except Exception:  # noqa: BLE001, S110 - there is no better place to log it
+        pass
+    except BaseException:
+        if not _never_raises.get():
+            raise
+
+
+def never_raise_from_logging() -> None:
+    """Have `safe_logging` drop whatever a handler raises in this thread from here on."""
+    _never_raises.set(True)
 
 
 def warn_once(logger: logging.Logger, message: str, subject: str | None = None) -> None:

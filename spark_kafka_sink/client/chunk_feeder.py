@@ -7,7 +7,8 @@ its queue only by who has the appender's turn, so that what was sent first is ap
 
 Where a user's own partitioner chooses, all of these threads only hand a chunk over: it goes through
 the partitioner in one of `PartitionerThreads`, and then into batches. The next chunk of its topic
-follows when it is over. Nobody calls the partitioner with a lock or the turn.
+follows when it is over. Nobody calls the partitioner with a lock or the turn. The I/O thread
+logs, when rows have ended, and without them too: a handler of the log may call the producer.
 
 Who is interrupted (KeyboardInterrupt) leaves a chunk that is over, or one that still has all its
 rows, and which the I/O thread takes up again.
@@ -29,6 +30,7 @@ from spark_kafka_sink.client.deadlines import wait_until
 from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.client.partitioner_threads import PartitionerThreads
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
+from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.plugins.batch_partitioner import sent_batch, with_partitions
 from spark_kafka_sink.plugins.loading import OPTION, BatchPartitioner
 from spark_kafka_sink.records.columns import Rows
@@ -175,6 +177,7 @@ class ChunkFeeder:
             if chunk.progress.is_in_batches or not is_known:
                 raise
             self._fail(chunk, _encoding_failure(chunk, error))
+            self._log("rows for topic %s could not be encoded", chunk.topic, error)
 
     # -- a user's own partitioner -----------------------------------------------------------------
 
@@ -204,25 +207,26 @@ class ChunkFeeder:
             chunk.is_partitioned = True
         try:
             self._choose_and_append(chunk)
-        except BaseException as error:
-            logger.exception("rows for topic %s could not be put into batches", chunk.topic)
+        except BaseException as error:  # noqa: BLE001 - the rows' futures say it
             self._appender.leave(chunk.progress)
             self._give_up_one(chunk, queue, _encoding_failure(chunk, error))
+            self._log("rows for topic %s could not be put into batches", chunk.topic, error)
         finally:
             self._release(chunk, queue)
 
     def _choose_and_append(self, chunk: RowChunk) -> None:
         rows: Rows | None = None
-        failure: KafkaException | None = None
+        raised: BaseException | None = None
         try:
             # Nobody needs to be asked about rows that are given up already.
             if len(chunk) and not chunk.is_over:
                 rows = self._chosen(chunk)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
-            failure = _partitioner_failure(chunk, error)
+            raised = error
         with self._appender.turn:
-            if failure is not None:
-                self._give_up(chunk, failure)
+            if raised is not None:
+                self._give_up(chunk, _partitioner_failure(chunk, raised))
+                self._log(f"{OPTION} failed for rows of topic %s", chunk.topic, raised)
             elif not chunk.is_over:
                 self._append(chunk, rows)
         self._appender.pack(chunk.progress)
@@ -283,6 +287,12 @@ class ChunkFeeder:
         self._thread.spoil_transaction(error)
         with self._thread.lock:
             self._thread.call_later(partial(chunk.sent.fail, len(chunk), error))
+
+    def _log(self, message: str, topic: str, error: BaseException) -> None:
+        """Log an error that is none of the producer's own, after the rows that it ends."""
+        if not isinstance(error, KafkaException):
+            with self._thread.lock:
+                self._thread.call_later(partial(_log_error, message, topic, error))
 
     def drain(self, deadline: float | None = None, topics: Collection[str] | None = None) -> None:
         """Turn everything that was sent before into batches.
@@ -415,11 +425,15 @@ def _import_pandas() -> None:
     pa.array([0])
 
 
+def _log_error(message: str, topic: str, error: BaseException) -> None:
+    with safe_logging():
+        logger.error(message, topic, exc_info=error)
+
+
 def _encoding_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
-    """Give what the rows' futures say; what is none of the producer's own errors is logged."""
+    """Give what the rows' futures say."""
     if isinstance(error, KafkaException):
         return error
-    logger.error("rows for topic %s could not be encoded", chunk.topic, exc_info=error)
     message = f"the rows could not be encoded: {type(error).__name__}: {error}"
     failure = KafkaException(message, topic=chunk.topic)
     failure.__cause__ = error
@@ -430,7 +444,6 @@ def _partitioner_failure(chunk: RowChunk, error: BaseException) -> KafkaExceptio
     """Return what the rows' futures say where the partitioner raised, or chose what is wrong."""
     if isinstance(error, KafkaException):
         return error
-    logger.error("%s failed for rows of topic %s", OPTION, chunk.topic, exc_info=error)
     message = (
         f"{OPTION} raised {type(error).__name__} for {len(chunk)} row(s) of topic {chunk.topic}, "
         f"which are not sent: {error}"

@@ -5,7 +5,8 @@ touch (network client, sender, metadata). The loop: take events, decide what is 
 lock), build and send requests, wait for the network (both without it). It knows nothing of columns.
 
 Whatever goes wrong in the loop ends every wait with that error: no caller hangs on a dead thread.
-User code that raises is nothing that goes wrong (`guarded_call`).
+User code that raises is nothing that goes wrong (`guarded_call`), nor is a handler of the log
+(`safe_logging`). Nothing is logged under the lock, since a handler may call the producer.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
+from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
@@ -365,6 +367,7 @@ class ProducerThread:
     # -- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        never_raise_from_logging()
         try:
             self._loop()
         except BaseException as error:  # a bug, or the interpreter going down: end every wait
@@ -373,7 +376,8 @@ class ProducerThread:
             failure.__cause__ = error
             with self.lock:
                 self.give_up(failure)
-            logger.exception("the I/O thread of a Kafka producer failed")
+            with safe_logging():
+                logger.exception("the I/O thread of a Kafka producer failed")
         finally:
             try:
                 self._end()
@@ -395,7 +399,8 @@ class ProducerThread:
             with self.lock:
                 unseen = self.deliveries.take_error()
             if unseen is not None:
-                logger.error("%s, which nobody closed, lost records: %s", self._name, unseen)
+                with safe_logging():
+                    logger.error("%s, which nobody closed, lost records: %s", self._name, unseen)
 
     def _make_last_calls(self) -> None:
         """Make the calls that are due, and be over as soon as there are none."""
@@ -449,7 +454,8 @@ class ProducerThread:
 
     def _act(self, work: SenderPoll, now: float) -> None:
         for warning in work.warnings:
-            logger.warning("%s", warning)
+            with safe_logging():
+                logger.warning("%s", warning)
         nodes, rebootstraps = self._sender.nodes, self.metadata.rebootstraps
         if nodes != self._known_nodes or rebootstraps != self._rebootstraps:
             self._known_nodes, self._rebootstraps = nodes, rebootstraps

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
+
 # More topics than these share them.
 MOST_THREADS: Final = 32
 
@@ -83,5 +85,6 @@ class PartitionerThreads:
                     self._changed.wait()
                 self._running.add(threading.get_ident())
                 call = self._to_run.popleft()
-            call()
+            # User code is guarded where it is called: what raises here is a bug.
+            call_in_io_thread("call", call)
             del call  # and with it rows, while the thread ends

@@ -24,7 +24,7 @@ from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ProtocolError, UnsupportedVersionException
-from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.logs import safe_logging, warn_once
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection, ConnectionState
@@ -163,6 +163,9 @@ class NetworkClient:
                 if state.node.id < 0:  # another one has led to the brokers: it is not missed
                     state.last_error = ""
         else:
+            with safe_logging():
+                message = "asking the bootstrap servers anew: the brokers known give no metadata"
+                logger.info(message)
             for state in self._states.values():
                 self._disconnect(state, "the bootstrap servers are asked anew")
         for node_id in [n for n in self._states if n >= 0 and n not in nodes]:
@@ -256,7 +259,9 @@ class NetworkClient:
             self._has_warned = True
             message = f"no broker has answered for {now - self._in_vain_since:.0f} s, still trying"
             tried = self.last_errors()
-            warn_once(logger, f"{message}: {tried}" if tried else message, "silence")
+            whole = f"{message}: {tried}" if tried else message
+            with safe_logging():
+                warn_once(logger, whole, "silence")
 
     def _next_deadline(self, now: float) -> float:
         due = [deadline for _, deadline in self._for_any]
@@ -400,7 +405,8 @@ class NetworkClient:
             self._config.request_timeout_s,
             state.api_versions_version,
         )
-        logger.debug("connecting to %s at %s", node, address)
+        with safe_logging():
+            logger.debug("connecting to %s at %s", node, address)
         state.channel, self._next_channel = self._next_channel, self._next_channel + 1
         self._channels[state.channel] = state
         self._selector.connect(state.channel, address)
@@ -430,8 +436,9 @@ class NetworkClient:
         reason += state.advertised_hint
         self._release(state)
         state.lost(reason, now, self._config.reconnect_backoff, self._random)
-        logger.info("connection to %s lost (it was %s): %s", state.node,
-                    "ready" if was_ready else "being made", reason)  # fmt: skip
+        was = "ready" if was_ready else "being made"
+        with safe_logging():
+            logger.info("connection to %s lost (it was %s): %s", state.node, was, reason)
         if connection is not None:
             lost = code == error_codes.NETWORK_EXCEPTION
             for request in connection.closed():

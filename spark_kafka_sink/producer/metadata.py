@@ -12,7 +12,6 @@ forgotten (KIP-526). (Metadata and ProducerMetadata of the Java client.)
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -98,8 +97,6 @@ def _newer_leader(
             return before.leaders[index], known, False
     return partition.leader_id, epoch, epoch > known
 
-
-logger = logging.getLogger(__name__)
 
 # The first version of Metadata whose leader epochs can be relied on (KAFKA-9212).
 RELIABLE_EPOCHS_SINCE: Final = 9
@@ -326,7 +323,6 @@ class ClusterMetadata:
 
     def _rebootstrap(self, now: float) -> None:
         """Forget the brokers, so that the bootstrap addresses are asked; topics are kept."""
-        logger.info("asking the bootstrap servers anew: the brokers known give no metadata")
         self.nodes = {}
         self.rebootstraps += 1
         self._update_wanted = True

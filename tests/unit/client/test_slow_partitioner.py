@@ -17,11 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.log_handlers import handling
 from support.pure_producer import TOPIC
 from support.unreachable import NOBODY, answer
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client import partitioner_threads
+from spark_kafka_sink.client import chunk_feeder, partitioner_threads
 from spark_kafka_sink.client.chunk import SMALLEST_CHUNK_BYTES
 from spark_kafka_sink.client.partitioner_threads import PartitionerThreads
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
@@ -306,6 +307,67 @@ def test_a_partitioner_that_raises_fails_its_rows_alone(kind: type[BaseException
         wait_for(producer, lambda: rows_in_batches(producer) == {TOPIC: 1})
 
 
+def raising_partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
+    """Choose the first partition, but for bad rows."""
+    if b"bad" in batch["value"].to_pylist():
+        message = "no place"
+        raise ValueError(message)
+    return [0] * batch.num_rows
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_a_log_handler_that_raises_as_the_partitioner_does_keeps_no_row_from_its_end(
+    kind: type[BaseException],
+) -> None:
+    def fail() -> None:
+        raise kind
+
+    with producing(raising_partitioner, linger_ms=0) as producer:
+        with handling("partitioner.class failed", fail) as handler:
+            error = producer.send(TOPIC, b"bad").exception(A_WHILE_S)
+            assert "no place" in str(error)
+            assert handler.came.wait(A_WHILE_S)
+            producer.send(TOPIC, b"good")
+            wait_for(producer, lambda: rows_in_batches(producer) == {TOPIC: 1})
+        assert len(handler.lines) == 1
+
+
+def broken(*_: object) -> None:
+    message = "broken"
+    raise ValueError(message)
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "partitioner"),
+    [
+        ("partitioner.class failed for rows of topic t", b"bad", raising_partitioner),
+        ("rows for topic t could not be encoded", b"v", None),
+    ],
+)
+def test_rows_that_fail_are_logged_with_neither_lock_nor_turn(
+    words: str, value: bytes, partitioner: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if partitioner is None:
+        monkeypatch.setattr(chunk_feeder, "record_sizes", broken)
+    found: list[bool] = []
+    with producing(partitioner, linger_ms=0) as producer:
+
+        def see_locks() -> None:
+            def take() -> None:
+                for lock in (producer._appender.turn, producer._thread.lock):
+                    found.append(lock.acquire(timeout=5))
+                    lock.release()
+
+            other = threading.Thread(target=take)
+            other.start()
+            other.join()
+
+        with handling(words, see_locks) as handler:
+            producer.send(TOPIC, value)
+            assert handler.came.wait(A_WHILE_S)
+    assert found == [True, True]
+
+
 def test_a_partitioner_that_waits_for_the_producer_that_asks_it_is_refused() -> None:
     made: list[KafkaProducer] = []
     refused: list[str] = []
@@ -404,6 +466,18 @@ def test_a_callback_that_would_wait_for_a_partitioner_fails_at_once() -> None:
         assert failures
         assert all(isinstance(failure, TimeoutException) for failure in failures)
         slow.opened.set()
+
+
+def test_a_call_that_raises_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitioner_threads, "MOST_THREADS", 2)
+    threads, came = PartitionerThreads(), threading.Semaphore(0)
+    threads.start()
+    for _ in range(4):
+        threads.run(broken)
+    for _ in range(4):
+        threads.run(came.release)
+        assert came.acquire(timeout=A_WHILE_S)
+    threads.stop()
 
 
 def test_very_many_topics_share_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,25 @@ def test_who_is_tried_in_vain_is_told_once_in_a_process_after_five_seconds(
     assert "bootstrap (127.0.0.1:1002): it takes connections, but has said nothing" in warning
 
 
+def test_a_handler_that_raises_for_the_warning_of_silence_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, warnings: Callable[[], list[str]]
+) -> None:
+    def fail(*_: object) -> None:
+        message = "of the handler"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(logging.getLogger("spark_kafka_sink.network.client"), "warning", fail)
+    world = World()
+    world.selector.silent = True
+    world.client.send(metadata())
+    for _ in range(2):
+        world.poll()
+        world.now += 6
+    world.poll()
+    assert world.client.poll(0.0) == []
+    assert warnings() == []
+
+
 def test_a_listener_that_hangs_up_on_every_first_request_is_told_after_five_seconds(
     warnings: Callable[[], list[str]],
 ) -> None:
