@@ -180,6 +180,7 @@ class KafkaProducer:
         self._feeder.start()
 
     def __enter__(self) -> Self:
+        self._checks.check_process()
         return self
 
     def __exit__(
@@ -240,13 +241,14 @@ class KafkaProducer:
             lingers_since=lingers_since,
         )
 
-    @staticmethod
-    def slice_bytes(partitions: int) -> int:
+    def slice_bytes(self, partitions: int) -> int:
         """Give how many bytes of rows are best appended at once, for topics of so many partitions.
 
         partitions: 0 where that is not known.
         """
-        return slice_bytes(checked_number("partitions", partitions, 0, LARGEST_INT32))
+        partitions = checked_number("partitions", partitions, 0, LARGEST_INT32)
+        self._checks.check_process()
+        return slice_bytes(partitions)
 
     def limit_messages(
         self,
@@ -430,6 +432,7 @@ class KafkaProducer:
     @property
     def record_limits(self) -> Mapping[str, int]:
         """Bytes that a record may have with what surrounds it, by the option that says so."""
+        self._checks.check_process()
         return self._limits
 
     @property

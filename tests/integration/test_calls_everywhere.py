@@ -77,24 +77,24 @@ KafkaProducer.limit_messages                .   .   .   .   .   .   .   f   .   
 KafkaProducer.metrics                       .   .   .   .   .   .   .   f   .   .   .   .   .   .
 KafkaProducer.partition_counts              .   .   .   .   .   .   .   f   x   x   .   .   .   .
 KafkaProducer.partitions_for                .   .   .   .   .   .   .   f   x   x   .   .   .   .
-KafkaProducer.record_limits                 .   .   .   .   .   .   .   .   .   .   .   .   .   .
+KafkaProducer.record_limits                 .   .   .   .   .   .   .   f   .   .   .   .   .   .
 KafkaProducer.send                          .   .   .   .   .   .   .   f   x   x   .   r   r   e
 KafkaProducer.send_offsets_to_transaction   .   c   c   .   .   .   .   f   x   x   .   r   .   .
-KafkaProducer.slice_bytes                   .   .   .   .   .   .   .   .   .   .   .   .   .   .
+KafkaProducer.slice_bytes                   .   .   .   .   .   .   .   f   .   .   .   .   .   .
 KafkaProducer.spread_evenly                 .   .   .   .   .   .   .   f   x   x   .   .   .   .
 KafkaProducer.take_deliveries               .   .   .   .   .   .   .   f   .   .   .   .   .   .
 KafkaProducer.throttle_time_ms              .   .   .   .   .   .   .   f   .   .   .   .   .   .
 KafkaProducer.topics_written                .   .   .   .   .   .   .   f   .   .   .   .   .   .
-KafkaProducer.__enter__                     .   .   .   .   .   .   .   .   .   .   .   .   .   .
+KafkaProducer.__enter__                     .   .   .   .   .   .   .   f   .   .   .   .   .   .
 KafkaProducer.__exit__                      .   .   .   .   .   .   .   .   .   .   .   .   .   .
 TopicReader.close                           .   .   .   .   .   .   .   .   .   b   .   .   .   .
 TopicReader.read                            .   .   .   .   .   .   .   f   x   b   .   .   .   .
-TopicReader.__enter__                       .   .   .   .   .   .   .   .   .   .   .   .   .   .
+TopicReader.__enter__                       .   .   .   .   .   .   .   f   .   b   .   .   .   .
 TopicReader.__exit__                        .   .   .   .   .   .   .   .   .   b   .   .   .   .
 KafkaAdmin.check_creation                   u   u   u   u   u   u   u   f   x   b   u   u   u   u
 KafkaAdmin.topic_configs                    u   u   u   u   u   u   u   f   x   b   u   u   u   u
 KafkaAdmin.topics                           .   .   .   .   .   .   .   f   x   b   .   .   .   .
-KafkaAdmin.__enter__                        .   .   .   .   .   .   .   .   .   .   .   .   .   .
+KafkaAdmin.__enter__                        .   .   .   .   .   .   .   f   .   b   .   .   .   .
 KafkaAdmin.__exit__                         .   .   .   .   .   .   .   .   .   b   .   .   .   .
 """
 # Why a cell is not applicable.
