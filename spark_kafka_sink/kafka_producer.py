@@ -1,8 +1,8 @@
 """KafkaProducer: the public producer. Columns or rows go in, acknowledgements come back.
 
-Owns the parts of a producer and their end. The caller's side of columns is `column_producer`, that
-of rows `rows.row_producer`, that of transactions `producer_transactions`; what happens to batches
-afterwards is the I/O thread's (`producer_thread`).
+Owns the parts of a producer and their end. The caller's side of columns is `client.appender`, that
+of rows `client.row_producer`, that of transactions `client.transaction_calls`; what happens to
+batches afterwards is the I/O thread's (`client.io_thread`).
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class KafkaProducer:
         built_in_partitioner: bool = False,
         lingers_since: float | None = None,
     ) -> None:
-        """Append the rows of an Arrow batch with the columns that `serde.columns` describes.
+        """Append the rows of an Arrow batch with the columns that `serde.arrow_columns` describes.
 
         topic: for all rows; None to take a topic column. record_batch: or a table, whose batches
         are appended one after the other; an error says how many of its rows were. Returns when the
