@@ -35,7 +35,6 @@ _LINGER_MS: Final = 60_000
 _ROW: Final = pa.record_batch({"value": ["v"]})
 _NO_ERROR: Final = (None, None, None)
 _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
-    "KafkaProducer.append": (TOPIC, _ROW),
     "KafkaProducer.limit_messages": ({TOPIC: 1_000_000},),
     "KafkaProducer.partition_counts": ({TOPIC: 1},),
     "KafkaProducer.partitions_for": (TOPIC,),
@@ -58,12 +57,14 @@ _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
 class Scene:
     """The three of them.
 
-    hooks: what user code of a kind does, once; raises: what it raises, each time.
+    hooks: what user code of a kind does, once; raises: what it raises, each time; ran: the kinds
+    that were run.
     """
 
     def __init__(self, bootstrap: str, *, is_transactional: bool) -> None:
         self.hooks: dict[str, Callable[[], object]] = {}
         self.raises: dict[str, type[BaseException]] = {}
+        self.ran: set[str] = set()
         self._futures: list[Future[RecordMetadata]] = []
         configs: dict[str, Any] = {"bootstrap.servers": bootstrap}
         more: dict[str, Any] = {
@@ -84,6 +85,7 @@ class Scene:
 
     def run(self, kind: str) -> None:
         """Be user code of a kind."""
+        self.ran.add(kind)
         hook = self.hooks.pop(kind, None)
         if hook is not None:
             hook()
@@ -113,16 +115,29 @@ class Scene:
         """Send a row with a callback."""
         future = self.producer.send(TOPIC, b"v", on_delivery=lambda *_: self.run("callback"))
         self._futures.append(future)
+        future.add_done_callback(lambda _: self.run("done"))
         return future
 
+    def limit(self) -> None:
+        """Know a limit that every row is over, until it is looked at anew."""
+
+        def look_anew() -> dict[str, int]:
+            self.run("look")
+            return {}
+
+        self.producer.limit_messages({TOPIC: 1}, look_anew)
+
     def append(self) -> None:
-        """Append a row."""
-        self.producer.append(TOPIC, _ROW)
+        """Append a row with a callback for failures."""
+        self.producer.append(TOPIC, _ROW, lambda _: self.run("failure"))
 
     def call(self, method: str) -> object:
         """Make a call, or ask for a property."""
         if method == "KafkaProducer.send":
             return self.send()
+        if method == "KafkaProducer.append":
+            self.append()
+            return None
         thing, name = self.thing_of(method), method.partition(".")[2]
         if isinstance(vars(type(thing))[name], property):
             return getattr(thing, name)
