@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 import pytest
-from support.calling_scene import CLASSES, ENOUGH_S, TOPIC, TOPIC_READ, Scene
+from support.calling_scene import CLASSES, ENOUGH_S, TOPIC, TOPIC_READ, Scene, admin_broker
 from support.forked import in_child
 from support.mock_cluster import PRODUCE, MockCluster
 from support.public_methods import public_methods
@@ -70,8 +70,6 @@ REFUSED: Final = {
     "t": "transaction",
     "d": "INVALID_RECORD (87)",  # of the transaction's row that brokers were told to refuse
 }
-# The mock cluster does not know the request: it was asked, as it is elsewhere.
-ASKED: Final = {"u": "the broker has no usable version of"}
 TABLE: Final = """
                                           mn cb ak ps pa sr ic fk cl cg CB PA SR IC AK DC OF LA
 KafkaProducer.abort_transaction           .  c  c  p  .  .  .  f  x  x  .  .  .  .  .  .  .  .
@@ -100,8 +98,8 @@ TopicReader.close                         .  .  .  .  .  .  .  .  .  b  .  .  . 
 TopicReader.read                          .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 TopicReader.__enter__                     .  .  .  .  .  .  .  f  .  b  .  .  .  .  .  .  .  .
 TopicReader.__exit__                      .  .  .  .  .  .  .  .  .  b  .  .  .  .  .  .  .  .
-KafkaAdmin.check_creation                 u  u  u  u  u  u  u  f  x  b  u  u  u  u  u  u  u  u
-KafkaAdmin.topic_configs                  u  u  u  u  u  u  u  f  x  b  u  u  u  u  u  u  u  u
+KafkaAdmin.check_creation                 .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
+KafkaAdmin.topic_configs                  .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.topics                         .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.__enter__                      .  .  .  .  .  .  .  f  .  b  .  .  .  .  .  .  .  .
 KafkaAdmin.__exit__                       .  .  .  .  .  .  .  .  .  b  .  .  .  .  .  .  .  .
@@ -144,7 +142,7 @@ def word(call: Callable[[], object], kind: type[BaseException] | None = None) ->
 
 def said_in_a_word(said: str) -> str:
     """Return the word for a message, or the message where there is none."""
-    return next((word for word, has in (REFUSED | ASKED).items() if has in said), said)
+    return next((word for word, has in REFUSED.items() if has in said), said)
 
 
 def plainly(scene: Scene, method: str) -> str:
@@ -230,8 +228,9 @@ def after_raising(scene: Scene, method: str, column: str, kind: type[BaseExcepti
 class Walk:
     """The cells that were walked through so far, each with a scene of its own."""
 
-    def __init__(self, cluster: MockCluster) -> None:
+    def __init__(self, cluster: MockCluster, admin_bootstrap: str) -> None:
         self._cluster = cluster
+        self._admin_bootstrap = admin_bootstrap
         self.found: dict[tuple[str, str], str] = {}
         self.at: tuple[str, str] | None = None
 
@@ -264,9 +263,13 @@ class Walk:
         is_logged = words == [".", "r", "r"]
         self.found[method, column] = words[0] if is_same else "e" if is_logged else str(words)
 
+    def _scene(self, *, is_transactional: bool) -> Scene:
+        addresses = self._cluster.bootstrap, self._admin_bootstrap
+        return Scene(*addresses, is_transactional=is_transactional)
+
     def _walk(self, method: str, column: str, walk: Callable[..., str], *arguments: object) -> None:
         self.at = (method, column)
-        scene = Scene(self._cluster.bootstrap, is_transactional=method in TRANSACTIONAL)
+        scene = self._scene(is_transactional=method in TRANSACTIONAL)
         try:
             found = walk(scene, method, *arguments)
         except BaseException as error:  # noqa: BLE001 - told
@@ -275,7 +278,7 @@ class Walk:
 
     def _walk_in_child(self, methods: list[str], *, is_transactional: bool) -> None:
         self.at = (methods[0], "fk")
-        scene = Scene(self._cluster.bootstrap, is_transactional=is_transactional)
+        scene = self._scene(is_transactional=is_transactional)
         scene.begin("KafkaProducer.commit_transaction")
         # Those that close are the last: each of the others finds all open.
         last = [method for method in methods if method.endswith((".close", ".__exit__"))]
@@ -296,6 +299,13 @@ def cluster() -> Iterator[MockCluster]:
         yield cluster
 
 
+@pytest.fixture
+def admin_bootstrap() -> Iterator[str]:
+    """The address of a broker for an admin."""
+    with admin_broker() as broker:
+        yield broker.address
+
+
 def stacks() -> str:
     """Say where all threads are."""
     return "\n".join(
@@ -309,8 +319,10 @@ def test_the_table_has_every_public_method() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_each_call_comes_to_what_the_table_says_wherever_it_is_made(cluster: MockCluster) -> None:
-    walk = Walk(cluster)
+def test_each_call_comes_to_what_the_table_says_wherever_it_is_made(
+    cluster: MockCluster, admin_bootstrap: str
+) -> None:
+    walk = Walk(cluster, admin_bootstrap)
     # Not in this thread, so that a call that hangs does not hang the test.
     thread = threading.Thread(target=walk.run, daemon=True)
     thread.start()

@@ -1,6 +1,7 @@
 """A producer with user code of all kinds, a reader and an admin, whose methods are called anywhere.
 
-The cluster is librdkafka's mock, which is quick and does what producers and readers ask for.
+The cluster is librdkafka's mock, which is quick and does what producers and readers ask for. The
+admin asks a scripted broker: the mock does not know its requests.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
+from spark_kafka_sink.error_codes import NONE
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -25,6 +27,13 @@ from spark_kafka_sink.model import (
     TopicPartition,
 )
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
+from spark_kafka_sink.wire.admin_messages import (
+    CreatableTopicResult,
+    CreateTopicsResponse,
+    DescribeConfigsResponse,
+)
+from spark_kafka_sink.wire.messages import CREATE_TOPICS, DESCRIBE_CONFIGS
+from support.scripted_broker import ScriptedBroker, describe
 
 ENOUGH_S: Final = 20
 TOPIC: Final = "t"
@@ -54,14 +63,24 @@ _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
 }
 
 
+def admin_broker() -> ScriptedBroker:
+    """Make a broker that answers all requests of an admin."""
+    broker = ScriptedBroker()
+    broker.metadata = describe(broker.port, TOPIC)
+    created = CreatableTopicResult(name=TOPIC, error_code=NONE)
+    broker.answers[CREATE_TOPICS.key] = CreateTopicsResponse(topics=[created])
+    broker.answers[DESCRIBE_CONFIGS.key] = DescribeConfigsResponse(results=[])
+    return broker
+
+
 class Scene:
-    """The three of them.
+    """The three of them, with the addresses of the cluster and of the admin's broker.
 
     hooks: what user code of a kind does, once; raises: what it raises, each time; ran: the kinds
     that were run.
     """
 
-    def __init__(self, bootstrap: str, *, is_transactional: bool) -> None:
+    def __init__(self, bootstrap: str, admin_bootstrap: str, *, is_transactional: bool) -> None:
         self.hooks: dict[str, Callable[[], object]] = {}
         self.raises: dict[str, type[BaseException]] = {}
         self.ran: set[str] = set()
@@ -78,7 +97,7 @@ class Scene:
         self._things: dict[str, Any] = {
             "KafkaProducer": self.producer,
             "TopicReader": TopicReader(configs),
-            "KafkaAdmin": KafkaAdmin(producer_config(configs)),
+            "KafkaAdmin": KafkaAdmin(producer_config({"bootstrap.servers": admin_bootstrap})),
         }
 
     # -- user code --------------------------------------------------------------------------------
