@@ -194,7 +194,7 @@ class KafkaAdmin:
         self._caller = OneCaller("KafkaAdmin")
 
     def __enter__(self) -> Self:
-        return self
+        return self._caller.run(lambda: self)
 
     def __exit__(
         self,

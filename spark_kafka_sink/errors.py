@@ -393,7 +393,7 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
 }
 
 
-# What a user who writes can do about an error code, those who read have `consumer.refusals`; {} is
+# What a user who writes can do about an error code (those who read: `consumer.list_offsets`); {} is
 # what the user writes before an option's name.
 _ADVICE: Final = {
     3: "create the topic",

@@ -1,8 +1,8 @@
 """KafkaProducer: the public producer. Columns or rows go in, acknowledgements come back.
 
-Owns the parts of a producer and their end. The caller's side of columns is `column_producer`, that
-of rows `rows.row_producer`, that of transactions `producer_transactions`; what happens to batches
-afterwards is the I/O thread's (`producer_thread`).
+Owns the parts of a producer and their end. The caller's side of columns is `client.appender`, that
+of rows `client.row_producer`, that of transactions `client.transaction_calls`; what happens to
+batches afterwards is the I/O thread's (`client.io_thread`).
 """
 
 from __future__ import annotations
@@ -181,6 +181,7 @@ class KafkaProducer:
         self._feeder.start()
 
     def __enter__(self) -> Self:
+        self._checks.check_process()
         return self
 
     def __exit__(
@@ -214,7 +215,7 @@ class KafkaProducer:
         built_in_partitioner: bool = False,
         lingers_since: float | None = None,
     ) -> None:
-        """Append the rows of an Arrow batch with the columns that `serde.columns` describes.
+        """Append the rows of an Arrow batch with the columns that `serde.arrow_columns` describes.
 
         topic: for all rows; None to take a topic column. record_batch: or a table, whose batches
         are appended one after the other; an error says how many of its rows were. Returns when the
@@ -241,13 +242,14 @@ class KafkaProducer:
             lingers_since=lingers_since,
         )
 
-    @staticmethod
-    def slice_bytes(partitions: int) -> int:
+    def slice_bytes(self, partitions: int) -> int:
         """Give how many bytes of rows are best appended at once, for topics of so many partitions.
 
         partitions: 0 where that is not known.
         """
-        return slice_bytes(checked_number("partitions", partitions, 0, LARGEST_INT32))
+        partitions = checked_number("partitions", partitions, 0, LARGEST_INT32)
+        self._checks.check_process()
+        return slice_bytes(partitions)
 
     def limit_messages(
         self,
@@ -431,6 +433,7 @@ class KafkaProducer:
     @property
     def record_limits(self) -> Mapping[str, int]:
         """Bytes that a record may have with what surrounds it, by the option that says so."""
+        self._checks.check_process()
         return self._limits
 
     @property

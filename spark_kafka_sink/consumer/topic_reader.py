@@ -97,7 +97,7 @@ class TopicReader:
         self._client = ConsumerNetworkClient.of(shared, self._clock, self._random)
 
     def __enter__(self) -> Self:
-        return self
+        return self._caller.run(lambda: self)
 
     def __exit__(
         self,

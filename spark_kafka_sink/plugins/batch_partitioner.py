@@ -5,7 +5,7 @@ It is named by partitioner.class, as an object or as ``module.Name``, and called
 its own columns; of `send` key, value and timestamp) and how many partitions the topic has. It gives
 an array, Arrow's or numpy's or a list, of one integer per row, null where the built-in partitioner
 is to choose. An explicit partition of a row wins over it. The thread that calls `append` calls it,
-for rows of `send` a thread of its own (`rows.partitioner_threads`); several may do so at a time.
+for rows of `send` a thread of its own (`client.partitioner_threads`); several may do so at a time.
 """
 
 from __future__ import annotations

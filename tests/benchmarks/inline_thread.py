@@ -45,9 +45,16 @@ class InlineThread(ProducerThread):
     """The loop, one `turn` at a time."""
 
     def __init__(
-        self, config: ProducerConfig, client_id: str, brokers: Iterable[Node] = ()
+        self,
+        config: ProducerConfig,
+        client_id: str,
+        brokers: Iterable[Node] = (),
+        *,
+        allow_auto_create_topics: bool = True,
     ) -> None:
-        super().__init__(config, client_id, brokers)
+        super().__init__(
+            config, client_id, brokers, allow_auto_create_topics=allow_auto_create_topics
+        )
         self.changed: Any = _TurningCondition(self)
         self._events: list[Any] = []
         self._work = SenderPoll()

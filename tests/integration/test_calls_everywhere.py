@@ -16,12 +16,13 @@ from functools import partial
 from typing import Final
 
 import pytest
-from support.calling_scene import CLASSES, ENOUGH_S, TOPIC, TOPIC_READ, Scene
+from support.calling_scene import CLASSES, ENOUGH_S, TOPIC, TOPIC_READ, Scene, admin_broker
 from support.forked import in_child
-from support.mock_cluster import MockCluster
+from support.mock_cluster import PRODUCE, MockCluster
 from support.public_methods import public_methods
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.error_codes import INVALID_RECORD
 
 WATCHDOG_S: Final = 60
 METHODS: Final = [f"{kind.__name__}.{name}" for kind in CLASSES for name in public_methods(kind)]
@@ -33,23 +34,30 @@ TRANSACTIONAL: Final = {
 
 # Calls in user code: in a callback, in an interceptor's on_acknowledgement, in the partitioner that
 # is asked about a row of `send` and about rows of `append`, in a serializer, in an interceptor's
-# on_send. Calls at a time: in a forked child, after close, while another thread closes. Calls after
-# user code of a kind has raised an Exception, SystemExit or KeyboardInterrupt.
+# on_send. Calls in the main thread (mn), in a forked child (fk), after close (cl), while another
+# thread closes (cg). In capitals, calls after user code of a kind has raised an Exception,
+# SystemExit or KeyboardInterrupt: one of those, a future's done-callback, an on_failure, or the
+# look_anew of `limit_messages`.
 IN_USER_CODE: Final = {
     "cb": "callback",
-    "ack": "acknowledgement",
-    "snd": "partitioner",
-    "app": "partitioner",
-    "ser": "serializer",
-    "int": "interceptor",
+    "ak": "acknowledgement",
+    "ps": "partitioner",
+    "pa": "partitioner",
+    "sr": "serializer",
+    "ic": "interceptor",
 }
-AT_A_TIME: Final = ("kid", "end", "ing")
 RAISING: Final = {
-    "rcb": "callback",
-    "rpa": "partitioner",
-    "rse": "serializer",
-    "rin": "interceptor",
+    "CB": "callback",
+    "PA": "partitioner",
+    "SR": "serializer",
+    "IC": "interceptor",
+    "AK": "acknowledgement",
+    "DC": "done",
+    "OF": "failure",
+    "LA": "look",
 }
+# Which of it `append` alone runs; `send` runs the rest, and both run the partitioner.
+OF_APPEND: Final = ("OF", "LA")
 RAISED: Final = (ZeroDivisionError, SystemExit, KeyboardInterrupt)
 # What a cell says: "." the call works, "r" it raises what user code has raised, "e" it does so
 # unless that is an Exception, which is logged, "-" not applicable (see below), and refused:
@@ -60,55 +68,51 @@ REFUSED: Final = {
     "x": "has been closed",
     "b": "is in use by another thread",
     "t": "transaction",
+    "d": "INVALID_RECORD (87)",  # of the transaction's row that brokers were told to refuse
 }
-# The mock cluster does not know the request: it was asked, as it is elsewhere.
-ASKED: Final = {"u": "the broker has no usable version of"}
 TABLE: Final = """
-                                           main cb ack snd app ser int kid end ing rcb rpa rse rin
-KafkaProducer.abort_transaction             .   c   c   p   .   .   .   f   x   x   .   .   .   .
-KafkaProducer.append                        .   .   .   p   .   .   .   f   x   x   .   r   -   -
-KafkaProducer.begin_transaction             .   t   t   t   t   t   t   f   x   x   -   -   -   -
-KafkaProducer.close                         .   .   .   .   .   .   .   .   .   .   .   .   .   .
-KafkaProducer.commit_transaction            .   c   c   p   .   .   .   f   x   x   .   r   .   .
-KafkaProducer.flush                         .   c   c   p   .   .   .   f   x   x   .   .   .   .
-KafkaProducer.forget_topics                 .   .   .   .   .   .   .   f   x   x   .   .   .   .
-KafkaProducer.init_transactions             .   c   c   t   t   t   t   f   x   x   -   -   -   -
-KafkaProducer.limit_messages                .   .   .   .   .   .   .   f   .   .   .   .   .   .
-KafkaProducer.metrics                       .   .   .   .   .   .   .   f   .   .   .   .   .   .
-KafkaProducer.partition_counts              .   .   .   .   .   .   .   f   x   x   .   .   .   .
-KafkaProducer.partitions_for                .   .   .   .   .   .   .   f   x   x   .   .   .   .
-KafkaProducer.record_limits                 .   .   .   .   .   .   .   .   .   .   .   .   .   .
-KafkaProducer.send                          .   .   .   .   .   .   .   f   x   x   .   r   r   e
-KafkaProducer.send_offsets_to_transaction   .   c   c   .   .   .   .   f   x   x   .   r   .   .
-KafkaProducer.slice_bytes                   .   .   .   .   .   .   .   .   .   .   .   .   .   .
-KafkaProducer.spread_evenly                 .   .   .   .   .   .   .   f   x   x   .   .   .   .
-KafkaProducer.take_deliveries               .   .   .   .   .   .   .   f   .   .   .   .   .   .
-KafkaProducer.throttle_time_ms              .   .   .   .   .   .   .   f   .   .   .   .   .   .
-KafkaProducer.topics_written                .   .   .   .   .   .   .   f   .   .   .   .   .   .
-KafkaProducer.__enter__                     .   .   .   .   .   .   .   .   .   .   .   .   .   .
-KafkaProducer.__exit__                      .   .   .   .   .   .   .   .   .   .   .   .   .   .
-TopicReader.close                           .   .   .   .   .   .   .   .   .   b   .   .   .   .
-TopicReader.read                            .   .   .   .   .   .   .   f   x   b   .   .   .   .
-TopicReader.__enter__                       .   .   .   .   .   .   .   .   .   .   .   .   .   .
-TopicReader.__exit__                        .   .   .   .   .   .   .   .   .   b   .   .   .   .
-KafkaAdmin.check_creation                   u   u   u   u   u   u   u   f   x   b   u   u   u   u
-KafkaAdmin.topic_configs                    u   u   u   u   u   u   u   f   x   b   u   u   u   u
-KafkaAdmin.topics                           .   .   .   .   .   .   .   f   x   b   .   .   .   .
-KafkaAdmin.__enter__                        .   .   .   .   .   .   .   .   .   .   .   .   .   .
-KafkaAdmin.__exit__                         .   .   .   .   .   .   .   .   .   b   .   .   .   .
+                                          mn cb ak ps pa sr ic fk cl cg CB PA SR IC AK DC OF LA
+KafkaProducer.abort_transaction           .  c  c  p  .  .  .  f  x  x  .  .  .  .  .  .  .  .
+KafkaProducer.append                      .  .  .  p  .  .  .  f  x  x  .  r  .  .  .  .  .  r
+KafkaProducer.begin_transaction           .  t  t  t  t  t  t  f  x  x  -  -  -  -  -  -  -  -
+KafkaProducer.close                       .  .  .  .  .  .  .  .  .  .  .  .  .  .  .  .  .  .
+KafkaProducer.commit_transaction          .  c  c  p  .  .  .  f  x  x  .  r  .  .  .  .  d  .
+KafkaProducer.flush                       .  c  c  p  .  .  .  f  x  x  .  .  .  .  .  .  .  .
+KafkaProducer.forget_topics               .  .  .  .  .  .  .  f  x  x  .  .  .  .  .  .  .  .
+KafkaProducer.init_transactions           .  c  c  t  t  t  t  f  x  x  -  -  -  -  -  -  -  -
+KafkaProducer.limit_messages              .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
+KafkaProducer.metrics                     .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
+KafkaProducer.partition_counts            .  .  .  .  .  .  .  f  x  x  .  .  .  .  .  .  .  .
+KafkaProducer.partitions_for              .  .  .  .  .  .  .  f  x  x  .  .  .  .  .  .  .  .
+KafkaProducer.record_limits               .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
+KafkaProducer.send                        .  .  .  .  .  .  .  f  x  x  .  r  r  e  .  .  .  .
+KafkaProducer.send_offsets_to_transaction .  c  c  .  .  .  .  f  x  x  .  r  .  .  .  .  t  .
+KafkaProducer.slice_bytes                 .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
+KafkaProducer.spread_evenly               .  .  .  .  .  .  .  f  x  x  .  .  .  .  .  .  .  .
+KafkaProducer.take_deliveries             .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
+KafkaProducer.throttle_time_ms            .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
+KafkaProducer.topics_written              .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
+KafkaProducer.__enter__                   .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
+KafkaProducer.__exit__                    .  .  .  .  .  .  .  .  .  .  .  .  .  .  .  .  .  .
+TopicReader.close                         .  .  .  .  .  .  .  .  .  b  .  .  .  .  .  .  .  .
+TopicReader.read                          .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
+TopicReader.__enter__                     .  .  .  .  .  .  .  f  .  b  .  .  .  .  .  .  .  .
+TopicReader.__exit__                      .  .  .  .  .  .  .  .  .  b  .  .  .  .  .  .  .  .
+KafkaAdmin.check_creation                 .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
+KafkaAdmin.topic_configs                  .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
+KafkaAdmin.topics                         .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
+KafkaAdmin.__enter__                      .  .  .  .  .  .  .  f  .  b  .  .  .  .  .  .  .  .
+KafkaAdmin.__exit__                       .  .  .  .  .  .  .  .  .  b  .  .  .  .  .  .  .  .
 """
 # Why a cell is not applicable.
 _NO_ROW: Final = "no row can be sent before it, so no user code has run"
-_NOT_ASKED: Final = "append asks no serializer and no interceptor"
 NOT_APPLICABLE: Final = {
     **{("KafkaProducer.begin_transaction", when): _NO_ROW for when in RAISING},
     **{("KafkaProducer.init_transactions", when): _NO_ROW for when in RAISING},
-    **{("KafkaProducer.append", when): _NOT_ASKED for when in ("rse", "rin")},
 }
-# What has user code run by itself, or puts rows that were sent before through it.
-RUNS_USER_CODE: Final = {
-    f"KafkaProducer.{name}"
-    for name in ("append", "send", "flush", "commit_transaction", "close", "__exit__")
+# What puts rows that were sent before through user code.
+ENDS_ROWS: Final = {
+    f"KafkaProducer.{name}" for name in ("flush", "commit_transaction", "close", "__exit__")
 }
 
 
@@ -138,7 +142,7 @@ def word(call: Callable[[], object], kind: type[BaseException] | None = None) ->
 
 def said_in_a_word(said: str) -> str:
     """Return the word for a message, or the message where there is none."""
-    return next((word for word, has in (REFUSED | ASKED).items() if has in said), said)
+    return next((word for word, has in REFUSED.items() if has in said), said)
 
 
 def plainly(scene: Scene, method: str) -> str:
@@ -159,7 +163,7 @@ def in_user_code(scene: Scene, method: str, column: str) -> str:
 
     scene.hooks[IN_USER_CODE[column]] = call
     with suppress(Exception):  # where the call has closed, or ended the transaction
-        if column == "app":
+        if column == "pa":
             scene.append()
         else:
             scene.send()
@@ -200,24 +204,33 @@ def after_raising(scene: Scene, method: str, column: str, kind: type[BaseExcepti
     """Call a method that runs user code which raises, or one after such user code was run."""
     scene.begin(method)
     scene.raises[RAISING[column]] = kind
-    if method not in ("KafkaProducer.append", "KafkaProducer.send"):
+    if column == "LA":
+        scene.limit()
+    is_of_append = column in OF_APPEND
+    runs_it = (method == "KafkaProducer.append" and (is_of_append or column == "PA")) or (
+        method == "KafkaProducer.send" and not is_of_append
+    )
+    if not runs_it:
         with suppress(BaseException):
-            scene.send()
-    if method not in RUNS_USER_CODE:
-        with suppress(BaseException):
-            scene.producer.flush()
+            (scene.append if is_of_append else scene.send)()
+        if method not in ENDS_ROWS:
+            with suppress(BaseException):
+                scene.producer.flush()
     found = word(lambda: scene.call(method), kind)
-    if method == "KafkaProducer.send" and found == ".":
+    if runs_it and found == ".":
         scene.producer.flush()
-        found = word(lambda: scene.sent.result(0), kind)
-    return found
+        if method == "KafkaProducer.send":
+            found = word(lambda: scene.sent.result(0), kind)
+    scene.close()
+    return found if RAISING[column] in scene.ran else f"{found}; it was not called"
 
 
 class Walk:
     """The cells that were walked through so far, each with a scene of its own."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, cluster: MockCluster, admin_bootstrap: str) -> None:
+        self._cluster = cluster
+        self._admin_bootstrap = admin_bootstrap
         self.found: dict[tuple[str, str], str] = {}
         self.at: tuple[str, str] | None = None
 
@@ -227,9 +240,9 @@ class Walk:
             methods = [name for name in METHODS if (name in TRANSACTIONAL) is is_transactional]
             self._walk_in_child(methods, is_transactional=is_transactional)
         for method in METHODS:
-            self._walk(method, "main", plainly)
-            self._walk(method, "end", after_close)
-            self._walk(method, "ing", while_closing)
+            self._walk(method, "mn", plainly)
+            self._walk(method, "cl", after_close)
+            self._walk(method, "cg", while_closing)
             for column in IN_USER_CODE:
                 self._walk(method, column, in_user_code, column)
             for column in RAISING:
@@ -241,15 +254,22 @@ class Walk:
             return
         words = []
         for kind in RAISED:
+            if column == "OF":
+                self._cluster.answer_next(PRODUCE, [INVALID_RECORD])
             self._walk(method, column, after_raising, column, kind)
+            self._cluster.clear(PRODUCE)
             words.append(self.found[method, column])
         is_same = len(set(words)) == 1
         is_logged = words == [".", "r", "r"]
         self.found[method, column] = words[0] if is_same else "e" if is_logged else str(words)
 
+    def _scene(self, *, is_transactional: bool) -> Scene:
+        addresses = self._cluster.bootstrap, self._admin_bootstrap
+        return Scene(*addresses, is_transactional=is_transactional)
+
     def _walk(self, method: str, column: str, walk: Callable[..., str], *arguments: object) -> None:
         self.at = (method, column)
-        scene = Scene(self._bootstrap, is_transactional=method in TRANSACTIONAL)
+        scene = self._scene(is_transactional=method in TRANSACTIONAL)
         try:
             found = walk(scene, method, *arguments)
         except BaseException as error:  # noqa: BLE001 - told
@@ -257,8 +277,8 @@ class Walk:
         self.found[method, column] = "; ".join([found, *scene.left_over()])
 
     def _walk_in_child(self, methods: list[str], *, is_transactional: bool) -> None:
-        self.at = (methods[0], "kid")
-        scene = Scene(self._bootstrap, is_transactional=is_transactional)
+        self.at = (methods[0], "fk")
+        scene = self._scene(is_transactional=is_transactional)
         scene.begin("KafkaProducer.commit_transaction")
         # Those that close are the last: each of the others finds all open.
         last = [method for method in methods if method.endswith((".close", ".__exit__"))]
@@ -267,16 +287,23 @@ class Walk:
         left = scene.left_over()
         for method in methods:
             found = said_in_a_word(said.get(method, "this, or one before it, hangs"))
-            self.found[method, "kid"] = "; ".join(["." if found == "nothing" else found, *left])
+            self.found[method, "fk"] = "; ".join(["." if found == "nothing" else found, *left])
 
 
 @pytest.fixture
-def bootstrap() -> Iterator[str]:
+def cluster() -> Iterator[MockCluster]:
     """A cluster with the topics of a scene."""
     with MockCluster() as cluster:
         for topic in (TOPIC, TOPIC_READ):
             cluster.create_topic(topic)
-        yield cluster.bootstrap
+        yield cluster
+
+
+@pytest.fixture
+def admin_bootstrap() -> Iterator[str]:
+    """The address of a broker for an admin."""
+    with admin_broker() as broker:
+        yield broker.address
 
 
 def stacks() -> str:
@@ -292,8 +319,10 @@ def test_the_table_has_every_public_method() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_each_call_comes_to_what_the_table_says_wherever_it_is_made(bootstrap: str) -> None:
-    walk = Walk(bootstrap)
+def test_each_call_comes_to_what_the_table_says_wherever_it_is_made(
+    cluster: MockCluster, admin_bootstrap: str
+) -> None:
+    walk = Walk(cluster, admin_bootstrap)
     # Not in this thread, so that a call that hangs does not hang the test.
     thread = threading.Thread(target=walk.run, daemon=True)
     thread.start()

@@ -25,7 +25,7 @@ from simulation.scenario import Scenario
 from simulation.scheduler import Scheduler, SimulationError
 from simulation.transaction_checker import TransactionChecker
 from simulation.transactions import TransactionalApplication
-from spark_kafka_sink.client import io_thread as producer_thread
+from spark_kafka_sink.client import io_thread
 from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
@@ -114,7 +114,7 @@ class Simulation:
         )
         with (
             mock.patch.multiple(
-                producer_thread,
+                io_thread,
                 Selector=lambda **_: self.network,
                 Random=lambda: self._random,
                 time=clock,

@@ -19,8 +19,7 @@ from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions import answers as transaction_answers
-from spark_kafka_sink.producer.transactions import manager as transactions
+from spark_kafka_sink.producer.transactions import answers, manager
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.queue import Coordinators
 from spark_kafka_sink.producer.transactions.requests import (
@@ -80,7 +79,7 @@ def _a_lost_answer_taken_for_the_end() -> AbstractContextManager[None]:
 
 @contextmanager
 def _partitions_that_were_refused_taken_for_added() -> Iterator[None]:
-    judge: Any = transaction_answers.judge
+    judge: Any = answers.judge
 
     def accept(request: TransactionalRequest, *more: object) -> object:
         answer = judge(request, *more)
@@ -88,7 +87,7 @@ def _partitions_that_were_refused_taken_for_added() -> Iterator[None]:
             return replace(answer, action=Action.SUCCEED)
         return answer
 
-    with mock.patch.object(transactions, "judge", accept):
+    with mock.patch.object(manager, "judge", accept):
         yield
 
 
@@ -112,13 +111,13 @@ def _records_that_failed_forgotten() -> Iterator[None]:
 
 @contextmanager
 def _a_fenced_producer_that_tries_again() -> Iterator[None]:
-    judge: Any = transaction_answers.judge
+    judge: Any = answers.judge
 
     def retry(*arguments: object) -> object:
         answer = judge(*arguments)
         return replace(answer, action=Action.RETRY) if answer.action is Action.FENCED else answer
 
-    with mock.patch.object(transactions, "judge", retry):
+    with mock.patch.object(manager, "judge", retry):
         yield
 
 

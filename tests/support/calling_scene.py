@@ -1,6 +1,7 @@
 """A producer with user code of all kinds, a reader and an admin, whose methods are called anywhere.
 
-The cluster is librdkafka's mock, which is quick and does what producers and readers ask for.
+The cluster is librdkafka's mock, which is quick and does what producers and readers ask for. The
+admin asks a scripted broker: the mock does not know its requests.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
+from spark_kafka_sink.error_codes import NONE
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -25,6 +27,13 @@ from spark_kafka_sink.model import (
     TopicPartition,
 )
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
+from spark_kafka_sink.wire.admin_messages import (
+    CreatableTopicResult,
+    CreateTopicsResponse,
+    DescribeConfigsResponse,
+)
+from spark_kafka_sink.wire.messages import CREATE_TOPICS, DESCRIBE_CONFIGS
+from support.scripted_broker import ScriptedBroker, describe
 
 ENOUGH_S: Final = 20
 TOPIC: Final = "t"
@@ -35,7 +44,6 @@ _LINGER_MS: Final = 60_000
 _ROW: Final = pa.record_batch({"value": ["v"]})
 _NO_ERROR: Final = (None, None, None)
 _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
-    "KafkaProducer.append": (TOPIC, _ROW),
     "KafkaProducer.limit_messages": ({TOPIC: 1_000_000},),
     "KafkaProducer.partition_counts": ({TOPIC: 1},),
     "KafkaProducer.partitions_for": (TOPIC,),
@@ -55,15 +63,27 @@ _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
 }
 
 
-class Scene:
-    """The three of them.
+def admin_broker() -> ScriptedBroker:
+    """Make a broker that answers all requests of an admin."""
+    broker = ScriptedBroker()
+    broker.metadata = describe(broker.port, TOPIC)
+    created = CreatableTopicResult(name=TOPIC, error_code=NONE)
+    broker.answers[CREATE_TOPICS.key] = CreateTopicsResponse(topics=[created])
+    broker.answers[DESCRIBE_CONFIGS.key] = DescribeConfigsResponse(results=[])
+    return broker
 
-    hooks: what user code of a kind does, once; raises: what it raises, each time.
+
+class Scene:
+    """The three of them, with the addresses of the cluster and of the admin's broker.
+
+    hooks: what user code of a kind does, once; raises: what it raises, each time; ran: the kinds
+    that were run.
     """
 
-    def __init__(self, bootstrap: str, *, is_transactional: bool) -> None:
+    def __init__(self, bootstrap: str, admin_bootstrap: str, *, is_transactional: bool) -> None:
         self.hooks: dict[str, Callable[[], object]] = {}
         self.raises: dict[str, type[BaseException]] = {}
+        self.ran: set[str] = set()
         self._futures: list[Future[RecordMetadata]] = []
         configs: dict[str, Any] = {"bootstrap.servers": bootstrap}
         more: dict[str, Any] = {
@@ -77,13 +97,14 @@ class Scene:
         self._things: dict[str, Any] = {
             "KafkaProducer": self.producer,
             "TopicReader": TopicReader(configs),
-            "KafkaAdmin": KafkaAdmin(producer_config(configs)),
+            "KafkaAdmin": KafkaAdmin(producer_config({"bootstrap.servers": admin_bootstrap})),
         }
 
     # -- user code --------------------------------------------------------------------------------
 
     def run(self, kind: str) -> None:
         """Be user code of a kind."""
+        self.ran.add(kind)
         hook = self.hooks.pop(kind, None)
         if hook is not None:
             hook()
@@ -113,16 +134,29 @@ class Scene:
         """Send a row with a callback."""
         future = self.producer.send(TOPIC, b"v", on_delivery=lambda *_: self.run("callback"))
         self._futures.append(future)
+        future.add_done_callback(lambda _: self.run("done"))
         return future
 
+    def limit(self) -> None:
+        """Know a limit that every row is over, until it is looked at anew."""
+
+        def look_anew() -> dict[str, int]:
+            self.run("look")
+            return {}
+
+        self.producer.limit_messages({TOPIC: 1}, look_anew)
+
     def append(self) -> None:
-        """Append a row."""
-        self.producer.append(TOPIC, _ROW)
+        """Append a row with a callback for failures."""
+        self.producer.append(TOPIC, _ROW, lambda _: self.run("failure"))
 
     def call(self, method: str) -> object:
         """Make a call, or ask for a property."""
         if method == "KafkaProducer.send":
             return self.send()
+        if method == "KafkaProducer.append":
+            self.append()
+            return None
         thing, name = self.thing_of(method), method.partition(".")[2]
         if isinstance(vars(type(thing))[name], property):
             return getattr(thing, name)

@@ -30,6 +30,8 @@ class ScriptedBroker(Server):
 
     While one of these is None, what would be answered so is not answered.
 
+    answers: by API key, how requests of other APIs are answered, in place of `metadata`.
+
     speaks: by API key, the last version in place of the newest; None for an API that it does not
     have.
 
@@ -45,6 +47,7 @@ class ScriptedBroker(Server):
     ) -> None:
         self.metadata: MetadataResponse | None = None
         self.produced: ProduceResponse | None = None
+        self.answers: dict[int, Response] = {}
         self.asked: list[int] = []
         self.speaks: dict[int, int | None] = {}
         self.hangs_up_on: set[int] = set()
@@ -103,6 +106,7 @@ class ScriptedBroker(Server):
 
     def _answer(self, key: int, version: int, correlation_id: int) -> bytes:
         response: Response | None = self.produced if key == PRODUCE.key else self.metadata
+        response = self.answers.get(key, response)
         if key == 18:
             response = ApiVersionsResponse(
                 error_code=0,

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client import io_thread as producer_thread
+from spark_kafka_sink.client import io_thread
 from spark_kafka_sink.wire.messages import MetadataResponse
 from support.unreachable import NOBODY
 
@@ -100,7 +100,7 @@ def stop_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
         Thread=NoThread,
         current_thread=threading.current_thread,
     )
-    monkeypatch.setattr(producer_thread, "threading", threads)
+    monkeypatch.setattr(io_thread, "threading", threads)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     return clock
 

@@ -16,8 +16,7 @@ from support.timed_waits import Clock, made, stop_time, tell
 from support.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client import appender as slice_appender
-from spark_kafka_sink.client import row_producer
+from spark_kafka_sink.client import appender, row_producer
 from spark_kafka_sink.client.chunk import RowChunk
 from spark_kafka_sink.errors import IllegalStateException, KafkaException
 from spark_kafka_sink.producer.slices import GroupedRows, encode_rows
@@ -90,7 +89,7 @@ def have_it_end_under_way(
         end(producer)
         return encoded
 
-    monkeypatch.setattr(slice_appender, "encode_rows", encode_until_the_end)
+    monkeypatch.setattr(appender, "encode_rows", encode_until_the_end)
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

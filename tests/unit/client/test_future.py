@@ -19,7 +19,7 @@ from support.record_batches import BYTES, HEADERS, TIMESTAMPS
 from support.row_broker import RowBroker, SentRow, StoredRecord, sent_rows
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.client import future as rows_future
+from spark_kafka_sink.client import future as row_futures
 from spark_kafka_sink.client.future import RowFuture, SentRows
 from spark_kafka_sink.errors import KafkaException, RecordTooLargeException
 from spark_kafka_sink.model import RecordMetadata, TopicPartition
@@ -358,7 +358,7 @@ def test_whoever_watches_a_row_while_another_thread_begins_to_is_told_as_well(
     told: list[str] = []
     second: list[threading.Thread] = []
     is_there = threading.Event()  # the second one watches, or waits for the first to do so
-    monkeypatch.setattr(rows_future, "_making_watches", NoticingLock(is_there))
+    monkeypatch.setattr(row_futures, "_making_watches", NoticingLock(is_there))
     before_waiting(monkeypatch, lambda _: is_there.set())
 
     async def await_it() -> None:
@@ -381,7 +381,7 @@ def test_whoever_watches_a_row_while_another_thread_begins_to_is_told_as_well(
 
     watch = SentRows.watch
 
-    def watch_late(rows: SentRows, row: int, it: rows_future._Watch) -> bool:
+    def watch_late(rows: SentRows, row: int, it: row_futures._Watch) -> bool:
         second.append(threading.Thread(target=watch_second, daemon=True))
         second[0].start()
         assert is_there.wait(30)
@@ -455,14 +455,14 @@ def test_a_row_whose_result_is_there_is_done_for_wait_before_those_who_watch_it_
     future = RowFuture(sent, 0)
     found: list[set[object]] = []
     future.add_done_callback(lambda _: None)
-    tell = rows_future._Watch.tell
+    tell = row_futures._Watch.tell
 
-    def look_and_tell(watch: rows_future._Watch) -> None:
+    def look_and_tell(watch: row_futures._Watch) -> None:
         assert future.exception(0) is not None
         found.append(wait([future], timeout=0).done)  # type: ignore[arg-type]
         tell(watch)
 
-    monkeypatch.setattr(rows_future._Watch, "tell", look_and_tell)
+    monkeypatch.setattr(row_futures._Watch, "tell", look_and_tell)
     sent.fail(1, ZeroDivisionError())
     assert found == [{future}]
 
