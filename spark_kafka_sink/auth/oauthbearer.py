@@ -7,7 +7,6 @@ it, which brokers do.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import re
@@ -88,7 +87,7 @@ def jwt_claims(token: str) -> Mapping[str, object] | None:
     padded = parts[1] + "=" * (-len(parts[1]) % 4)
     try:
         claims = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     return claims if isinstance(claims, dict) else None
 
