@@ -92,7 +92,7 @@ def client_context(settings: TlsSettings) -> TlsContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = settings.checks_host
     if settings.ciphers is not None:
-        context.set_ciphers(settings.ciphers)
+        _choose(context, settings.ciphers)
     if settings.truststore is None:
         _trust_the_system_s(context)
     else:
@@ -100,6 +100,15 @@ def client_context(settings: TlsSettings) -> TlsContext:
     if settings.key is not None:
         _show(context, settings, settings.key)
     return TlsContext(context, settings.key is not None)
+
+
+def _choose(context: ssl.SSLContext, ciphers: str) -> None:
+    try:
+        context.set_ciphers(ciphers)
+    except ssl.SSLError:
+        raise ConfigException(
+            f"ssl.cipher.suites names no suite that this machine's OpenSSL has: {ciphers}"
+        ) from None
 
 
 def _trust(context: ssl.SSLContext, text: str, origin: str) -> None:
@@ -227,8 +236,9 @@ class TlsLayer:
             return b""
         pieces: list[bytes] = []
         try:
-            # To look first costs less than the exception that says there is nothing.
-            while self._incoming.pending or self._ssl.pending():
+            # To look first costs less than the exception that says there is nothing. What is left
+            # lies in the buffer: each read takes a whole record.
+            while self._incoming.pending:
                 piece = self._ssl.read(_RECORD_BYTES)
                 if not piece:
                     self.is_ended = True
