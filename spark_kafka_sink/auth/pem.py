@@ -90,7 +90,8 @@ def store_kind(content: bytes, name: str, origin: str) -> StoreKind:
         stem = re.sub(r"\.(jks|jceks|keystore|truststore)\Z", "", name, flags=re.IGNORECASE)
         raise ConfigException(
             f"{origin} is a store of type {java}, which only Java reads: convert it by keytool "
-            f"-importkeystore -srckeystore {name} -destkeystore {stem}.p12 -deststoretype PKCS12"
+            f"-importkeystore -srckeystore {name} -destkeystore {stem}.p12 -deststoretype PKCS12, "
+            f"and that by openssl pkcs12 -in {stem}.p12 -out {stem}.pem -nodes"
         )
     if _PKCS12.match(content):
         return StoreKind.PKCS12

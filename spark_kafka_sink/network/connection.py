@@ -1,8 +1,8 @@
 """Connection: one broker connection's protocol, bytes in and bytes out. Pure: no socket, no clock.
 
 Owns the connection's state, its requests in flight and the frames being received. The first request
-on every connection is ApiVersions; the connection is READY when it is answered. (TLS and SASL are
-steps between CONNECTING and READY; there is room for them in the table and nowhere else.)
+on every connection is ApiVersions, behind the TLS handshake where there is one; the connection is
+READY when it is answered.
 
 A broker that refuses the version of ApiVersions is asked in one that its refusal lists (KIP-511),
 and in version 0 where neither list nor answer can be read: some brokers of other makes write them
@@ -11,7 +11,10 @@ otherwise than Kafka does.
 ::
 
     CONNECTING ──connected──> CHECKING_API_VERSIONS ──answered──> READY
-        └───────────────┴──────── closed ─────────┴──────────────> CLOSED
+        │ with TLS                ^ secured
+        └─────────> TLS_HANDSHAKE ┘
+
+Each state but CLOSED becomes CLOSED when the connection is gone.
 """
 
 from __future__ import annotations
@@ -133,6 +136,7 @@ class ConnectionState(Enum):
     """Where a connection is."""
 
     CONNECTING = "waiting for TCP"
+    TLS_HANDSHAKE = "in the TLS handshake"
     CHECKING_API_VERSIONS = "waiting for the broker's versions"
     READY = "takes requests"
     CLOSED = "gone"
@@ -140,6 +144,13 @@ class ConnectionState(Enum):
 
 TRANSITIONS: Final[Mapping[ConnectionState, frozenset[ConnectionState]]] = {
     ConnectionState.CONNECTING: frozenset(
+        {
+            ConnectionState.TLS_HANDSHAKE,
+            ConnectionState.CHECKING_API_VERSIONS,
+            ConnectionState.CLOSED,
+        }
+    ),
+    ConnectionState.TLS_HANDSHAKE: frozenset(
         {ConnectionState.CHECKING_API_VERSIONS, ConnectionState.CLOSED}
     ),
     ConnectionState.CHECKING_API_VERSIONS: frozenset(
@@ -159,8 +170,11 @@ class Connection:
         client_id: str,
         request_timeout_s: float,
         api_versions_version: int = API_VERSIONS.max_version,
+        *,
+        has_tls: bool = False,
     ) -> None:
         self.node_id = node_id
+        self._has_tls = has_tls
         self._api_versions_version = api_versions_version
         self.in_flight = InFlightRequests(request_timeout_s)
         self._client_id = client_id
@@ -193,7 +207,17 @@ class Connection:
         return outgoing
 
     def connected(self, now: float) -> None:
-        """Note that TCP is up; ApiVersions goes out."""
+        """Note that TCP is up; ApiVersions goes out, unless there is a TLS handshake before."""
+        if self._has_tls:
+            self._to(ConnectionState.TLS_HANDSHAKE)
+        else:
+            self._begin(now)
+
+    def secured(self, now: float) -> None:
+        """Note that the TLS handshake is done; ApiVersions goes out."""
+        self._begin(now)
+
+    def _begin(self, now: float) -> None:
         self._to(ConnectionState.CHECKING_API_VERSIONS)
         self._ask_api_versions(self._api_versions_version, now)
 

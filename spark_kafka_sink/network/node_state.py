@@ -64,6 +64,11 @@ class NodeState:
         """How many requests are in flight."""
         return 0 if self.connection is None else len(self.connection.in_flight)
 
+    @property
+    def was_tried(self) -> bool:
+        """Whether each address of the node was tried in vain, and none is being tried."""
+        return bool(self.last_error) and self.connection is None and not self.addresses
+
     def can_send(self, now: float) -> bool:
         """Whether requests may be sent: the broker has not asked to be left alone (KIP-219)."""
         return self.is_ready and self.throttled_until <= now
@@ -94,11 +99,16 @@ class NodeState:
         self.last_attempt = self.last_used = now
         self.setup_until = now + setup_timeout.delay_s(self.failed_connects, random)
 
-    def connected(self) -> None:
-        """Note that TCP is up."""
-        self.setup_until = float("inf")
+    def connected(self, *, is_set_up: bool) -> None:
+        """Note that TCP is up; is_set_up: whether there is neither TLS nor SASL to come."""
+        if is_set_up:
+            self.set_up()
         self.failed_connects = 0
         self.named_by = None
+
+    def set_up(self) -> None:
+        """Note that the connection is set up in time."""
+        self.setup_until = float("inf")
 
     def well(self) -> None:
         """Note that a request was answered, or written where none is: what was wrong is over.

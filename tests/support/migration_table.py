@@ -36,7 +36,7 @@ _NOTES: Final[Mapping[str, str]] = {
     "partitioner.class": (
         "; Java's own by name, and `module.Name` of a Python callable in place of any other class"
     ),
-    "security.protocol": "; others are refused so far",
+    "security.protocol": "; `SSL` too, the others are refused so far",
 }
 
 

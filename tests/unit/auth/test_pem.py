@@ -182,7 +182,8 @@ def test_stores_of_java_are_refused_with_the_command_that_converts_them(
     assert str(caught.value) == (
         f"the file store.jks of ssl.keystore.location is a store of type {kind}, which only Java "
         "reads: convert it by keytool -importkeystore -srckeystore store.jks -destkeystore "
-        "store.p12 -deststoretype PKCS12"
+        "store.p12 -deststoretype PKCS12, and that by openssl pkcs12 -in store.p12 -out store.pem "
+        "-nodes"
     )
 
 

@@ -42,7 +42,18 @@ from spark_kafka_sink.spark.planning.schema import check_schema
 
 VALUE = StructType().add("value", StringType())
 # No value of theirs is wrong by itself.
-FREE_TEXT = {"client.id"}
+FREE_TEXT = {
+    "client.id",
+    "ssl.cipher.suites",
+    "ssl.key.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+}
 NAMES = sorted(
     {field.encode_name for field in option_fields()}
     - {"transactional.id", "transaction.timeout.ms"}
@@ -90,7 +101,8 @@ def is_sentence_about(text: str, *words: str) -> bool:
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - FREE_TEXT))
 def test_a_value_that_is_none_is_refused_by_its_name(name: str) -> None:
-    said = refusal({f"kafka.{name}": "x!"})
+    protocol = {"kafka.security.protocol": "SSL"} if name.startswith("ssl.") else {}
+    said = refusal(protocol | {f"kafka.{name}": "x!"})
     assert is_sentence_about(said, f"kafka.{name}", "'x!'")
     assert "expected" in said or "write host:port" in said
 
