@@ -155,10 +155,20 @@ class ProducerConfig(
     Spark, whose tasks would share it."""
     transaction_timeout_ms: Positive = field(name="transaction.timeout.ms", default=60_000)
     """After how long the coordinator aborts a transaction that was not ended."""
-    security_protocol: Literal["PLAINTEXT", "SSL"] = field(
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = field(
         name="security.protocol", default="PLAINTEXT"
     )
-    """What brokers' listeners speak: `PLAINTEXT` or `SSL` (TLS)."""
+    """What brokers' listeners speak: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login),
+    `SASL_SSL` (TLS and a login)."""
+    sasl_mechanism: str = field(name="sasl.mechanism", default="GSSAPI")
+    """How to log in: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`; Java's default is not there
+    yet."""
+    sasl_jaas_config: Secret | None = field(name="sasl.jaas.config", default=None)
+    """Whom to log in, in Java's form: a login module and its options."""
+    sasl_username: str | None = field(name="sasl.username", default=None)
+    """Whom to log in, in place of sasl.jaas.config; not an option of Java's."""
+    sasl_password: Secret | None = field(name="sasl.password", default=None)
+    """The password of sasl.username; not an option of Java's."""
     ssl_truststore_location: str | None = field(name="ssl.truststore.location", default=None)
     """A PEM file with the certificates to trust; none: what the system trusts. It is read for each
     connection; a name without a folder is a file that `--files` has shipped."""
@@ -219,7 +229,12 @@ class ProducerConfig(
     @property
     def has_tls(self) -> bool:
         """Whether connections are encrypted."""
-        return self.security_protocol == "SSL"
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether connections begin with a login."""
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     @property
     def compression_level(self) -> int | None:
@@ -291,7 +306,7 @@ def producer_config(
     config = _settle_idempotence(config, options, prefix)
     config = _settle_delivery_timeout(config, options, prefix)
     config = _settle_backoffs(config, options, prefix)
-    _check_stores(config)
+    _check_secured(config)
     _check_text(config)
     if not config.bootstrap_nodes:
         message = f"{prefix}bootstrap.servers has no address in it; {_DEFAULT_PORT_HINT}"
@@ -357,9 +372,19 @@ def _check_security(options: Mapping[str, Any], prefix: str, *, lenient: bool) -
     return frozenset(found)
 
 
-def _check_stores(config: ProducerConfig) -> None:
-    """Refuse stores that are there twice, or by half."""
+def _check_secured(config: ProducerConfig) -> None:
+    """Refuse stores and credentials that are there twice, or by half."""
     prefix = config.option_prefix
+    user, password, jaas = config.sasl_username, config.sasl_password, config.sasl_jaas_config
+    if (user is None) != (password is None):
+        raise ConfigException(
+            f"{prefix}sasl.username and {prefix}sasl.password go together: one of them is not set"
+        )
+    if user is not None and jaas is not None:
+        raise ConfigException(
+            f"{prefix}sasl.username and {prefix}sasl.jaas.config both say whom to log in: remove "
+            "one of the two"
+        )
     key, chain = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
     for name, location, texts in (
         ("truststore", config.ssl_truststore_location, (config.ssl_truststore_certificates,)),
@@ -498,6 +523,7 @@ def _expected(name: str, kind: msgspec.inspect.Type) -> str:
 _UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "PLAINTEXT": (("ssl.", "sasl."), "nothing is encrypted and no client logs in"),
     "SSL": (("sasl.",), "no client logs in by SASL"),
+    "SASL_PLAINTEXT": (("ssl.",), "nothing is encrypted"),
 }
 # From here on two names are a name and its misspelling, and below, two names of different things.
 _ALIKE: Final = 0.76
@@ -517,6 +543,8 @@ _LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
 # Options whose values nothing may show.
 SECRETS: Final = frozenset(
     {
+        "sasl.jaas.config",
+        "sasl.password",
         "ssl.key.password",
         "ssl.keystore.key",
         "ssl.keystore.password",
@@ -545,7 +573,7 @@ _ALLOWED: Final = {
         "module.Name of a Python callable",
         "or nothing for the built-in one",
     ),
-    "security.protocol": ("PLAINTEXT", "SSL (SASL is not supported yet)"),
+    "security.protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     "ssl.enabled.protocols": ("TLSv1.2", "TLSv1.3", "or both"),
     "ssl.endpoint.identification.algorithm": ("https", "or nothing, which checks no host name"),
     "ssl.keystore.type": ("JKS", "PKCS12", "PEM"),
@@ -674,7 +702,7 @@ OFF_ONLY: Final[Mapping[str, str]] = {
 # Options of the Java producer that this one will not have, and why.
 REFUSED: Final[Mapping[str, str]] = {
     "buffer.memory.allocation.strategy": "memory is allocated as it is used",
-    "config.providers": "values are taken as they are written, and nothing is looked up for them",
+    "config.providers": "env, file and directory are there without it, and no others",
     "interceptor.classes": "interceptors see row by row: only KafkaProducer.send has them",
     "key.serializer": "keys are the bytes of a column: only KafkaProducer.send has serializers",
     "security.providers": "it names Java classes",
@@ -693,7 +721,6 @@ NOT_YET: Final = frozenset(
         "metadata.cluster.check.enable",
         "partitioner.rack.aware",
         "sasl.client.callback.handler.class",
-        "sasl.jaas.config",
         "sasl.kerberos.kinit.cmd",
         "sasl.kerberos.min.time.before.relogin",
         "sasl.kerberos.service.name",
@@ -709,7 +736,6 @@ NOT_YET: Final = frozenset(
         "sasl.login.refresh.window.jitter",
         "sasl.login.retry.backoff.max.ms",
         "sasl.login.retry.backoff.ms",
-        "sasl.mechanism",
         "sasl.oauthbearer.assertion.algorithm",
         "sasl.oauthbearer.assertion.claim.aud",
         "sasl.oauthbearer.assertion.claim.exp.seconds",

@@ -336,6 +336,9 @@ class NetworkClient:
                     self._was_let_in = True
                     state.set_up()
                 self._events.append(event)
+        except AuthenticationException as error:
+            self._lost(state, str(error), now, error=error)
+            return
         except ProtocolError as error:
             state.frame_broken()
             self._lost(state, str(error), now)
@@ -423,10 +426,11 @@ class NetworkClient:
         except (OSError, UnicodeError) as error:
             self._lost(state, f"the host name cannot be resolved ({error})", now)
             return
-        layer = None
+        layer = login = None
         if self._security is not None:
             try:
                 layer = self._security.layer(node)
+                login = self._security.login(self._random.random())
             except KafkaException as error:
                 refusal = AuthenticationException(str(error))
                 if isinstance(error, AuthenticationException):
@@ -440,6 +444,8 @@ class NetworkClient:
             self._config.request_timeout_s,
             state.api_versions_version,
             has_tls=layer is not None,
+            login=login,
+            peer=str(node),
         )
         logger.debug("connecting to %s at %s", node, address)
         state.channel, self._next_channel = self._next_channel, self._next_channel + 1
@@ -538,8 +544,10 @@ class NetworkClient:
             elif now >= connection.in_flight.expires_at():
                 timeout_ms = round(self._config.request_timeout_s * 1000)
                 reason = f"no answer within {prefix}request.timeout.ms={timeout_ms}"
-                if not connection.is_ready:
+                if connection.state is ConnectionState.CHECKING_API_VERSIONS:
                     reason += f", not even to ApiVersions; {NO_BROKER}"
+                elif not connection.is_ready:
+                    reason += f" {connection.state.value}"
                 self._lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
 
     def _close_idle(self, now: float) -> None:
@@ -565,6 +573,8 @@ def _circumstances(connection: Connection) -> str:
         return " in the middle of an answer"
     if connection.state is ConnectionState.CHECKING_API_VERSIONS:
         return f" before it said which versions it speaks; {NO_BROKER}"
+    if connection.state in (ConnectionState.SASL_HANDSHAKE, ConnectionState.SASL_TOKENS):
+        return " in the login by SASL, without a word: some brokers refuse a login so"
     if connection.is_ready and not connection.has_answered and len(connection.in_flight):
         return " before it answered the first request; it may expect SASL"
     return ""

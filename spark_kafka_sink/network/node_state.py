@@ -62,7 +62,7 @@ class NodeState:
     @property
     def load(self) -> int:
         """How many requests are in flight."""
-        return 0 if self.connection is None else len(self.connection.in_flight)
+        return 0 if self.connection is None else self.connection.load
 
     @property
     def was_tried(self) -> bool:
@@ -132,6 +132,8 @@ class NodeState:
             return ""
         if connection.state is ConnectionState.CONNECTING:
             return f"no connection after {waited:.0f} s{self.advertised_hint}"
+        if connection.state is not ConnectionState.CHECKING_API_VERSIONS:
+            return f"it is still {connection.state.value} after {waited:.0f} s"
         return f"it takes connections, but has said nothing for {waited:.0f} s; {NO_BROKER}"
 
     def frame_broken(self) -> None:

@@ -1,22 +1,41 @@
-"""Security: the TLS of a client's connections, from its configuration.
+"""Security: the TLS and the logins of a client's connections, from its configuration.
 
 Producer, admin and reader take theirs here. Files are read for each connection, so that renewed
 certificates count from the next one on; equal contents share one context. What is wrong with them
 is found when the client is made. Without TLS, the module ssl is not imported.
+
+Values may have references, such as ``${env:NAME}``. They are looked up for each connection, in the
+process that connects, so that no plan, no pickle and no pool has what they give.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import secrets
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
+from spark_kafka_sink.auth.jaas import JaasEntry, check_module, parse_jaas
+from spark_kafka_sink.auth.mechanisms import (
+    PLAIN,
+    SCRAM_SHA_256,
+    SCRAM_SHA_512,
+    PlainExchange,
+    SaslExchange,
+    checked_mechanism,
+    shown,
+)
 from spark_kafka_sink.auth.pem import StoreKind, store_kind
+from spark_kafka_sink.auth.references import ProcessLimits, References, providers
+from spark_kafka_sink.auth.scram import KeptKeys, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 from spark_kafka_sink.logs import masked, warn_once
-from spark_kafka_sink.model import Node
+from spark_kafka_sink.model import Node, Secret
 from spark_kafka_sink.network.cipher_suites import cipher_suites
+from spark_kafka_sink.network.connection import Login
 from spark_kafka_sink.network.selector import Selector
 
 if TYPE_CHECKING:
@@ -24,15 +43,55 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SERVED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512)
+_KEPT_KEYS: Final = KeptKeys()
+os.register_at_fork(after_in_child=_KEPT_KEYS.forget)
+
+
+@dataclass(frozen=True, slots=True)
+class _Credentials:
+    user: str
+    password: str = field(repr=False)
+    is_token: bool = False
+
+    def told(self, mechanism: str) -> str:
+        """Return how messages call whom they are for."""
+        kind = "the delegation token" if self.is_token else "user"
+        return f"{kind} {shown(self.user)!r} by {mechanism}"
+
+
+class _Disk:
+    """The files of this machine."""
+
+    def real_path(self, path: str) -> str:
+        """Return the absolute path without links."""
+        return os.path.realpath(path)
+
+    def read(self, path: str) -> bytes:
+        """Return what the file has."""
+        return Path(path).read_bytes()
+
 
 class Security:
     """What connections need besides TCP. Raise ConfigException if it cannot be had."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
+        self._references = References(
+            providers({}), ProcessLimits.of(os.environ, "this process"), os.environ, _Disk()
+        )
         if config.has_tls:
             self._warn_of_tls()
             self._context(self._settings())
+        if config.has_sasl:
+            self._mechanism = self._checked_mechanism()
+            self._exchange()
+            if self._mechanism == PLAIN and not config.has_tls:
+                warn_once(
+                    logger,
+                    f"{config.option_prefix}security.protocol=SASL_PLAINTEXT sends the password "
+                    "of PLAIN in clear: anybody on the way can read it",
+                )
 
     @classmethod
     def of(cls, config: ProducerConfig) -> Self | None:
@@ -58,6 +117,97 @@ class Security:
             return None
         return self._context(self._settings()).layer(node.host, str(node))
 
+    def login(self, chance: float) -> Login | None:
+        """Return how a new connection logs in, None where it does not; chance: from 0 to 1.
+
+        Raise ConfigException if there are no credentials any more.
+        """
+        if not self._config.has_sasl:
+            return None
+        # What can be wrong with them is found before there is a connection.
+        self._exchange()
+        return Login(self._exchange_again, self._credentials().told(self._mechanism), chance)
+
+    def _checked_mechanism(self) -> str:
+        """Return the mechanism. Raise ConfigException if it cannot be served."""
+        config, prefix = self._config, self._config.option_prefix
+        mechanism = checked_mechanism(config.sasl_mechanism)
+        if mechanism not in _SERVED:
+            raise ConfigException(
+                f"{prefix}sasl.mechanism is {mechanism}, which is not supported yet: set "
+                f"{prefix}sasl.mechanism to one of {', '.join(_SERVED)}"
+            )
+        values = (config.sasl_username, config.sasl_password, config.sasl_jaas_config)
+        texts = [value.value if isinstance(value, Secret) else value or "" for value in values]
+        has_reference = any(self._references.within(text) for text in texts)
+        if has_reference and mechanism == PLAIN and not config.has_tls:
+            raise ConfigException(
+                "a reference in the credentials cannot be used with PLAIN over SASL_PLAINTEXT, "
+                "which would send what it gives in clear to any server that bootstrap.servers "
+                "names: use SASL_SSL or SCRAM"
+            )
+        return mechanism
+
+    def _exchange(self) -> SaslExchange:
+        given = self._credentials()
+        if self._mechanism == PLAIN:
+            return PlainExchange(given.user, given.password)
+        return ScramExchange(
+            self._mechanism,
+            given.user,
+            given.password,
+            nonce=secrets.token_urlsafe(24),
+            keys=_KEPT_KEYS,
+            is_token=given.is_token,
+        )
+
+    def _exchange_again(self) -> SaslExchange:
+        """Return another exchange. Raise SaslAuthenticationException if that cannot be any more."""
+        try:
+            return self._exchange()
+        except ConfigException as error:
+            raise SaslAuthenticationException(str(error)) from None
+
+    def _credentials(self) -> _Credentials:
+        """Return whom to log in. Raise ConfigException if the options do not say it."""
+        config, prefix = self._config, self._config.option_prefix
+        jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
+        if jaas is not None:
+            entry = self._jaas(jaas.value)
+            found = [entry.options.get(name, "") for name in ("username", "password")]
+            is_token = entry.options.get("tokenauth", "").lower() == "true"
+            return _Credentials(found[0], found[1], is_token=is_token)
+        if user is None or password is None:
+            raise ConfigException(
+                f"{prefix}security.protocol={config.security_protocol} needs credentials: set "
+                f"{prefix}sasl.jaas.config, or {prefix}sasl.username and {prefix}sasl.password"
+            )
+        return _Credentials(
+            self._resolved("sasl.username", user), self._resolved("sasl.password", password.value)
+        )
+
+    def _jaas(self, text: str) -> JaasEntry:
+        option = "sasl.jaas.config"
+        whole = self._references.within(text)
+        if len(whole) == 1 and str(whole[0]) == text.strip():
+            # What it gives is not looked at for references again.
+            entry = parse_jaas(self._resolved(option, text))
+        else:
+            entry = parse_jaas(text).resolved(lambda value: self._resolved(option, value))
+        check_module(entry, self._mechanism)
+        return entry
+
+    def _resolved(self, option: str, text: str) -> str:
+        return self._references.resolved(f"{self._config.option_prefix}{option}", text)
+
+    def _text(self, option: str, value: str | Secret | None) -> str | None:
+        """Return the value of an option with what its references give."""
+        text = value.value if isinstance(value, Secret) else value
+        return None if text is None else self._resolved(option, text)
+
+    def _pem(self, option: str, path: str) -> tuple[str, str]:
+        return _pem_file(f"{self._config.option_prefix}{option}", self._resolved(option, path))
+
     def _settings(self) -> TlsSettings:
         from spark_kafka_sink.network.tls import PROTOCOLS, TlsSettings  # noqa: PLC0415 - imports ssl
 
@@ -70,23 +220,21 @@ class Security:
                 "ssl.protocol, ssl.enabled.protocols and ssl.cipher.suites leave no version of TLS "
                 "that all three allow"
             )
-        key, chain, origin = config.ssl_keystore_key, config.ssl_keystore_certificate_chain, ""
-        key_text = None if key is None else key.value
+        chain = self._text("ssl.keystore.certificate.chain", config.ssl_keystore_certificate_chain)
+        key_text, origin = self._text("ssl.keystore.key", config.ssl_keystore_key), ""
         if config.ssl_keystore_location is not None:
-            key_text, origin = _pem_file(
-                f"{config.option_prefix}ssl.keystore.location", config.ssl_keystore_location
-            )
-        trusted, trusted_origin = config.ssl_truststore_certificates, ""
+            key_text, origin = self._pem("ssl.keystore.location", config.ssl_keystore_location)
+        trusted = self._text("ssl.truststore.certificates", config.ssl_truststore_certificates)
+        trusted_origin = ""
         if config.ssl_truststore_location is not None:
-            trusted, trusted_origin = _pem_file(
-                f"{config.option_prefix}ssl.truststore.location", config.ssl_truststore_location
+            trusted, trusted_origin = self._pem(
+                "ssl.truststore.location", config.ssl_truststore_location
             )
-        password = config.ssl_key_password
         return TlsSettings(
             truststore=trusted,
             key=key_text,
             chain=chain,
-            key_password=None if password is None else password.value,
+            key_password=self._text("ssl.key.password", config.ssl_key_password),
             truststore_origin=trusted_origin or "ssl.truststore.certificates",
             key_origin=origin or "ssl.keystore.key",
             protocols=frozenset(protocols),

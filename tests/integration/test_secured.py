@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import time
+import traceback
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,14 +12,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 from support.certificates import openssl
 from support.readers import create_topic, read_with_confluent
-from support.secured_kafka import SecuredKafka
+from support.secured_kafka import ODD_USER, PASSWORD, USER, SecuredKafka, quoted
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
-from spark_kafka_sink.errors import ConfigException, KafkaException, SslAuthenticationException
+from spark_kafka_sink.errors import (
+    ConfigException,
+    IllegalSaslStateException,
+    KafkaException,
+    SaslAuthenticationException,
+    SslAuthenticationException,
+)
 from spark_kafka_sink.kafka_producer import KafkaProducer
 
 pytestmark = pytest.mark.kafka
@@ -187,3 +197,151 @@ def test_a_file_that_cannot_be_used_is_an_error_before_any_connection(
             KafkaProducer(options)
         with pytest.raises(ConfigException, match=sentence):
             KafkaAdmin(producer_config(options))
+
+
+# -- SASL ----------------------------------------------------------------------------------------
+
+MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+LISTENERS = ["SASL_PLAINTEXT", "SASL_SSL"]
+
+
+def login(
+    kafka: SecuredKafka, listener: str, mechanism: str, user: str = USER, password: str = PASSWORD
+) -> dict[str, Any]:
+    """Return the options of a client that logs in."""
+    options = {
+        "bootstrap.servers": kafka.address(listener),
+        "security.protocol": listener,
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": password,
+        "max.block.ms": "20000",
+    }
+    if listener == "SASL_SSL":
+        options["ssl.truststore.location"] = str(kafka.ca)
+    return options
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_rows_that_are_written_after_a_login_arrive_once(
+    secured_kafka: SecuredKafka, topic: str, mechanism: str, listener: str
+) -> None:
+    options = login(secured_kafka, listener, mechanism)
+    write(options, topic)
+    check_rows(secured_kafka, topic)
+    del options["max.block.ms"]
+    with TopicReader(options) as reader:
+        assert sum(batch.num_rows for batch in reader.read(topic)) == ROWS
+
+
+def test_confluent_kafka_logs_in_by_the_same_credentials(
+    secured_kafka: SecuredKafka, topic: str
+) -> None:
+    for mechanism in MECHANISMS:
+        options = login(secured_kafka, "SASL_PLAINTEXT", mechanism)
+        del options["max.block.ms"]
+        assert topic in AdminClient(options).list_topics(timeout=20).topics
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_wrong_password_is_an_error_at_once(
+    secured_kafka: SecuredKafka, topic: str, mechanism: str, listener: str
+) -> None:
+    for user, password in ((USER, "WRONG-PASSWORD"), ("nobody", PASSWORD)):
+        options = login(secured_kafka, listener, mechanism, user, password)
+        with pytest.raises(SaslAuthenticationException) as by_producer:
+            write(options, topic, rows=1)
+        with (
+            pytest.raises(SaslAuthenticationException) as by_admin,
+            KafkaAdmin(producer_config(options)) as admin,
+        ):
+            admin.topics([topic])
+        for caught in (by_producer, by_admin):
+            said = str(caught.value)
+            assert f"refused the login of user {user!r} by {mechanism}" in said
+            assert secured_kafka.address(listener) in said
+            assert "Authentication failed" in said
+            shown = "".join(traceback.format_exception(caught.value))
+            assert "WRONG-PASSWORD" not in shown
+            assert PASSWORD not in shown
+    assert read_with_confluent(secured_kafka.bootstrap, topic) == []
+
+
+def test_names_and_passwords_may_have_any_marks(secured_kafka: SecuredKafka, topic: str) -> None:
+    module = "kafkashaded.org.apache.kafka.common.security.scram.ScramLoginModule"
+    for count, mechanism in enumerate(("SCRAM-SHA-256", "SCRAM-SHA-512"), 1):
+        options = login(secured_kafka, "SASL_PLAINTEXT", mechanism)
+        del options["sasl.username"], options["sasl.password"]
+        options["sasl.jaas.config"] = (
+            f"{module} required username={quoted(ODD_USER)} password={quoted(PASSWORD)};"
+        )
+        write(options, topic, rows=10)
+        assert len(read_with_confluent(secured_kafka.bootstrap, topic)) == 10 * count
+
+
+def test_the_wrong_protocol_or_mechanism_is_an_error_at_once(
+    secured_kafka: SecuredKafka, topic: str
+) -> None:
+    plaintext = login(secured_kafka, "SASL_PLAINTEXT", "PLAIN")
+    with pytest.raises(IllegalSaslStateException, match=r"takes no login by SASL.*security\.prot"):
+        write(plaintext | {"bootstrap.servers": secured_kafka.bootstrap}, topic, rows=1)
+    tls_only = login(secured_kafka, "SASL_SSL", "PLAIN")
+    with pytest.raises(IllegalSaslStateException):
+        write(tls_only | {"bootstrap.servers": secured_kafka.address("SSL")}, topic, rows=1)
+    for mechanism, sentence in (
+        ("GSSAPI", "sasl.mechanism is GSSAPI, which is not supported yet"),
+        ("scram-sha-512", "write it SCRAM-SHA-512"),
+        ("SCRAM-SHA-1", "expected one of PLAIN"),
+    ):
+        with pytest.raises(ConfigException, match=sentence):
+            KafkaAdmin(producer_config(plaintext | {"sasl.mechanism": mechanism}))
+
+
+def test_secrets_may_be_references_that_are_looked_up_at_each_login(
+    secured_kafka: SecuredKafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "password").write_text(PASSWORD)
+    monkeypatch.setenv("KAFKA_USER_OF_TEST", USER)
+    options = login(
+        secured_kafka,
+        "SASL_PLAINTEXT",
+        "SCRAM-SHA-512",
+        "${env:KAFKA_USER_OF_TEST}",
+        f"${{directory:{tmp_path}:password}}",
+    )
+    config = producer_config(options)
+    assert PASSWORD not in str(pickle.dumps(config))
+    write(options, topic, rows=10)
+    (tmp_path / "password").write_text("another")
+    with pytest.raises(SaslAuthenticationException):
+        write(options, topic, rows=1)
+    monkeypatch.setenv("PYKAFKA_ALLOWED_PATHS", "/nowhere")
+    with pytest.raises(ConfigException, match="PYKAFKA_ALLOWED_PATHS"):
+        KafkaAdmin(config)
+    with pytest.raises(ConfigException, match="in clear"):
+        KafkaAdmin(producer_config(options | {"sasl.mechanism": "PLAIN"}))
+    check_rows(secured_kafka, topic, 10)
+
+
+def test_a_session_is_renewed_on_its_connection(secured_kafka: SecuredKafka, topic: str) -> None:
+    options = login(secured_kafka, "SASL_SSL", "SCRAM-SHA-256") | {"linger.ms": "0"}
+    seconds, written = 6, 0
+    with KafkaProducer(options) as producer:
+        connections = None
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            values = pa.array([str(written + row) for row in range(20)])
+            producer.append(topic, pa.record_batch({"value": values}))
+            written += 20
+            producer.flush()
+            created = next(
+                value
+                for metric, value in producer.metrics().items()
+                if metric.name == "connection-creation-total"
+            )
+            connections = connections or created
+        # Two that lead to the broker, one for its bootstrap address.
+        assert created == connections
+    check_rows(secured_kafka, topic, written)

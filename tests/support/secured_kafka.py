@@ -1,7 +1,7 @@
 """One node of real Kafka with a listener for each way to be secured.
 
 PLAINTEXT is for the tests' own readers. The certificates are signed by an intermediate. Sessions
-of SCRAM-SHA-256 last five seconds, those of other mechanisms for ever.
+of SCRAM-SHA-256 last two seconds, those of other mechanisms for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ USER: Final = "alice"
 # Only SCRAM knows this one.
 ODD_USER: Final = "a=b,c"
 PASSWORD: Final = 'a"lice\\ sécret, =5'
-SESSION_MS: Final = 5_000
+SESSION_MS: Final = 2_000
 _LISTENERS: Final = {
     "SSL": "SSL",
     "MUTUAL": "SSL",
@@ -44,7 +44,9 @@ class SecuredKafka(KafkaCluster):
         folder.mkdir(parents=True)
         authority = Authority(folder)
         signer = authority.intermediate()
-        self.secured_ports = dict(zip(_LISTENERS, free_ports(len(_LISTENERS)), strict=True))
+        taken = {*self.ports.values(), *self._controllers.values()}
+        ports = [port for port in free_ports(len(_LISTENERS) + len(taken)) if port not in taken]
+        self.secured_ports = dict(zip(_LISTENERS, ports, strict=False))
         self.ca = self._written("ca.pem", authority.root.certificate)
         self.other_ca = self._written("other.pem", Authority(folder, "other").root.certificate)
         self.client = authority.leaf("client", signer)
