@@ -22,7 +22,7 @@ from msgspec import Meta, field
 
 from spark_kafka_sink.errors import ConfigException, listed
 from spark_kafka_sink.logs import masked, warn_once
-from spark_kafka_sink.model import Node
+from spark_kafka_sink.model import Node, Secret
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,9 @@ Lz4Level = Annotated[int, Meta(ge=1, le=17)]
 ZstdLevel = Annotated[int, Meta(ge=-131072, le=22)]
 PartitionerName = Annotated[str, Meta(pattern=r"^(roundrobin|uniformsticky|.+\..+)$")]
 
+StoreType = Literal["JKS", "PKCS12", "PEM"]
+
+_TLS_VERSIONS: Final = r"^TLSv1\.[23](,TLSv1\.[23])*$"
 _MAX_IN_FLIGHT_OF_IDEMPOTENCE: Final = 5
 _ADDRESS: Final = re.compile(
     r"(?:[\w\-%.]*://)?(?:\[(?P<six>[0-9a-fA-F:.%\w]+)\]|(?P<host>[\w\-%.:]+)):(?P<port>\d{1,5})"
@@ -152,8 +155,62 @@ class ProducerConfig(
     Spark, whose tasks would share it."""
     transaction_timeout_ms: Positive = field(name="transaction.timeout.ms", default=60_000)
     """After how long the coordinator aborts a transaction that was not ended."""
-    security_protocol: Literal["PLAINTEXT"] = field(name="security.protocol", default="PLAINTEXT")
-    """`PLAINTEXT` is what there is so far."""
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = field(
+        name="security.protocol", default="PLAINTEXT"
+    )
+    """What brokers' listeners speak: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login),
+    `SASL_SSL` (TLS and a login)."""
+    sasl_mechanism: str = field(name="sasl.mechanism", default="GSSAPI")
+    """How to log in: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`; Java's default is not there
+    yet."""
+    sasl_jaas_config: Secret | None = field(name="sasl.jaas.config", default=None)
+    """Whom to log in, in Java's form: a login module and its options."""
+    sasl_username: str | None = field(name="sasl.username", default=None)
+    """Whom to log in, in place of sasl.jaas.config; not an option of Java's."""
+    sasl_password: Secret | None = field(name="sasl.password", default=None)
+    """The password of sasl.username; not an option of Java's."""
+    ssl_truststore_location: str | None = field(name="ssl.truststore.location", default=None)
+    """A PEM file with the certificates to trust; none: what the system trusts. It is read for each
+    connection; a name without a folder is a file that `--files` has shipped."""
+    ssl_truststore_certificates: str | None = field(
+        name="ssl.truststore.certificates", default=None
+    )
+    """The certificates to trust themselves, as PEM, in place of a file."""
+    ssl_truststore_type: StoreType = field(name="ssl.truststore.type", default="JKS")
+    """Read and without effect: what a file is, its first bytes say."""
+    ssl_truststore_password: Secret | None = field(name="ssl.truststore.password", default=None)
+    """Without effect: PEM has none."""
+    ssl_keystore_location: str | None = field(name="ssl.keystore.location", default=None)
+    """A PEM file with the client's private key and its chain of certificates, for brokers that ask
+    for it."""
+    ssl_keystore_key: Secret | None = field(name="ssl.keystore.key", default=None)
+    """The private key itself, as PEM, in place of a file."""
+    ssl_keystore_certificate_chain: str | None = field(
+        name="ssl.keystore.certificate.chain", default=None
+    )
+    """The certificates of ssl.keystore.key, the client's own first."""
+    ssl_keystore_type: StoreType = field(name="ssl.keystore.type", default="JKS")
+    """Read and without effect: what a file is, its first bytes say."""
+    ssl_keystore_password: Secret | None = field(name="ssl.keystore.password", default=None)
+    """Without effect: PEM has none; the key's own is ssl.key.password."""
+    ssl_key_password: Secret | None = field(name="ssl.key.password", default=None)
+    """What opens an encrypted private key."""
+    ssl_endpoint_identification_algorithm: Literal["https", ""] = field(
+        name="ssl.endpoint.identification.algorithm", default="https"
+    )
+    """`https`: a broker's certificate must have the name that it is reached by; empty: any name
+    does, with a warning."""
+    ssl_protocol: Literal["TLSv1.3", "TLSv1.2", "TLS"] = field(
+        name="ssl.protocol", default="TLSv1.3"
+    )
+    """`TLSv1.2`: that at most."""
+    ssl_enabled_protocols: Annotated[str, Meta(pattern=_TLS_VERSIONS)] = field(
+        name="ssl.enabled.protocols", default="TLSv1.2,TLSv1.3"
+    )
+    """`TLSv1.2`, `TLSv1.3`, or both."""
+    ssl_cipher_suites: str = field(name="ssl.cipher.suites", default="")
+    """Suites by Java's names or OpenSSL's; none: what OpenSSL chooses. Suites of TLS 1.2 alone turn
+    TLS 1.3 off."""
 
     metrics_num_samples: Positive = field(name="metrics.num.samples", default=2)
     """How many samples a rate or an average is computed over."""
@@ -168,6 +225,16 @@ class ProducerConfig(
     def setting(self, name: str, value: object) -> str:
         """Give an option and its value as the user would write them: ``kafka.linger.ms=5``."""
         return f"{self.option_prefix}{name}={value}"
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether connections begin with a login."""
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     @property
     def compression_level(self) -> int | None:
@@ -221,10 +288,13 @@ def producer_config(
     that no Kafka producer has, with a warning. Raises ConfigException.
     """
     check_options(options)
-    check_names(options, prefix, lenient=lenient)
-    known = {each.encode_name for each in option_fields()}
+    without_effect = check_names(options, prefix, lenient=lenient)
+    known = {each.encode_name for each in option_fields()} - without_effect
     options = {name: value for name, value in options.items() if name in known}
-    settings = {**(defaults or {}), **options}
+    settings = {
+        name: Secret(str(value)) if name in SECRETS and value is not None else value
+        for name, value in {**(defaults or {}), **options}.items()
+    }
     given = {name: _normal(name, value) for name, value in settings.items()}
     if not given.get("bootstrap.servers"):
         message = f"{prefix}bootstrap.servers is not set; {_DEFAULT_PORT_HINT}"
@@ -236,6 +306,7 @@ def producer_config(
     config = _settle_idempotence(config, options, prefix)
     config = _settle_delivery_timeout(config, options, prefix)
     config = _settle_backoffs(config, options, prefix)
+    _check_secured(config)
     _check_text(config)
     if not config.bootstrap_nodes:
         message = f"{prefix}bootstrap.servers has no address in it; {_DEFAULT_PORT_HINT}"
@@ -256,8 +327,13 @@ def check_options(options: object) -> Mapping[str, object]:
     return options
 
 
-def check_names(options: Mapping[str, Any], prefix: str = "", *, lenient: bool = False) -> None:
-    """Refuse, or warn of, options that are none of this producer's; as in `producer_config`."""
+def check_names(
+    options: Mapping[str, Any], prefix: str = "", *, lenient: bool = False
+) -> frozenset[str]:
+    """Refuse, or warn of, options that are none of this producer's; as in `producer_config`.
+
+    Return those that have no effect with the protocol of the brokers' listener.
+    """
     known = {each.encode_name for each in option_fields()}
     without_effect = _check_security(options, prefix, lenient=lenient)
     for name in options:
@@ -272,24 +348,61 @@ def check_names(options: Mapping[str, Any], prefix: str = "", *, lenient: bool =
             if not lenient or name in NOT_YET or name in REFUSED:
                 raise ConfigException(message)
             warn_once(logger, message)
+    return without_effect
 
 
 def _check_security(options: Mapping[str, Any], prefix: str, *, lenient: bool) -> frozenset[str]:
     """Refuse, or warn of, options of TLS and SASL where there is neither; return their names."""
     protocol = str(options.get("security.protocol") or "PLAINTEXT").strip().upper()
-    if protocol != "PLAINTEXT":
+    unused = _UNUSED.get(protocol)
+    if unused is None:
         return frozenset()
-    found = [name for name in options if name.startswith(_SECURITY) and name in NOT_YET]
+    families, why = unused
+    known = {each.encode_name for each in option_fields()} | NOT_YET
+    found = [name for name in options if name.startswith(families) and name in known]
     if found:
         message = (
             f"{listed(prefix + name for name in found)}: of no effect with "
-            f"{prefix}security.protocol=PLAINTEXT, by which nothing is encrypted and no client "
-            "logs in (TLS and SASL are not supported yet); remove what is left over"
+            f"{prefix}security.protocol={protocol}, by which {why}; remove what is left over, or "
+            f"set {prefix}security.protocol to what the brokers' listener speaks"
         )
         if not lenient:
             raise ConfigException(message)
         warn_once(logger, message)
     return frozenset(found)
+
+
+def _check_secured(config: ProducerConfig) -> None:
+    """Refuse stores and credentials that are there twice, or by half."""
+    prefix = config.option_prefix
+    user, password, jaas = config.sasl_username, config.sasl_password, config.sasl_jaas_config
+    if (user is None) != (password is None):
+        raise ConfigException(
+            f"{prefix}sasl.username and {prefix}sasl.password go together: one of them is not set"
+        )
+    if user is not None and jaas is not None:
+        raise ConfigException(
+            f"{prefix}sasl.username and {prefix}sasl.jaas.config both say whom to log in: remove "
+            "one of the two"
+        )
+    key, chain = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
+    for name, location, texts in (
+        ("truststore", config.ssl_truststore_location, (config.ssl_truststore_certificates,)),
+        ("keystore", config.ssl_keystore_location, (key, chain)),
+    ):
+        if location is not None and any(text is not None for text in texts):
+            raise ConfigException(
+                f"{prefix}ssl.{name}.location is set, and what it has is given by other options "
+                "too: remove one of the two"
+            )
+    if (key is None) != (chain is None):
+        found, missing = (
+            ("key", "certificate.chain") if chain is None else ("certificate.chain", "key")
+        )
+        raise ConfigException(
+            f"{prefix}ssl.keystore.{found} is set without {prefix}ssl.keystore.{missing}: a "
+            "private key and its certificates go together"
+        )
 
 
 def _check_text(config: ProducerConfig) -> None:
@@ -316,6 +429,9 @@ def _normal(name: str, value: Any) -> Any:
         return ",".join(entry for each in entries if (entry := str(each).strip()))
     if name in _options_of(int):
         return integer(value)
+    if name in _LISTS and value is not None:
+        entries = value if isinstance(value, list | tuple) else str(value).split(",")
+        return ",".join(entry for each in entries if (entry := str(each).strip()))
     if not isinstance(value, str):
         return str(value) if name == "acks" else value
     return _normal_text(name, value.strip())
@@ -403,15 +519,38 @@ def _expected(name: str, kind: msgspec.inspect.Type) -> str:
     return "text" if isinstance(kind, msgspec.inspect.StrType) else "text that is not empty"
 
 
-_SECURITY: Final = ("ssl.", "sasl.")
+# Which families of options have no effect with a protocol, and why.
+_UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "PLAINTEXT": (("ssl.", "sasl."), "nothing is encrypted and no client logs in"),
+    "SSL": (("sasl.",), "no client logs in by SASL"),
+    "SASL_PLAINTEXT": (("ssl.",), "nothing is encrypted"),
+}
 # From here on two names are a name and its misspelling, and below, two names of different things.
 _ALIKE: Final = 0.76
 # No option takes a number of more digits, and int() does not look at some that have.
 _INTEGER: Final = re.compile(r"[+-]?\d{1,100}")
 # Strings have a length of 16 bits; a transactional.id is also a client.id, behind "producer-".
 _LONGEST_NAME_BYTES: Final = 32_767 - len("producer-")
-_LOWER_CASE: Final = ("acks", "compression.type", "client.dns.lookup", "metadata.recovery.strategy")
-_UPPER_CASE: Final = ("security.protocol",)
+_LOWER_CASE: Final = (
+    "ssl.endpoint.identification.algorithm",
+    "acks",
+    "compression.type",
+    "client.dns.lookup",
+    "metadata.recovery.strategy",
+)
+_UPPER_CASE: Final = ("security.protocol", "ssl.keystore.type", "ssl.truststore.type")
+_LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
+# Options whose values nothing may show.
+SECRETS: Final = frozenset(
+    {
+        "sasl.jaas.config",
+        "sasl.password",
+        "ssl.key.password",
+        "ssl.keystore.key",
+        "ssl.keystore.password",
+        "ssl.truststore.password",
+    }
+)
 # Java's classes go by their names, with the package or without; in lower case here.
 PARTITIONERS: Final = {
     "": None,
@@ -434,7 +573,12 @@ _ALLOWED: Final = {
         "module.Name of a Python callable",
         "or nothing for the built-in one",
     ),
-    "security.protocol": ("PLAINTEXT (TLS and SASL are not supported yet)",),
+    "security.protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    "ssl.enabled.protocols": ("TLSv1.2", "TLSv1.3", "or both"),
+    "ssl.endpoint.identification.algorithm": ("https", "or nothing, which checks no host name"),
+    "ssl.keystore.type": ("JKS", "PKCS12", "PEM"),
+    "ssl.protocol": ("TLSv1.3", "TLSv1.2", "TLS"),
+    "ssl.truststore.type": ("JKS", "PKCS12", "PEM"),
 }
 
 
@@ -558,7 +702,7 @@ OFF_ONLY: Final[Mapping[str, str]] = {
 # Options of the Java producer that this one will not have, and why.
 REFUSED: Final[Mapping[str, str]] = {
     "buffer.memory.allocation.strategy": "memory is allocated as it is used",
-    "config.providers": "values are taken as they are written, and nothing is looked up for them",
+    "config.providers": "env, file and directory are there without it, and no others",
     "interceptor.classes": "interceptors see row by row: only KafkaProducer.send has them",
     "key.serializer": "keys are the bytes of a column: only KafkaProducer.send has serializers",
     "security.providers": "it names Java classes",
@@ -577,7 +721,6 @@ NOT_YET: Final = frozenset(
         "metadata.cluster.check.enable",
         "partitioner.rack.aware",
         "sasl.client.callback.handler.class",
-        "sasl.jaas.config",
         "sasl.kerberos.kinit.cmd",
         "sasl.kerberos.min.time.before.relogin",
         "sasl.kerberos.service.name",
@@ -593,7 +736,6 @@ NOT_YET: Final = frozenset(
         "sasl.login.refresh.window.jitter",
         "sasl.login.retry.backoff.max.ms",
         "sasl.login.retry.backoff.ms",
-        "sasl.mechanism",
         "sasl.oauthbearer.assertion.algorithm",
         "sasl.oauthbearer.assertion.claim.aud",
         "sasl.oauthbearer.assertion.claim.exp.seconds",
@@ -621,19 +763,5 @@ NOT_YET: Final = frozenset(
         "sasl.oauthbearer.scope.claim.name",
         "sasl.oauthbearer.sub.claim.name",
         "sasl.oauthbearer.token.endpoint.url",
-        "ssl.cipher.suites",
-        "ssl.enabled.protocols",
-        "ssl.endpoint.identification.algorithm",
-        "ssl.key.password",
-        "ssl.keystore.certificate.chain",
-        "ssl.keystore.key",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-        "ssl.keystore.type",
-        "ssl.protocol",
-        "ssl.truststore.certificates",
-        "ssl.truststore.location",
-        "ssl.truststore.password",
-        "ssl.truststore.type",
     }
 )

@@ -121,6 +121,32 @@ class AuthorizationException(InvalidConfigurationException):
     """The client may not do this."""
 
 
+class AuthenticationException(InvalidConfigurationException):
+    """Client and broker did not agree who the other is."""
+
+
+class SaslAuthenticationException(AuthenticationException):
+    """A login by SASL failed: the broker refused it, or the broker is not who it should be."""
+
+    code = error_codes.SASL_AUTHENTICATION_FAILED
+
+
+class SslAuthenticationException(AuthenticationException):
+    """A TLS handshake failed: one side refused the other's certificate, or they share no suite."""
+
+
+class UnsupportedSaslMechanismException(AuthenticationException):
+    """The broker's listener does not offer the mechanism."""
+
+    code = error_codes.UNSUPPORTED_SASL_MECHANISM
+
+
+class IllegalSaslStateException(AuthenticationException):
+    """A request of SASL came where the broker does not take one."""
+
+    code = error_codes.ILLEGAL_SASL_STATE
+
+
 class TimeoutException(RetriableException):
     """A time limit of the configuration has passed; the message names it."""
 
@@ -358,8 +384,8 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
     30: GroupAuthorizationException,
     31: ClusterAuthorizationException,
     32: InvalidTimestampException,
-    33: InvalidConfigurationException,
-    34: InvalidConfigurationException,
+    33: UnsupportedSaslMechanismException,
+    34: IllegalSaslStateException,
     35: UnsupportedVersionException,
     38: InvalidConfigurationException,
     40: InvalidConfigurationException,
@@ -376,7 +402,7 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
     53: TransactionalIdAuthorizationException,
     55: OperationNotAttemptedException,
     56: KafkaStorageException,
-    58: InvalidConfigurationException,
+    58: SaslAuthenticationException,
     59: UnknownProducerIdException,
     65: AuthorizationException,
     72: ListenerNotFoundException,

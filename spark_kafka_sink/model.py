@@ -50,6 +50,24 @@ def check_topic_name(name: object) -> None:
         raise DataException(message) from None
 
 
+class Secret:
+    """A text that no message, log or repr shows; `value` is the text."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other.value == self.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+
 class TopicPartition(NamedTuple):
     """A topic name and a partition number; prints as ``topic-3`` like the Java client's."""
 

@@ -20,6 +20,7 @@ from support.fault_proxy import FaultProxy
 from support.job_server import JobServer, job_server
 from support.kafka_cluster import KafkaCluster
 from support.readers import create_topic
+from support.secured_kafka import SecuredKafka
 from support.spark_processes import ConnectServer, connect_server
 
 if TYPE_CHECKING:
@@ -203,6 +204,17 @@ def _run_guarded_kafka(folder: Folder) -> contextlib.AbstractContextManager[Kafk
 
 
 @contextlib.contextmanager
+def _run_secured_kafka(folder: Folder) -> Iterator[SecuredKafka]:
+    options = class_archives.kafka_options(fetch_kafka.NEWEST)
+    cluster = SecuredKafka(fetch_kafka.libs(fetch_kafka.NEWEST), folder() / "secured", options)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@contextlib.contextmanager
 def _run_connect(folder: Folder) -> Iterator[ConnectServer]:
     place = folder() / "connect"
     place.mkdir()
@@ -223,6 +235,7 @@ _MAKERS: Mapping[str, Callable[[Folder], contextlib.AbstractContextManager[objec
     "kafka": _run_kafka,
     "old_kafka": _run_old_kafka,
     "guarded_kafka": _run_guarded_kafka,
+    "secured_kafka": _run_secured_kafka,
     "connect": _run_connect,
     "jobs": _run_jobs,
 }
@@ -255,6 +268,14 @@ def guarded_kafka(request: pytest.FixtureRequest) -> KafkaCluster:
     creates topics that a client asks for.
     """
     return _shared_cluster(request, "guarded_kafka")
+
+
+@pytest.fixture(scope="session")
+def secured_kafka(request: pytest.FixtureRequest) -> SecuredKafka:
+    """One node of the newest Kafka with a listener for each way to be secured; all share it."""
+    cluster = _shared_cluster(request, "secured_kafka")
+    assert isinstance(cluster, SecuredKafka)
+    return cluster
 
 
 @pytest.fixture(scope="session")

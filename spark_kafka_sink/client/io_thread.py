@@ -30,6 +30,7 @@ from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
+from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
@@ -78,6 +79,7 @@ class ProducerThread:
         *,
         allow_auto_create_topics: bool = True,
     ) -> None:
+        security = Security.of(config)
         self._clock = time.monotonic
         random = Random()  # noqa: S311 - jitter, not secrets
         retry_backoff = ExponentialBackoff.of_ms(
@@ -171,7 +173,8 @@ class ProducerThread:
         self._has_ended = False
         self._name = f"kafka-producer-network-thread | {client_id}"
         self._thread = self._make_thread(self._run)
-        selector = Selector(
+        selector_class = Selector if security is None else security.selector_class
+        selector = selector_class(
             send_buffer_bytes=config.send_buffer_bytes,
             receive_buffer_bytes=config.receive_buffer_bytes,
             metrics=network_metrics,
@@ -184,6 +187,7 @@ class ProducerThread:
                 self._clock,
                 random,
                 metrics=network_metrics,
+                security=security,
             )
             self._client.hear_of_nodes(brokers)
             self.metrics = ProducerMetrics(

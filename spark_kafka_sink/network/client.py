@@ -23,18 +23,26 @@ from typing import Final, Literal, Self
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ProtocolError, UnsupportedVersionException
+from spark_kafka_sink.errors import (
+    AuthenticationException,
+    KafkaException,
+    ProtocolError,
+    SslAuthenticationException,
+    UnsupportedVersionException,
+)
 from spark_kafka_sink.logs import safe_logging, warn_once
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection, ConnectionState
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.node_state import NO_BROKER, NodeState, least_loaded
+from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import (
     Closed,
     Connected,
     HostResolver,
     Received,
+    Secured,
     Selector,
     SelectorEvent,
     Sent,
@@ -44,6 +52,7 @@ from spark_kafka_sink.wire.exchange import (
     ClientRequest,
     Event,
     NodeDown,
+    NodeReady,
     NodeThrottled,
     RequestFailed,
 )
@@ -101,7 +110,10 @@ class NetworkConfig:
 
 
 class NetworkClient:
-    """Connections by node id; bootstrap addresses have negative ids."""
+    """Connections by node id; bootstrap addresses have negative ids.
+
+    security: None where connections have neither TLS nor SASL.
+    """
 
     def __init__(
         self,
@@ -113,8 +125,14 @@ class NetworkClient:
         *,
         resolver: HostResolver | None = None,
         metrics: NetworkMetrics | None = None,
+        security: Security | None = None,
     ) -> None:
         self._metrics = metrics or NetworkMetrics(Metrics())
+        self._security = security
+        # Whether a broker has ever let this client in, and why none ever will.
+        self._was_let_in = False
+        self._shut_out: AuthenticationException | None = None
+        self._refusal: AuthenticationException | None = None
         self._selector = selector
         self._config = config
         self._clock = clock
@@ -287,8 +305,11 @@ class NetworkClient:
         state.last_used = now
         if isinstance(event, Connected):
             self._metrics.connected()
-            state.connected()
+            state.connected(is_set_up=self._security is None)
             state.connection.connected(now)
+            self._flush(state)
+        elif isinstance(event, Secured):
+            state.connection.secured(now)
             self._flush(state)
         elif isinstance(event, Received):
             self._received(state, state.connection, event.data, now)
@@ -299,7 +320,10 @@ class NetworkClient:
                 state.well()
                 self._events.append(done)
         elif isinstance(event, Closed):
-            self._lost(state, event.reason + _circumstances(state.connection), now)
+            why = event.reason
+            if event.error is None:
+                why += _circumstances(state.connection)
+            self._lost(state, why, now, error=event.error)
 
     def _received(self, state: NodeState, connection: Connection, data: bytes, now: float) -> None:
         answers = 0
@@ -313,7 +337,13 @@ class NetworkClient:
                 answers += 1
                 if isinstance(event, Answered):
                     state.well()
+                elif isinstance(event, NodeReady):
+                    self._was_let_in = True
+                    state.set_up()
                 self._events.append(event)
+        except AuthenticationException as error:
+            self._lost(state, str(error), now, error=error)
+            return
         except ProtocolError as error:
             state.frame_broken()
             self._lost(state, str(error), now)
@@ -353,6 +383,9 @@ class NetworkClient:
         """Send what any node may answer to the least loaded one, or have that one connected."""
         waiting, self._for_any = self._for_any, []
         for request, deadline in waiting:
+            if self._shut_out is not None:
+                self._events.append(_refused(request, self._shut_out))
+                continue
             state = self._least_loaded(now)
             if state is not None and state.can_send(now):
                 self._send_to(state, request, now)
@@ -398,18 +431,32 @@ class NetworkClient:
         except (OSError, UnicodeError) as error:
             self._lost(state, f"the host name cannot be resolved ({error})", now)
             return
+        layer = login = None
+        if self._security is not None:
+            try:
+                layer = self._security.layer(node)
+                login = self._security.login(self._random.random())
+            except KafkaException as error:
+                refusal = AuthenticationException(str(error))
+                if isinstance(error, AuthenticationException):
+                    refusal = error
+                self._lost(state, str(error), now, error=refusal)
+                return
         state.connecting(now, self._config.connection_setup_timeout, self._random)
         state.connection = Connection(
             node.id,
             self._config.client_id,
             self._config.request_timeout_s,
             state.api_versions_version,
+            has_tls=layer is not None,
+            login=login,
+            peer=str(node),
         )
         with safe_logging():
             logger.debug("connecting to %s at %s", node, address)
         state.channel, self._next_channel = self._next_channel, self._next_channel + 1
         self._channels[state.channel] = state
-        self._selector.connect(state.channel, address)
+        self._selector.connect(state.channel, address, layer)
 
     def _canonical(self, state: NodeState) -> NodeState:
         """Put the canonical names of a bootstrap host in its place, and give the first of them."""
@@ -429,8 +476,12 @@ class NetworkClient:
         reason: str,
         now: float,
         code: int = error_codes.NETWORK_EXCEPTION,
+        error: AuthenticationException | None = None,
     ) -> None:
-        """Take a connection as gone: fail all its requests, tell, and wait before the next try."""
+        """Take a connection as gone: fail all its requests, tell, and wait before the next try.
+
+        error: why the broker and this client do not let each other in.
+        """
         connection = state.connection
         was_ready = state.is_ready
         reason += state.advertised_hint
@@ -446,11 +497,27 @@ class NetworkClient:
                     request, state.node.id, code, f"connection lost: {reason}" if lost else reason
                 )
         self._events.append(NodeDown(state.node.id, reason))
+        self._refusal = error or self._refusal
+        self._look_whether_shut_out()
         if self._losses_left and state.node.id >= 0 and not state.addresses:
             self._losses_left -= 1
             if not self._losses_left or now >= self._patient_until:
                 self._heard_in_vain = f"{state.node}: {reason}"
                 self.set_nodes({})
+
+    def _look_whether_shut_out(self) -> None:
+        """Give up where no broker was ever reached and none will be.
+
+        A login that one broker refuses, all refuse. Certificates are each broker's own: every
+        bootstrap address is tried.
+        """
+        if self._was_let_in or self._refusal is None:
+            return
+        if isinstance(self._refusal, SslAuthenticationException):
+            bootstrap = [state for state in self._states.values() if state.node.id < 0]
+            if not all(state.was_tried for state in bootstrap):
+                return
+        self._shut_out = self._refusal
 
     def _release(self, state: NodeState) -> None:
         state.sending.clear()
@@ -475,12 +542,19 @@ class NetworkClient:
                 continue
             if now >= state.setup_until:
                 option = f"{prefix}socket.connection.setup.timeout.ms"
-                self._lost(state, f"the connection was not up within {option}", now)
+                where = connection.state.value
+                if connection.state is ConnectionState.CONNECTING:
+                    reason = f"the connection was not up within {option}"
+                else:
+                    reason = f"the connection was still {where} after {option}"
+                self._lost(state, reason, now)
             elif now >= connection.in_flight.expires_at():
                 timeout_ms = round(self._config.request_timeout_s * 1000)
                 reason = f"no answer within {prefix}request.timeout.ms={timeout_ms}"
-                if not connection.is_ready:
+                if connection.state is ConnectionState.CHECKING_API_VERSIONS:
                     reason += f", not even to ApiVersions; {NO_BROKER}"
+                elif not connection.is_ready:
+                    reason += f" {connection.state.value}"
                 self._lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
 
     def _close_idle(self, now: float) -> None:
@@ -496,12 +570,18 @@ class NetworkClient:
             self._events.append(NodeDown(oldest.node.id, "idle"))
 
 
+def _refused(request: ClientRequest, error: AuthenticationException) -> RequestFailed:
+    return RequestFailed(request, None, error.code, str(error), error)
+
+
 def _circumstances(connection: Connection) -> str:
     """Say what a peer's closing of the connection may mean, from where it happened."""
     if connection.is_inside_answer:
         return " in the middle of an answer"
     if connection.state is ConnectionState.CHECKING_API_VERSIONS:
         return f" before it said which versions it speaks; {NO_BROKER}"
+    if connection.state in (ConnectionState.SASL_HANDSHAKE, ConnectionState.SASL_TOKENS):
+        return " in the login by SASL, without a word: some brokers refuse a login so"
     if connection.is_ready and not connection.has_answered and len(connection.in_flight):
         return " before it answered the first request; it may expect SASL"
     return ""

@@ -1,8 +1,12 @@
 """Connection: one broker connection's protocol, bytes in and bytes out. Pure: no socket, no clock.
 
 Owns the connection's state, its requests in flight and the frames being received. The first request
-on every connection is ApiVersions; the connection is READY when it is answered. (TLS and SASL are
-steps between CONNECTING and READY; there is room for them in the table and nowhere else.)
+on every connection is ApiVersions, behind the TLS handshake and before the login by SASL, where
+there are such; the connection is READY when all is done.
+
+A session of SASL may end. Before it does, the connection logs in again behind what is in flight
+(KIP-368), when the next request is to be sent: an idle connection needs no timer. What is to be
+sent meanwhile is held, in order, since the broker would take it for a token.
 
 A broker that refuses the version of ApiVersions is asked in one that its refusal lists (KIP-511),
 and in version 0 where neither list nor answer can be read: some brokers of other makes write them
@@ -11,20 +15,37 @@ otherwise than Kafka does.
 ::
 
     CONNECTING ──connected──> CHECKING_API_VERSIONS ──answered──> READY
-        └───────────────┴──────── closed ─────────┴──────────────> CLOSED
+        │ with TLS                ^ secured       │ with SASL           ^ │ ^
+        └─────────> TLS_HANDSHAKE ┘               v                     │ │ │
+                              SASL_HANDSHAKE ──> SASL_TOKENS ──complete─┘ │ │
+                                                           renewal is due v │ complete
+                              RENEWAL_TOKENS <── RENEWAL_HANDSHAKE <──────┘ │
+                                    └───────────────────────────────────────┘
+
+Each state but CLOSED becomes CLOSED when the connection is gone.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from spark_kafka_sink import __version__, error_codes
+from spark_kafka_sink.auth.mechanisms import SaslExchange, shown
 from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import IllegalStateException, ProtocolError
+from spark_kafka_sink.errors import (
+    AuthenticationException,
+    IllegalSaslStateException,
+    IllegalStateException,
+    ProtocolError,
+    SaslAuthenticationException,
+    UnsupportedSaslMechanismException,
+    UnsupportedVersionException,
+)
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, NodeThrottled
 from spark_kafka_sink.wire.frames import (
     FrameSplitter,
@@ -35,12 +56,21 @@ from spark_kafka_sink.wire.frames import (
 from spark_kafka_sink.wire.messages import (
     API_OF,
     API_VERSIONS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     Api,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    Request,
     Response,
 )
 from spark_kafka_sink.wire.primitives import Buffer
+from spark_kafka_sink.wire.sasl_messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 
@@ -133,25 +163,73 @@ class ConnectionState(Enum):
     """Where a connection is."""
 
     CONNECTING = "waiting for TCP"
+    TLS_HANDSHAKE = "in the TLS handshake"
     CHECKING_API_VERSIONS = "waiting for the broker's versions"
+    SASL_HANDSHAKE = "asking for a login by SASL"
+    SASL_TOKENS = "in the login by SASL"
     READY = "takes requests"
+    RENEWAL_HANDSHAKE = "asking for another login by SASL"
+    RENEWAL_TOKENS = "in another login by SASL"
     CLOSED = "gone"
 
 
 TRANSITIONS: Final[Mapping[ConnectionState, frozenset[ConnectionState]]] = {
     ConnectionState.CONNECTING: frozenset(
+        {
+            ConnectionState.TLS_HANDSHAKE,
+            ConnectionState.CHECKING_API_VERSIONS,
+            ConnectionState.CLOSED,
+        }
+    ),
+    ConnectionState.TLS_HANDSHAKE: frozenset(
         {ConnectionState.CHECKING_API_VERSIONS, ConnectionState.CLOSED}
     ),
     ConnectionState.CHECKING_API_VERSIONS: frozenset(
-        {ConnectionState.READY, ConnectionState.CLOSED}
+        {ConnectionState.READY, ConnectionState.SASL_HANDSHAKE, ConnectionState.CLOSED}
     ),
-    ConnectionState.READY: frozenset({ConnectionState.CLOSED}),
+    ConnectionState.SASL_HANDSHAKE: frozenset(
+        {ConnectionState.SASL_TOKENS, ConnectionState.CLOSED}
+    ),
+    ConnectionState.SASL_TOKENS: frozenset({ConnectionState.READY, ConnectionState.CLOSED}),
+    ConnectionState.READY: frozenset({ConnectionState.RENEWAL_HANDSHAKE, ConnectionState.CLOSED}),
+    ConnectionState.RENEWAL_HANDSHAKE: frozenset(
+        {ConnectionState.RENEWAL_TOKENS, ConnectionState.CLOSED}
+    ),
+    ConnectionState.RENEWAL_TOKENS: frozenset({ConnectionState.READY, ConnectionState.CLOSED}),
     ConnectionState.CLOSED: frozenset(),
 }
 
 
+_RENEWALS: Final = (ConnectionState.RENEWAL_HANDSHAKE, ConnectionState.RENEWAL_TOKENS)
+# The version of a bare token, which has no header and no correlation id.
+_BARE: Final = -1
+# Brokers refuse to renew a session twice within a second.
+_RENEWAL_PAUSE_S: Final = 1.0
+# A slow broker may read a request some time after it was sent.
+_SLOWNESS_S: Final = 2.0
+# No mechanism has nearly as many steps.
+_MOST_STEPS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """How a connection logs in.
+
+    exchange: makes what one login is, None where there are no credentials now; it raises
+    SaslAuthenticationException where there will be none. user: how messages
+    call whom it is for. chance: a random number from 0 to 1.
+    """
+
+    exchange: Callable[[], SaslExchange | None]
+    user: str
+    chance: float = 0.0
+
+
 class Connection:
-    """The protocol of one connection to the node `node_id`; times are the clock's seconds."""
+    """The protocol of one connection to the node `node_id`; times are the clock's seconds.
+
+    peer: how messages call the node.
+    """
 
     def __init__(
         self,
@@ -159,8 +237,20 @@ class Connection:
         client_id: str,
         request_timeout_s: float,
         api_versions_version: int = API_VERSIONS.max_version,
+        *,
+        has_tls: bool = False,
+        login: Login | None = None,
+        peer: str = "",
     ) -> None:
+        self._login = login
+        self._peer = peer or f"node {node_id}"
+        self._exchange: SaslExchange | None = None
+        self._steps = 0
+        self._renew_at = self._began_login_at = float("inf")
+        # What waits for the end of a renewal.
+        self._held: deque[tuple[InFlightRequest, list[Buffer]]] = deque()
         self.node_id = node_id
+        self._has_tls = has_tls
         self._api_versions_version = api_versions_version
         self.in_flight = InFlightRequests(request_timeout_s)
         self._client_id = client_id
@@ -180,7 +270,12 @@ class Connection:
     @property
     def is_ready(self) -> bool:
         """Whether requests may be sent."""
-        return self._state is ConnectionState.READY
+        return self._state is ConnectionState.READY or self._state in _RENEWALS
+
+    @property
+    def load(self) -> int:
+        """How many requests are in flight, or held until the connection has logged in again."""
+        return len(self.in_flight) + len(self._held)
 
     @property
     def is_inside_answer(self) -> bool:
@@ -193,7 +288,17 @@ class Connection:
         return outgoing
 
     def connected(self, now: float) -> None:
-        """Note that TCP is up; ApiVersions goes out."""
+        """Note that TCP is up; ApiVersions goes out, unless there is a TLS handshake before."""
+        if self._has_tls:
+            self._to(ConnectionState.TLS_HANDSHAKE)
+        else:
+            self._begin(now)
+
+    def secured(self, now: float) -> None:
+        """Note that the TLS handshake is done; ApiVersions goes out."""
+        self._begin(now)
+
+    def _begin(self, now: float) -> None:
         self._to(ConnectionState.CHECKING_API_VERSIONS)
         self._ask_api_versions(self._api_versions_version, now)
 
@@ -210,21 +315,30 @@ class Connection:
         version = self._versions.latest_usable_version(
             api, request.max_version, request.min_version
         )
+        if self._state is ConnectionState.READY and now >= self._renew_at:
+            self._renew(now)
         correlation_id = self._correlation_id()
         frame = encode_request(api, version, correlation_id, self._client_id, request.message)
-        self.in_flight.add(
-            InFlightRequest(request, api, version, correlation_id, now, request.expects_response)
-        )
+        sent = InFlightRequest(request, api, version, correlation_id, now, request.expects_response)
+        if self._state in _RENEWALS:
+            self._held.append((sent, frame))
+            return
+        self.in_flight.add(sent)
         self._outgoing.append(frame)
 
     def received(self, data: Buffer, now: float) -> Iterator[Answered | NodeReady | NodeThrottled]:
         """Take bytes from the broker and give what they mean, frame by frame.
 
-        Raises ProtocolError at a frame that means nothing: the connection is then of no use. The
-        request it should have answered, and those after it, are still in flight (`closed`).
+        Raises ProtocolError at a frame that means nothing, and AuthenticationException where the
+        broker or this client refuses the login: the connection is then of no use. The request it
+        should have answered, and those after it, are still in flight (`closed`).
         """
         for frame in self._splitter.feed(data):
             sent = self.in_flight.oldest()
+            if sent is not None and sent.version == _BARE:
+                self.in_flight.complete_oldest()
+                yield from self._token_came(frame, 0, now)
+                continue
             answered_id = response_correlation_id(frame)
             if sent is None or sent.correlation_id != answered_id:
                 asked = "nothing" if sent is None else str(sent.correlation_id)
@@ -235,7 +349,7 @@ class Connection:
                 raise ProtocolError(message, node_id=self.node_id)
             if sent.request is None:
                 self.in_flight.complete_oldest()
-                yield from self._api_versions_answered(sent, frame, now)
+                yield from self._own_answered(sent, frame, now)
             else:
                 response = decode_response(sent.api, sent.version, frame)
                 self.in_flight.complete_oldest()
@@ -266,23 +380,151 @@ class Connection:
         if self._state is not ConnectionState.CLOSED:
             self._to(ConnectionState.CLOSED)
         self._outgoing.clear()
-        return [sent.request for sent in self.in_flight.clear() if sent.request is not None]
+        held = [sent for sent, _ in self._held]
+        self._held.clear()
+        left = [*self.in_flight.clear(), *held]
+        return [sent.request for sent in left if sent.request is not None]
 
     def _ask_api_versions(self, version: int, now: float) -> None:
-        correlation_id = self._correlation_id()
         message = ApiVersionsRequest(
             client_software_name=_SOFTWARE_NAME, client_software_version=__version__
         )
+        self._ask(API_VERSIONS, version, message, now)
+
+    def _ask(self, api: Api, version: int, message: Request, now: float) -> None:
+        """Send a request of the connection's own."""
+        correlation_id = self._correlation_id()
         self._outgoing.append(
-            encode_request(API_VERSIONS, version, correlation_id, self._client_id, message)
+            encode_request(api, version, correlation_id, self._client_id, message)
         )
-        self.in_flight.add(
-            InFlightRequest(None, API_VERSIONS, version, correlation_id, now, True)  # noqa: FBT003 - expects_response, as in the class
-        )
+        self.in_flight.add(InFlightRequest(None, api, version, correlation_id, now, True))  # noqa: FBT003 - expects_response, as in the class
+
+    def _own_answered(
+        self, sent: InFlightRequest, frame: bytes, now: float
+    ) -> Iterator[Answered | NodeReady | NodeThrottled]:
+        if sent.api is API_VERSIONS:
+            yield from self._api_versions_answered(sent, frame, now)
+            return
+        response = decode_response(sent.api, sent.version, frame)
+        if isinstance(response, SaslHandshakeResponse):
+            self._check_handshake(response)
+            renews = self._state is ConnectionState.RENEWAL_HANDSHAKE
+            self._to(ConnectionState.RENEWAL_TOKENS if renews else ConnectionState.SASL_TOKENS)
+            if self._exchange is not None:
+                self._send_token(self._exchange.first(), now)
+        elif isinstance(response, SaslAuthenticateResponse):
+            if response.error_code != error_codes.NONE:
+                raise self._refusal(response.error_code, response.error_message)
+            yield from self._token_came(
+                bytes(response.auth_bytes), response.session_lifetime_ms, now
+            )
+
+    # -- the login --------------------------------------------------------------------------------
+
+    def _renew(self, now: float) -> None:
+        """Begin to log in again, unless the last login is too young or there are no credentials."""
+        if self._login is None or now < self._began_login_at + _RENEWAL_PAUSE_S:
+            return
+        # The session goes on for a while: what is wrong now may be right with the next request.
+        with suppress(SaslAuthenticationException):
+            exchange = self._login.exchange()
+            if exchange is not None:
+                self._begin_login(exchange, ConnectionState.RENEWAL_HANDSHAKE, now)
+
+    def _begin_login(self, exchange: SaslExchange, state: ConnectionState, now: float) -> None:
+        self._exchange, self._steps, self._began_login_at = exchange, 0, now
+        self._to(state)
+        # Of version 0 bare tokens follow: for brokers that have nothing else.
+        version = self._version(SASL_HANDSHAKE, 1 if self._has_authenticate else 0)
+        self._ask(SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism=exchange.mechanism), now)
+
+    @property
+    def _has_authenticate(self) -> bool:
+        try:
+            self._version(SASL_AUTHENTICATE)
+        except IllegalSaslStateException:
+            return False
+        return True
+
+    def _version(self, api: Api, most: int | None = None) -> int:
+        if self._versions is not None:
+            with suppress(UnsupportedVersionException):
+                return self._versions.latest_usable_version(api, most)
+        raise IllegalSaslStateException(f"{self._peer} does not know the request {api.name}")
+
+    def _check_handshake(self, response: SaslHandshakeResponse) -> None:
+        code = response.error_code
+        mechanism = "" if self._exchange is None else self._exchange.mechanism
+        if code == error_codes.UNSUPPORTED_SASL_MECHANISM:
+            offered = ", ".join(map(shown, response.mechanisms)) or "none"
+            raise UnsupportedSaslMechanismException(
+                f"{self._peer} does not offer the mechanism {mechanism}: it offers {offered}; set "
+                "sasl.mechanism to one that it offers, or have the broker offer it"
+            )
+        if code == error_codes.ILLEGAL_SASL_STATE and self._state not in _RENEWALS:
+            raise IllegalSaslStateException(
+                f"{self._peer} takes no login by SASL there: compare the port and "
+                "security.protocol with the broker's listeners"
+            )
+        if code != error_codes.NONE:
+            raise self._refusal(code, None)
+
+    def _send_token(self, token: bytes, now: float) -> None:
+        if self._has_authenticate:
+            message = SaslAuthenticateRequest(auth_bytes=token)
+            self._ask(SASL_AUTHENTICATE, self._version(SASL_AUTHENTICATE), message, now)
+            return
+        self._outgoing.append([len(token).to_bytes(4, "big") + token])
+        self.in_flight.add(InFlightRequest(None, SASL_AUTHENTICATE, _BARE, _BARE, now, True))  # noqa: FBT003 - expects_response, as in the class
+
+    def _token_came(self, token: bytes, lifetime_ms: int, now: float) -> Iterator[NodeReady]:
+        """Take a token of the broker: answer it, or be done."""
+        exchange = self._exchange
+        if exchange is None:
+            raise ProtocolError(f"{self._peer} sent a token of SASL unasked", node_id=self.node_id)
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise SaslAuthenticationException(f"{self._peer} never ends the login by SASL")
+        try:
+            answer = exchange.step(token)
+        except SaslAuthenticationException as error:
+            raise SaslAuthenticationException(f"{self._peer}: {error}") from None
+        if answer is None and not exchange.is_complete:
+            raise SaslAuthenticationException(f"{self._peer} ended the login by SASL too early")
+        if answer is not None:
+            self._send_token(answer, now)
+            return
+        self._exchange = None
+        self._renew_at = now + self._time_to_renew(lifetime_ms / 1000)
+        is_first = self._state not in _RENEWALS
+        self._to(ConnectionState.READY)
+        if is_first and self._versions is not None:
+            yield NodeReady(self.node_id, self._versions)
+        while self._held:
+            sent, frame = self._held.popleft()
+            sent.sent_at = now
+            self.in_flight.add(sent)
+            self._outgoing.append(frame)
+
+    def _time_to_renew(self, lifetime_s: float) -> float:
+        """Return after how long a session is to be renewed (as SaslClientAuthenticator does)."""
+        if lifetime_s <= 0:
+            return float("inf")
+        chance = 0.0 if self._login is None else self._login.chance
+        share = lifetime_s * (0.85 + 0.1 * chance)
+        return min(share, lifetime_s - _SLOWNESS_S) if lifetime_s > 1.5 * _SLOWNESS_S else share
+
+    def _refusal(self, code: int, words: str | None) -> AuthenticationException:
+        user = "" if self._login is None else f" of {self._login.user}"
+        said = shown(words) if words else error_code(code).name
+        sentence = f"{self._peer} refused the login{user}: {said} ({code})"
+        if code == error_codes.ILLEGAL_SASL_STATE:
+            return IllegalSaslStateException(sentence)
+        return SaslAuthenticationException(sentence)
 
     def _api_versions_answered(
         self, sent: InFlightRequest, frame: bytes, now: float
-    ) -> list[NodeReady | NodeThrottled]:
+    ) -> Sequence[NodeReady | NodeThrottled]:
         version = sent.version
         code = int.from_bytes(frame[4:6], "big", signed=True)
         refused = code == error_codes.UNSUPPORTED_VERSION
@@ -306,9 +548,15 @@ class Connection:
             message = f"node {self.node_id} refused ApiVersions: {row.name} ({row.code})"
             raise ProtocolError(message, node_id=self.node_id)
         self._versions = NodeApiVersions.of(response)
+        throttled = self._throttled(sent, response, now)
+        if self._login is not None:
+            exchange = self._login.exchange()
+            if exchange is None:
+                raise SaslAuthenticationException(f"{self._peer}: there are no credentials now")
+            self._begin_login(exchange, ConnectionState.SASL_HANDSHAKE, now)
+            return throttled
         self._to(ConnectionState.READY)
-        ready = NodeReady(self.node_id, self._versions)
-        return [ready, *self._throttled(sent, response, now)]
+        return [NodeReady(self.node_id, self._versions), *throttled]
 
     def _correlation_id(self) -> int:
         correlation_id = self._next_correlation_id

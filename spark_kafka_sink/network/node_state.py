@@ -62,7 +62,12 @@ class NodeState:
     @property
     def load(self) -> int:
         """How many requests are in flight."""
-        return 0 if self.connection is None else len(self.connection.in_flight)
+        return 0 if self.connection is None else self.connection.load
+
+    @property
+    def was_tried(self) -> bool:
+        """Whether each address of the node was tried in vain, and none is being tried."""
+        return bool(self.last_error) and self.connection is None and not self.addresses
 
     def can_send(self, now: float) -> bool:
         """Whether requests may be sent: the broker has not asked to be left alone (KIP-219)."""
@@ -94,11 +99,16 @@ class NodeState:
         self.last_attempt = self.last_used = now
         self.setup_until = now + setup_timeout.delay_s(self.failed_connects, random)
 
-    def connected(self) -> None:
-        """Note that TCP is up."""
-        self.setup_until = float("inf")
+    def connected(self, *, is_set_up: bool) -> None:
+        """Note that TCP is up; is_set_up: whether there is neither TLS nor SASL to come."""
+        if is_set_up:
+            self.set_up()
         self.failed_connects = 0
         self.named_by = None
+
+    def set_up(self) -> None:
+        """Note that the connection is set up in time."""
+        self.setup_until = float("inf")
 
     def well(self) -> None:
         """Note that a request was answered, or written where none is: what was wrong is over.
@@ -122,6 +132,8 @@ class NodeState:
             return ""
         if connection.state is ConnectionState.CONNECTING:
             return f"no connection after {waited:.0f} s{self.advertised_hint}"
+        if connection.state is not ConnectionState.CHECKING_API_VERSIONS:
+            return f"it is still {connection.state.value} after {waited:.0f} s"
         return f"it takes connections, but has said nothing for {waited:.0f} s; {NO_BROKER}"
 
     def frame_broken(self) -> None:

@@ -19,6 +19,7 @@ from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ApiException, IllegalStateException, api_exception
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.wire.exchange import (
     Answered,
@@ -97,8 +98,10 @@ class ConsumerNetworkClient:
     @classmethod
     def of(cls, config: ProducerConfig, clock: Callable[[], float], random: Random) -> Self:
         """Make a client with a network of its own."""
+        security = Security.of(config)
+        selector_class = Selector if security is None else security.selector_class
         client = NetworkClient(
-            Selector(
+            selector_class(
                 send_buffer_bytes=config.send_buffer_bytes,
                 receive_buffer_bytes=config.receive_buffer_bytes,
             ),
@@ -106,6 +109,7 @@ class ConsumerNetworkClient:
             config.bootstrap_nodes,
             clock,
             random,
+            security=security,
         )
         return cls(client, clock, config.request_timeout_ms / 1000)
 
@@ -183,7 +187,10 @@ class ConsumerNetworkClient:
             if event.response is not None:
                 _future(event.request).complete(event.response, event.version, event.node_id)
         elif isinstance(event, RequestFailed):
-            _future(event.request).fail(event.code, event.reason, event.node_id)
+            if event.error is not None:
+                _future(event.request).error = event.error
+            else:
+                _future(event.request).fail(event.code, event.reason, event.node_id)
         elif isinstance(event, NodeReady):
             self._ready.add(event.node_id)
             self._versions[event.node_id] = event.versions

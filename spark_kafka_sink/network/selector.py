@@ -24,10 +24,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from spark_kafka_sink.errors import AuthenticationException
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.network.tls import TlsLayer
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 # What getaddrinfo gives: family, and the address in that family's form.
@@ -37,12 +41,20 @@ Address: TypeAlias = tuple[int, _SocketAddress]
 UNSET_BUFFER: Final = -1
 _MAX_BUFFERS: Final = min(1024, os.sysconf("SC_IOV_MAX")) if hasattr(os, "sysconf") else 16
 _RECEIVE_BYTES: Final = 256 * 1024
+_BOTH: Final = selectors.EVENT_READ | selectors.EVENT_WRITE
 _IN_PROGRESS: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
     """The channel's connection is up."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """The TLS handshake of the channel is done."""
 
     channel: int
 
@@ -64,29 +76,29 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The channel is gone; it broke, was refused, or the peer closed it."""
+    """The channel is gone; it broke, was refused, or the peer closed it.
+
+    error: why one side refused the other, None where it is a matter of the network.
+    """
 
     channel: int
     reason: str
+    error: AuthenticationException | None = None
 
 
-SelectorEvent: TypeAlias = Connected | Received | Sent | Closed
+SelectorEvent: TypeAlias = Connected | Secured | Received | Sent | Closed
 
 
 @dataclass(slots=True)
-class _Channel:
+class Channel:
+    """A socket and what waits to be written to it."""
+
     id: int
     socket: socket.socket
     connecting: bool = True
     # Unsent buffers, and how many of them belong to each send.
     buffers: deque[memoryview] = field(default_factory=deque)
     sends: deque[int] = field(default_factory=deque)
-
-    @property
-    def interest(self) -> int:
-        if self.connecting or self.buffers:
-            return selectors.EVENT_READ | selectors.EVENT_WRITE
-        return selectors.EVENT_READ
 
 
 def resolve(host: str, port: int) -> list[Address]:
@@ -131,7 +143,7 @@ class Selector:
         self._metrics = metrics or NetworkMetrics(Metrics())
         self._send_buffer_bytes = send_buffer_bytes
         self._receive_buffer_bytes = receive_buffer_bytes
-        self._channels: dict[int, _Channel] = {}
+        self._channels: dict[int, Channel] = {}
         self._received = bytearray(_RECEIVE_BYTES)
         self._pending: list[SelectorEvent] = []
         self._selector = selectors.DefaultSelector()
@@ -144,8 +156,12 @@ class Selector:
             end.setblocking(False)  # noqa: FBT003 - the only form there is
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
 
-    def connect(self, channel_id: int, address: Address) -> None:
-        """Begin to connect; Connected or Closed tells how it ended."""
+    def connect(self, channel_id: int, address: Address, layer: TlsLayer | None = None) -> None:
+        """Begin to connect; Connected or Closed tells how it ended.
+
+        layer: for `TlsSelector`.
+        """
+        del layer
         family, target = address
         try:
             connection = socket.socket(family, socket.SOCK_STREAM)
@@ -163,9 +179,9 @@ class Selector:
             connection.close()
             self._pending.append(Closed(channel_id, reason))
             return
-        channel = _Channel(channel_id, connection)
+        channel = Channel(channel_id, connection)
         self._channels[channel_id] = channel
-        self._selector.register(connection, channel.interest, channel)
+        self._selector.register(connection, _BOTH, channel)
 
     def _configure(self, connection: socket.socket) -> None:
         connection.setblocking(False)  # noqa: FBT003 - the only form there is
@@ -232,7 +248,7 @@ class Selector:
             while self._wake_in.recv(4096):
                 pass
 
-    def _ready(self, channel: _Channel, mask: int) -> list[SelectorEvent]:
+    def _ready(self, channel: Channel, mask: int) -> list[SelectorEvent]:
         events: list[SelectorEvent] = []
         if channel.connecting:
             code = channel.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -248,13 +264,13 @@ class Selector:
             events += self._write(channel)
         return events
 
-    def _write(self, channel: _Channel) -> list[SelectorEvent]:
+    def _write(self, channel: Channel) -> list[SelectorEvent]:
         events: list[SelectorEvent] = []
         try:
             while channel.buffers:
                 batch = list(islice(channel.buffers, _MAX_BUFFERS))
                 finished = _advance(channel.buffers, channel.socket.sendmsg(batch))
-                events += [Sent(channel.id)] * _finish_sends(channel.sends, finished)
+                events += [Sent(channel.id)] * finish_sends(channel.sends, finished)
         except BlockingIOError:
             pass
         except OSError as error:
@@ -263,7 +279,7 @@ class Selector:
         self._watch(channel)
         return events
 
-    def _read_to_the_end(self, channel: _Channel) -> list[SelectorEvent]:
+    def _read_to_the_end(self, channel: Channel) -> list[SelectorEvent]:
         """Read what had come before a connection broke."""
         events: list[SelectorEvent] = []
         with suppress(OSError):
@@ -271,10 +287,10 @@ class Selector:
                 events.append(self._was_received(channel, size))
         return events
 
-    def _was_received(self, channel: _Channel, size: int) -> Received:
+    def _was_received(self, channel: Channel, size: int) -> Received:
         return Received(channel.id, bytes(memoryview(self._received)[:size]))
 
-    def _read(self, channel: _Channel) -> list[SelectorEvent]:
+    def _read(self, channel: Channel) -> list[SelectorEvent]:
         try:
             size = channel.socket.recv_into(self._received)
         except BlockingIOError:
@@ -285,11 +301,15 @@ class Selector:
             return [self._broken(channel, "the broker closed the connection")]
         return [self._was_received(channel, size)]
 
-    def _watch(self, channel: _Channel) -> None:
-        if self._selector.get_key(channel.socket).events != channel.interest:
-            self._selector.modify(channel.socket, channel.interest, channel)
+    def _watch(self, channel: Channel) -> None:
+        interest = self._interest(channel)
+        if self._selector.get_key(channel.socket).events != interest:
+            self._selector.modify(channel.socket, interest, channel)
 
-    def _broken(self, channel: _Channel, reason: str) -> Closed:
+    def _interest(self, channel: Channel) -> int:
+        return _BOTH if channel.connecting or channel.buffers else selectors.EVENT_READ
+
+    def _broken(self, channel: Channel, reason: str) -> Closed:
         self.close(channel.id)
         return Closed(channel.id, reason)
 
@@ -305,7 +325,7 @@ def _advance(buffers: deque[memoryview], written: int) -> int:
     return finished
 
 
-def _finish_sends(sends: deque[int], finished_buffers: int) -> int:
+def finish_sends(sends: deque[int], finished_buffers: int) -> int:
     """Count finished buffers against the sends; give how many sends are written whole."""
     finished = 0
     while sends and sends[0] <= finished_buffers:

@@ -336,7 +336,9 @@ class Sender:
 
     def _request_failed(self, event: RequestFailed, now: float) -> None:
         message, context = event.request.message, event.request.context
-        if isinstance(context, TransactionalRequest):
+        if event.error is not None:
+            self.fail_all(event.error)
+        elif isinstance(context, TransactionalRequest):
             if self._transactions is not None:
                 self._transactions.request_failed(context, event.code, event.reason, now)
         elif isinstance(message, MetadataRequest):

@@ -29,6 +29,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import TOPIC_NAME
 from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.shipped_files import with_shipped_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +92,8 @@ class MissingTopics:
         for name in missing:
             check_not_internal(self._options.producer, name)
         if missing:
-            with KafkaAdmin(self._options.producer, brokers=self._options.brokers) as admin:
+            producer = with_shipped_files(self._options.producer)
+            with KafkaAdmin(producer, brokers=self._options.brokers) as admin:
                 self._there.update(admin.topics(missing, self._new))
 
 
@@ -140,7 +142,7 @@ class TopicLimit:
     def look_anew(self) -> dict[str, int]:
         """Ask the cluster, for a row that seems to be over it, a second apart; gives `by_topic`."""
         if self._topic is not None and self.bytes is not None and self._clock() >= self._good_until:
-            with KafkaAdmin(self._producer, brokers=self._brokers) as admin:
+            with KafkaAdmin(with_shipped_files(self._producer), brokers=self._brokers) as admin:
                 self.bytes = limit_of(settings_with_limit(admin, self._topic))
             self._good_until = self._clock() + GOOD_FOR_S
         return self.by_topic

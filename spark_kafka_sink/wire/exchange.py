@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from spark_kafka_sink.errors import AuthenticationException
 from spark_kafka_sink.wire.messages import Request, Response
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
@@ -74,13 +75,15 @@ class RequestFailed:
     """No response will come.
 
     code: NETWORK_EXCEPTION, REQUEST_TIMED_OUT, UNSUPPORTED_VERSION, or INVALID_REQUEST, which is
-    never sent.
+    never sent. error: why no request will ever be answered, as the brokers do not let the client
+    in; None in all other cases.
     """
 
     request: ClientRequest
     node_id: int | None
     code: int
     reason: str
+    error: AuthenticationException | None = None
 
 
 Event: TypeAlias = NodeReady | NodeDown | NodeThrottled | Answered | RequestFailed

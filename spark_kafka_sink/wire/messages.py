@@ -29,6 +29,12 @@ from spark_kafka_sink.wire.fetch_messages import (
     ListOffsetsResponse,
 )
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
+from spark_kafka_sink.wire.sasl_messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from spark_kafka_sink.wire.schema import Bool, Int16, Int32, Int64, Nullable, Since, Tag, Until
 from spark_kafka_sink.wire.transaction_messages import (
     AddOffsetsToTxnRequest,
@@ -285,6 +291,8 @@ Request: TypeAlias = (
     | TxnOffsetCommitRequest
     | CreateTopicsRequest
     | DescribeConfigsRequest
+    | SaslHandshakeRequest
+    | SaslAuthenticateRequest
 )
 Response: TypeAlias = (
     ApiVersionsResponse
@@ -300,6 +308,8 @@ Response: TypeAlias = (
     | TxnOffsetCommitResponse
     | CreateTopicsResponse
     | DescribeConfigsResponse
+    | SaslHandshakeResponse
+    | SaslAuthenticateResponse
 )
 
 
@@ -344,6 +354,12 @@ CREATE_TOPICS: Final = Api(19, "CreateTopics", 2, 7, 5, CreateTopicsRequest, Cre
 DESCRIBE_CONFIGS: Final = Api(
     32, "DescribeConfigs", 1, 4, 4, DescribeConfigsRequest, DescribeConfigsResponse
 )
+SASL_HANDSHAKE: Final = Api(
+    17, "SaslHandshake", 0, 1, 2, SaslHandshakeRequest, SaslHandshakeResponse
+)
+SASL_AUTHENTICATE: Final = Api(
+    36, "SaslAuthenticate", 0, 2, 2, SaslAuthenticateRequest, SaslAuthenticateResponse
+)
 
 _ALL: Final = (
     PRODUCE,
@@ -359,6 +375,8 @@ _ALL: Final = (
     TXN_OFFSET_COMMIT,
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
+    SASL_HANDSHAKE,
+    SASL_AUTHENTICATE,
 )
 APIS: Final = {api.key: api for api in _ALL}
 API_OF: Final[dict[type[Request], Api]] = {api.request: api for api in APIS.values()}

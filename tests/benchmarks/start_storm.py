@@ -104,7 +104,7 @@ class StartStorm:
         self._send(_Attempt(client, at, client.setup_until, is_up=False), at)
 
     def _believe(self, client: NodeState, at: float) -> None:
-        client.connected()
+        client.connected(is_set_up=True)
         until = at + DEFAULTS.request_timeout_ms / 1000
         self._send(_Attempt(client, at, until, is_up=True), at)
 

@@ -152,7 +152,7 @@ class SimulatedSelector:
 
     # -- the calls of Selector --------------------------------------------------------------------
 
-    def connect(self, channel_id: int, address: Address) -> None:
+    def connect(self, channel_id: int, address: Address, layer: object = None) -> None:
         """Begin to connect."""
         port = address[1][1]
         if port == DROPPING_PORT:

@@ -119,8 +119,13 @@ def test_a_missing_topic_is_refused_on_the_driver(spark: SparkSession, kafka: Ka
         ({"kafka_value_serializer": "x"}, "Kafka option 'value.serializer' is not supported"),
         ({"kafka_transactional_id": "x"}, "Kafka option 'transactional.id' is not supported"),
         (
-            {"kafka_security_protocol": "SASL_SSL"},
-            "kafka.security.protocol is 'SASL_SSL': expected one of PLAINTEXT",
+            {"kafka_security_protocol": "TLS"},
+            "kafka.security.protocol is 'TLS': expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, "
+            "SASL_SSL",
+        ),
+        (
+            {"kafka_security_protocol": "SASL_SSL", "kafka_sasl_mechanism": "PLAIN"},
+            "kafka.security.protocol=SASL_SSL needs credentials: set kafka.sasl.jaas.config",
         ),
         (
             {"kafka_max_in_flight_requests_per_connection": "6"},

@@ -46,7 +46,7 @@ class InMemorySelector:
         self._pending: list[SelectorEvent] = []
         self._broken_at = 0
 
-    def connect(self, channel_id: int, address: Address) -> None:
+    def connect(self, channel_id: int, address: Address, layer: object = None) -> None:
         """Take up a connection."""
         host, port = address[1][:2]
         self.connects.append(port)

@@ -21,8 +21,15 @@ Tree: TypeAlias = dict[str, Any]
 
 _ZERO_UUID: Final = UUID(int=0)
 _INTEGER_BITS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
-_EMPTY: Final[dict[str, object]] = {"string": "", "bool": False, "uuid": _ZERO_UUID, "records": []}
+_EMPTY: Final[dict[str, object]] = {
+    "bytes": b"",
+    "string": "",
+    "bool": False,
+    "uuid": _ZERO_UUID,
+    "records": [],
+}
 _SOMETHING: Final[dict[str, object]] = {
+    "bytes": b"x",
     **{kind: bits + 1 for kind, bits in _INTEGER_BITS.items()},
     "string": "text",
     "bool": True,
@@ -141,6 +148,7 @@ def _one(kind: str) -> st.SearchStrategy[object]:
         "bool": st.booleans(),
         "string": st.text(max_size=8) | st.builds(str.__mul__, st.sampled_from("aé€"), _LENGTHS),
         "uuid": st.uuids() | st.just(_ZERO_UUID),
+        "bytes": st.binary(max_size=40),
         "records": st.lists(st.binary(max_size=40), max_size=3),
     }[kind]
 

@@ -36,7 +36,9 @@ _NOTES: Final[Mapping[str, str]] = {
     "partitioner.class": (
         "; Java's own by name, and `module.Name` of a Python callable in place of any other class"
     ),
-    "security.protocol": "; others are refused so far",
+    "sasl.mechanism": ", which is not there yet: `PLAIN`, `SCRAM-SHA-256` and `SCRAM-SHA-512` are",
+    "sasl.password": "; new, with sasl.username in place of sasl.jaas.config",
+    "sasl.username": "; new, with sasl.password in place of sasl.jaas.config",
 }
 
 

@@ -7,7 +7,7 @@ import sys
 from typing import Any, Final
 
 import pytest
-from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol import admin, consumer, metadata, producer, sasl
 
 from spark_kafka_sink.wire.fetch_messages import PartitionData
 from spark_kafka_sink.wire.messages import APIS, Api, Request, Response
@@ -100,7 +100,7 @@ def their_response_frame(api: Api, version: int, correlation_id: int, tree: Tree
 
 
 def _their_class(name: str) -> Any:  # noqa: ANN401 - kafka-python has no types
-    modules = (producer, consumer, metadata, admin)
+    modules = (producer, consumer, metadata, admin, sasl)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.config import SECRETS, producer_config
 from spark_kafka_sink.errors import ConfigException
 
 ADDRESS = {"bootstrap.servers": "127.0.0.1:9092"}
@@ -56,8 +58,37 @@ def test_the_delivery_timeout_is_at_least_linger_and_one_request() -> None:
     assert exact.delivery_timeout_ms == 200_100
 
 
-def test_a_security_protocol_that_is_not_there_yet_is_refused_by_a_sentence() -> None:
-    with pytest.raises(ConfigException, match=r"TLS and SASL are not supported yet"):
-        producer_config(ADDRESS | {"security.protocol": "SASL_SSL"})
-    config = producer_config(ADDRESS | {"security.protocol": "plaintext"})
-    assert config.security_protocol == "PLAINTEXT"
+def test_what_is_secured_by_half_or_twice_is_refused() -> None:
+    for options, message in (
+        ({"sasl.username": "u"}, r"sasl\.username and sasl\.password go together"),
+        (
+            {"sasl.username": "u", "sasl.password": "MARKER", "sasl.jaas.config": "MARKER"},
+            r"sasl\.username and sasl\.jaas\.config both say",
+        ),
+        ({"ssl.keystore.key": "MARKER"}, r"ssl\.keystore\.key is set without"),
+        (
+            {"ssl.truststore.location": "/a", "ssl.truststore.certificates": "b"},
+            r"ssl\.truststore\.location is set, and",
+        ),
+        ({"security.protocol": "SSL", "sasl.password": "MARKER"}, r"sasl\.password: of no effect"),
+        (
+            {"security.protocol": "SASL_PLAINTEXT", "ssl.key.password": "MARKER"},
+            r"ssl\.key\.password: of no effect",
+        ),
+    ):
+        with pytest.raises(ConfigException, match=message) as caught:
+            producer_config(ADDRESS | {"security.protocol": "SASL_SSL"} | options)
+        assert "MARKER" not in str(caught.value)
+
+
+def test_no_text_of_a_configuration_shows_a_secret() -> None:
+    names = dict.fromkeys(sorted(SECRETS - {"sasl.password", "ssl.keystore.key"}), "MARKER")
+    chain = {"ssl.keystore.key": "MARKER", "ssl.keystore.certificate.chain": "c"}
+    config = producer_config(ADDRESS | {"security.protocol": "SASL_SSL"} | names | chain)
+    assert "MARKER" not in f"{config} {config!r} {(config,)}"
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert hash(pickle.loads(pickle.dumps(config))) == hash(config)
+    other = producer_config(
+        ADDRESS | {"security.protocol": "SASL_SSL"} | names | chain | {"sasl.jaas.config": "other"}
+    )
+    assert other != config

@@ -156,6 +156,13 @@ def test_an_exception_carries_its_code_message_and_context(code: int) -> None:
     assert (error.api, error.attempts) == ("Produce", 3)
 
 
+@pytest.mark.parametrize("code", [33, 34, 58])
+def test_a_failed_login_has_its_code_and_class_whoever_finds_it(code: int) -> None:
+    cls = exception_class(code)
+    assert issubclass(cls, errors.AuthenticationException)
+    assert cls("found by the client").code == code
+
+
 def test_one_exception_s_code_is_not_another_s() -> None:
     first, second = api_exception(19, "first"), api_exception(3, "second")
     assert (first.code, second.code) == (19, 3)

@@ -36,6 +36,7 @@ from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning.datasource import look_ahead, look_at_options, look_at_stream
 from spark_kafka_sink.spark.session import is_connect
+from spark_kafka_sink.spark.shipped_files import with_shipped_files
 from spark_kafka_sink.spark.topics import suggest_create_topics
 
 _INT: Final = "INT"
@@ -130,7 +131,7 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
         names = sorted(row[0] for row in rows if TOPIC_NAME.match(row[0]))
     with (
         suggest_create_topics(options),
-        KafkaAdmin(options.producer, has_headers=frame.has("headers")) as admin,
+        KafkaAdmin(with_shipped_files(options.producer), has_headers=frame.has("headers")) as admin,
     ):
         found = admin.topics(names, options.new_topic)
     return Topics.of({name: found[name].partitions for name in names})

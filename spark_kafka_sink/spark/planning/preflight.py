@@ -33,6 +33,7 @@ from spark_kafka_sink.plugins.loading import load_partitioner
 from spark_kafka_sink.spark.committing.report_files import is_special
 from spark_kafka_sink.spark.layout_mark import check_laid_out_topic, check_partition_counts
 from spark_kafka_sink.spark.options import DEAD_LETTER_FOLDER, SinkOptions
+from spark_kafka_sink.spark.shipped_files import with_shipped_files
 from spark_kafka_sink.spark.topics import (
     check_not_internal,
     limit_of,
@@ -219,7 +220,7 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
     that is being restarted may have others say otherwise.
     """
     name = options.topic
-    with KafkaAdmin(options.producer, has_headers=has_headers) as admin:
+    with KafkaAdmin(with_shipped_files(options.producer), has_headers=has_headers) as admin:
         if name is None:
             with suggest_create_topics(options):
                 there = admin.topics(list(options.laid_out), options.new_topic)

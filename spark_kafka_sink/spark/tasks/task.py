@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.report import PartitionReport, SinkCommitMessage, TaskReport
+from spark_kafka_sink.spark.shipped_files import with_shipped_files
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
 from spark_kafka_sink.spark.tasks.retention import ExpiredRows
 from spark_kafka_sink.spark.tasks.task_rows import TaskRows
@@ -163,7 +164,7 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
     task, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
     with (
         suggest_create_topics(options),
-        POOL.producer(options.producer, options.brokers) as producer,
+        POOL.producer(with_shipped_files(options.producer), options.brokers) as producer,
         TaskRows(options, producer, task, attempt) as task_rows,
     ):
         producer.spread_evenly(_first_partition(context))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import cast
 
@@ -18,7 +18,7 @@ class FakeConnection:
     """A connection as far as the choice sees it."""
 
     is_ready: bool
-    in_flight: list[int] = field(default_factory=list)
+    load: int = 0
 
 
 def node(number: int) -> NodeState:
@@ -29,7 +29,7 @@ def node(number: int) -> NodeState:
 def ready(number: int, load: int = 0, throttled_until: float = 0.0) -> NodeState:
     """Give a node that takes requests."""
     state = node(number)
-    state.connection = cast("Connection", FakeConnection(is_ready=True, in_flight=[0] * load))
+    state.connection = cast("Connection", FakeConnection(is_ready=True, load=load))
     state.throttled_until = throttled_until
     return state
 

@@ -42,7 +42,22 @@ from spark_kafka_sink.spark.planning.schema import check_schema
 
 VALUE = StructType().add("value", StringType())
 # No value of theirs is wrong by itself.
-FREE_TEXT = {"client.id"}
+FREE_TEXT = {
+    "client.id",
+    "sasl.jaas.config",
+    "sasl.mechanism",
+    "sasl.password",
+    "sasl.username",
+    "ssl.cipher.suites",
+    "ssl.key.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+}
 NAMES = sorted(
     {field.encode_name for field in option_fields()}
     - {"transactional.id", "transaction.timeout.ms"}
@@ -90,7 +105,9 @@ def is_sentence_about(text: str, *words: str) -> bool:
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - FREE_TEXT))
 def test_a_value_that_is_none_is_refused_by_its_name(name: str) -> None:
-    said = refusal({f"kafka.{name}": "x!"})
+    secured = name.startswith(("sasl.", "ssl."))
+    protocol = {"kafka.security.protocol": "SASL_SSL"} if secured else {}
+    said = refusal(protocol | {f"kafka.{name}": "x!"})
     assert is_sentence_about(said, f"kafka.{name}", "'x!'")
     assert "expected" in said or "write host:port" in said
 
@@ -204,7 +221,9 @@ def test_an_option_of_the_sink_behind_the_producer_s_prefix_is_answered_without(
         ("topic.max.request.size", "kafka.max.request.size"),
         ("topic.compression.type", "topic.config.compression.type"),
         ("bootstrap.server", "kafka.bootstrap.servers"),
-        *((name, "") for name in ("header", "mode", "partition", "password", "username")),
+        *((name, "") for name in ("header", "mode", "partition")),
+        ("password", "kafka.sasl.password"),
+        ("username", "kafka.sasl.username"),
         *((name, "") for name in ("session.timeout.ms", "key.deserializer", "checkpointpath")),
         *((name, "") for name in ("ssl.ca.location", "repartition", "topic.name", "retry")),
     ],

@@ -1,0 +1,199 @@
+"""OAUTHBEARER (RFC 7628): the exchange, what a token says of itself, and when it is renewed.
+
+A token may be opaque. One that is a JWT says itself until when it is good; nothing here verifies
+it, which brokers do.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from spark_kafka_sink.auth.mechanisms import OAUTHBEARER, shown
+from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
+
+# What brokers take (OAuthBearerClientInitialResponse of the Java client).
+_TOKEN: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
+_EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
+_EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7E \t\r\n]+")
+_RESERVED: Final = "auth"
+_SEPARATOR: Final = "\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthBearerToken:
+    """A token and what is known of it; times are seconds since 1970, None where nobody says."""
+
+    value: str = field(repr=False)
+    expires_at: float | None = None
+    issued_at: float | None = None
+    extensions: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+
+
+def bearer_token(
+    value: str,
+    now: float,
+    *,
+    expires_in: float | None = None,
+    extensions: Mapping[str, str] | None = None,
+) -> OAuthBearerToken:
+    """Return a token that was received at `now`.
+
+    expires_in: how many seconds the endpoint gives it, which counts where the token does not say.
+    Raise SaslAuthenticationException if it is no token that brokers take, and ConfigException if an
+    extension is none.
+    """
+    if not _TOKEN.fullmatch(value):
+        raise SaslAuthenticationException(
+            "the OAuth token has characters that no bearer token has, or is empty: expected the "
+            "token alone, without 'Bearer', quotes, or JSON around it"
+        )
+    claims = jwt_claims(value) or {}
+    expires_at = _time(claims, "exp")
+    if expires_at is None and expires_in is not None:
+        expires_at = now + expires_in
+    return OAuthBearerToken(
+        value, expires_at, _time(claims, "iat"), checked_extensions(extensions or {})
+    )
+
+
+def checked_extensions(extensions: Mapping[str, str]) -> dict[str, str]:
+    """Return the extensions of a token (KIP-342). Raise ConfigException if brokers refuse one."""
+    for name, value in extensions.items():
+        if name == _RESERVED or not _EXTENSION_NAME.fullmatch(name):
+            raise ConfigException(
+                f"{name!r} is no name of an extension of OAUTHBEARER: expected letters, and not "
+                f"{_RESERVED!r}"
+            )
+        if not _EXTENSION_VALUE.fullmatch(value):
+            raise ConfigException(
+                f"the extension {name!r} of OAUTHBEARER is empty or has characters that are not "
+                "printable ASCII"
+            )
+    return dict(extensions)
+
+
+def jwt_claims(token: str) -> Mapping[str, object] | None:
+    """Return what a JWT claims, unverified; None where the token is not a JWT."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    padded = parts[1] + "=" * (-len(parts[1]) % 4)
+    try:
+        claims = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (ValueError, RecursionError):
+        return None
+    return claims if isinstance(claims, dict) else None
+
+
+def token_facts(token: str) -> str:
+    """Return who the token is for and until when it is good, for messages; never the token."""
+    claims = jwt_claims(token)
+    if claims is None:
+        return "the token is not a JWT"
+    facts = [f"{name} {_told(name, claims)}" for name in ("sub", "aud", "exp") if name in claims]
+    return f"the token has {', '.join(facts) or 'no sub, aud or exp'}"
+
+
+def _told(name: str, claims: Mapping[str, object]) -> str:
+    at = _time(claims, name) if name == "exp" else None
+    if at is not None:
+        try:
+            return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+        except (ValueError, OverflowError, OSError):
+            pass
+    return shown(json.dumps(claims[name], ensure_ascii=False))
+
+
+def _time(claims: Mapping[str, object], name: str) -> float | None:
+    value = claims.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        seconds = float(value)
+    except OverflowError:
+        return None
+    return seconds if math.isfinite(seconds) else None
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshWindow:
+    """The options `sasl.login.refresh.*`, with the Java client's defaults."""
+
+    factor: float = 0.8
+    jitter: float = 0.05
+    min_period_s: float = 60.0
+    buffer_s: float = 300.0
+
+
+def refresh_at(
+    window: RefreshWindow, *, now: float, issued_at: float | None, expires_at: float, chance: float
+) -> float:
+    """Return when to renew a token that was received at `now`.
+
+    issued_at: when its life began, None where nobody says: then it is `now`. chance: a random
+    number from 0 to 1. The rules are those of ExpiringCredentialRefreshingLogin.
+    """
+    share = window.factor + window.jitter * chance
+    if now + window.min_period_s + window.buffer_s > expires_at:
+        # There is no room for the two.
+        return now + max(0.0, expires_at - now) * share
+    begin = now if issued_at is None else issued_at
+    proposed = begin + (expires_at - begin) * share
+    if proposed > expires_at - window.buffer_s:
+        return expires_at - window.buffer_s
+    return max(proposed, now + window.min_period_s)
+
+
+class OAuthBearerExchange:
+    """One login with a token.
+
+    A broker that refuses it says so in an answer without an error, and with an error only once the
+    client has acknowledged that.
+    """
+
+    mechanism: Final = OAUTHBEARER
+
+    def __init__(self, token: OAuthBearerToken) -> None:
+        self.is_complete = False
+        self._token = token
+        self._refusal: str | None = None
+
+    def first(self) -> bytes:
+        """Return the token, and its extensions behind it."""
+        pairs = [f"{name}={value}" for name, value in self._token.extensions.items()]
+        fields = [f"auth=Bearer {self._token.value}", *pairs]
+        return "".join(each + _SEPARATOR for each in ("n,,", *fields, "")).encode()
+
+    def step(self, challenge: bytes) -> bytes | None:
+        """Return None if the broker took the token, else what it waits for before the error."""
+        if self.is_complete or self._refusal is not None:
+            raise self._failed(self._refusal or "it goes on after it took the token")
+        if not challenge:
+            self.is_complete = True
+            return None
+        self._refusal = _status(challenge)
+        return _SEPARATOR.encode()
+
+    def _failed(self, words: str) -> SaslAuthenticationException:
+        return SaslAuthenticationException(
+            f"the login by {OAUTHBEARER} failed: the broker says: {words}; "
+            f"{token_facts(self._token.value)}"
+        )
+
+
+def _status(answer: bytes) -> str:
+    """Return the status in a broker's refusal, or all of it where it has none."""
+    text = answer.decode(errors="replace")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    status = found.get("status") if isinstance(found, dict) else None
+    return shown(status if isinstance(status, str) else text)

@@ -1,0 +1,163 @@
+"""What a store of keys and certificates is by its first bytes, and what PEM files have in them.
+
+Blocks of PEM are read as the Java client reads them (DefaultSslEngineFactory): with any white space
+in them and any text around them, so that PEM on one line, as it comes out of properties files and
+environment variables, is the same as with its lines. OpenSSL takes it only with its lines, which
+`PemBlock.text` has. Keys may also be those of PKCS#1 and SEC1, which Java refuses.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from spark_kafka_sink.errors import ConfigException
+
+
+class StoreKind(Enum):
+    """A format of stores that can be read."""
+
+    PEM = "PEM"
+    PKCS12 = "PKCS12"
+
+
+CERTIFICATE: Final = "CERTIFICATE"
+# The oldest name of the same.
+_X509_CERTIFICATE: Final = "X509 CERTIFICATE"
+_PRIVATE_KEY: Final = "PRIVATE KEY"
+_ENCRYPTED_KEY: Final = "ENCRYPTED PRIVATE KEY"
+
+_JAVA_STORES: Final = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}
+# A sequence, its length in one of three forms, and the version 3, which only PKCS12 begins with.
+_PKCS12: Final = re.compile(rb"\x30(?:[\x00-\x80]|[\x81-\x84].{1,4}?)\x02\x01\x03", re.DOTALL)
+_DER: Final = b"\x30"
+_PEM_BEGIN: Final = b"-----BEGIN"
+_BEGIN: Final = re.compile(r"-----BEGIN ([A-Z0-9][A-Z0-9 ]*)-----")
+_HEADER_LINE: Final = re.compile(r"^[^\r\n:]*:[^\r\n]*$", re.MULTILINE)
+# How a key is encrypted that is not in PKCS#8; on one line, there is no end to see but these.
+_ENCRYPTION: Final = re.compile(
+    r"Proc-Type:\s*4,\s*ENCRYPTED\s+DEK-Info:\s*([A-Za-z0-9-]+,[0-9A-Fa-f]+)\s"
+)
+_WHITE_SPACE: Final = re.compile(r"\s+")
+_LINE_LENGTH: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PemBlock:
+    """One block: what it is, its bytes, and how an old kind of key is encrypted."""
+
+    label: str
+    data: bytes = field(repr=False)
+    encryption: str | None = None
+
+    @property
+    def is_key(self) -> bool:
+        """Whether this is a private key of any kind."""
+        return self.label.endswith(_PRIVATE_KEY)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether a key needs a password."""
+        return self.encryption is not None or self.label == _ENCRYPTED_KEY
+
+    @property
+    def text(self) -> str:
+        """The block with its lines."""
+        body = base64.b64encode(self.data).decode()
+        headers = (
+            ["Proc-Type: 4,ENCRYPTED", f"DEK-Info: {self.encryption}", ""]
+            if self.encryption
+            else []
+        )
+        lines = [body[at : at + _LINE_LENGTH] for at in range(0, len(body), _LINE_LENGTH)]
+        return "\n".join(
+            [f"-----BEGIN {self.label}-----", *headers, *lines, f"-----END {self.label}-----", ""]
+        )
+
+
+def store_kind(content: bytes, name: str, origin: str) -> StoreKind:
+    """Return what a file is. Raise ConfigException, with what to do, if it cannot be read here.
+
+    name: that of the file, for the command in a message; origin: how messages call it, as "the file
+    a.jks of ssl.truststore.location".
+    """
+    java = _JAVA_STORES.get(content[:4])
+    if java is not None:
+        stem = re.sub(r"\.(jks|jceks|keystore|truststore)\Z", "", name, flags=re.IGNORECASE)
+        raise ConfigException(
+            f"{origin} is a store of type {java}, which only Java reads: convert it by keytool "
+            f"-importkeystore -srckeystore {name} -destkeystore {stem}.p12 -deststoretype PKCS12, "
+            f"and that by openssl pkcs12 -in {stem}.p12 -out {stem}.pem -nodes"
+        )
+    if _PKCS12.match(content):
+        return StoreKind.PKCS12
+    if _PEM_BEGIN in content:
+        return StoreKind.PEM
+    if content.startswith(_DER):
+        raise ConfigException(
+            f"{origin} is neither PEM nor PKCS12, but may be a certificate in DER: convert it by "
+            f"openssl x509 -inform der -in {name} -out {name}.pem"
+        )
+    raise ConfigException(f"{origin} is {'neither PEM nor PKCS12' if content else 'empty'}")
+
+
+def pem_blocks(text: str, origin: str) -> list[PemBlock]:
+    """Return every block of a text, in its order. Raise ConfigException if one is broken."""
+    blocks: list[PemBlock] = []
+    at = 0
+    while begin := _BEGIN.search(text, at):
+        label = begin[1]
+        end = f"-----END {label}-----"
+        until = text.find(end, begin.end())
+        if until < 0:
+            raise ConfigException(f"{origin}: block {len(blocks) + 1}, {label}, has no end")
+        blocks.append(
+            _block(label, text[begin.end() : until], f"{origin}: block {len(blocks) + 1}")
+        )
+        at = until + len(end)
+    return blocks
+
+
+def _block(label: str, inside: str, origin: str) -> PemBlock:
+    found = _ENCRYPTION.search(inside)
+    body = inside if found is None else inside[found.end() :]
+    body = _WHITE_SPACE.sub("", _HEADER_LINE.sub("", body))
+    data = b""
+    with suppress(ValueError):
+        data = base64.b64decode(body, validate=True)
+    if not data:
+        raise ConfigException(f"{origin}, {label}, has no valid base64 in it")
+    return PemBlock(label, data, None if found is None else found[1])
+
+
+def certificates(text: str, origin: str) -> list[PemBlock]:
+    """Return the certificates of a text, in their order. Raise ConfigException if it has none."""
+    blocks = pem_blocks(text, origin)
+    found = [
+        PemBlock(CERTIFICATE, each.data)
+        for each in blocks
+        if each.label in (CERTIFICATE, _X509_CERTIFICATE)
+    ]
+    if not found:
+        raise ConfigException(f"{origin} has no certificate in PEM{_instead(blocks)}")
+    return found
+
+
+def private_key(text: str, origin: str) -> PemBlock:
+    """Return the one private key of a text. Raise ConfigException if it has none, or several."""
+    blocks = pem_blocks(text, origin)
+    keys = [each for each in blocks if each.is_key]
+    if not keys:
+        raise ConfigException(f"{origin} has no private key in PEM{_instead(blocks)}")
+    if len(keys) > 1:
+        raise ConfigException(f"{origin} has {len(keys)} private keys: expected one")
+    return keys[0]
+
+
+def _instead(blocks: list[PemBlock]) -> str:
+    labels = dict.fromkeys(each.label for each in blocks)
+    return f", but {', '.join(labels)}" if labels else ""

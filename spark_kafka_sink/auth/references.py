@@ -1,0 +1,300 @@
+r"""References in values of options: ``${provider:[path:]key}`` (KIP-297, KIP-421).
+
+Three providers are known by Kafka's names: ``env`` gives a variable of the environment, ``file`` a
+value of a file of properties, ``directory`` the whole text of a file. `config.providers` gives them
+other names and narrows what they may read. What a reference gives is not looked at again, and a
+reference to an unknown provider stays as it is written: a password may look like one.
+
+Whoever sets options on a shared driver could have its secrets sent to a server of their own. So the
+process can forbid what may be read, by variables of its own environment, and no option widens that:
+
+- ``PYKAFKA_CONFIG_PROVIDERS``: which of env, file and directory may be used, or ``none``;
+- ``PYKAFKA_ALLOWED_PATHS``: folders and files that may be read, each an absolute path;
+- ``PYKAFKA_ENV_ALLOWLIST``: a regular expression that the whole name of a variable must match;
+- ``PYKAFKA_OAUTH_ALLOWED_URLS``: the URLs, each exactly, that tokens may be fetched from.
+
+Lists have commas. A variable that is set but empty allows nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from spark_kafka_sink.auth.java_properties import properties
+from spark_kafka_sink.errors import ConfigException
+
+CONFIG_PROVIDERS: Final = "config.providers"
+ENV: Final = "env"
+FILE: Final = "file"
+DIRECTORY: Final = "directory"
+
+ALLOWED_PROVIDERS: Final = "PYKAFKA_CONFIG_PROVIDERS"
+ALLOWED_PATHS: Final = "PYKAFKA_ALLOWED_PATHS"
+ALLOWED_VARIABLES: Final = "PYKAFKA_ENV_ALLOWLIST"
+ALLOWED_URLS: Final = "PYKAFKA_OAUTH_ALLOWED_URLS"
+
+_KINDS: Final = {
+    "EnvVarConfigProvider": ENV,
+    "FileConfigProvider": FILE,
+    "DirectoryConfigProvider": DIRECTORY,
+}
+_NONE: Final = "none"
+# ConfigTransformer.DEFAULT_PATTERN of the Java client.
+_REFERENCE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+_PATHS_PARAM: Final = "allowed.paths"
+_PATTERN_PARAM: Final = "allowlist.pattern"
+
+
+class Files(Protocol):
+    """How files are found and read; both raise OSError or ValueError."""
+
+    def real_path(self, path: str) -> str:
+        """Return the absolute path without links."""
+
+    def read(self, path: str) -> bytes:
+        """Return what the file has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One reference; the path is empty where it has none."""
+
+    provider: str
+    path: str
+    key: str
+
+    def __str__(self) -> str:
+        path = f"{self.path}:" if self.path else ""
+        return f"${{{self.provider}:{path}{self.key}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """What this process may read; None where it may read anything.
+
+    process: how messages call it, as "the driver" or "this executor".
+    """
+
+    process: str
+    kinds: frozenset[str] | None = None
+    paths: tuple[str, ...] | None = None
+    variables: re.Pattern[str] | None = None
+    urls: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str], process: str) -> ProcessLimits:
+        """Return the limits that the environment sets. Raise ConfigException if one is broken."""
+        kinds = _listed(environ.get(ALLOWED_PROVIDERS))
+        paths = _listed(environ.get(ALLOWED_PATHS))
+        urls = _listed(environ.get(ALLOWED_URLS))
+        pattern = environ.get(ALLOWED_VARIABLES)
+        if kinds is not None and kinds != [_NONE] and not {*kinds} <= {*_KINDS.values()}:
+            raise ConfigException(
+                f"{ALLOWED_PROVIDERS} of {process} is {', '.join(kinds)!r}: expected some of "
+                f"{', '.join(_KINDS.values())}, or {_NONE}"
+            )
+        return cls(
+            process,
+            None if kinds is None else frozenset(kinds) - {_NONE},
+            None if paths is None else _absolute(paths, f"{ALLOWED_PATHS} of {process}"),
+            None if pattern is None else _pattern(pattern, f"{ALLOWED_VARIABLES} of {process}"),
+            None if urls is None else frozenset(urls),
+        )
+
+    def check_kind(self, kind: str) -> None:
+        """Raise ConfigException if a kind of provider may not be used."""
+        if self.kinds is not None and kind not in self.kinds:
+            raise ConfigException(
+                f"{ALLOWED_PROVIDERS} of {self.process} does not allow the provider {kind!r}"
+            )
+
+    def check_variable(self, name: str) -> None:
+        """Raise ConfigException if a variable may not be read."""
+        if self.variables is not None and not self.variables.fullmatch(name):
+            raise ConfigException(
+                f"{ALLOWED_VARIABLES} of {self.process} does not allow the variable {name!r}"
+            )
+
+    def check_path(self, real_path: str, files: Files) -> None:
+        """Raise ConfigException if a file may not be read; the path is `files.real_path`'s."""
+        if self.paths is not None and not _is_within(real_path, self.paths, files):
+            raise ConfigException(
+                f"{ALLOWED_PATHS} of {self.process} does not allow the file {real_path}"
+            )
+
+    def check_url(self, url: str) -> None:
+        """Raise ConfigException if tokens may not be fetched from a URL."""
+        if self.urls is not None and url not in self.urls:
+            raise ConfigException(
+                f"{ALLOWED_URLS} of {self.process} does not allow the URL that "
+                "sasl.oauthbearer.token.endpoint.url names"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One provider as `config.providers` has it; None where it is not narrowed."""
+
+    kind: str
+    paths: tuple[str, ...] | None = None
+    variables: re.Pattern[str] | None = None
+
+
+_GIVEN: Final = {kind: Provider(kind) for kind in _KINDS.values()}
+
+
+def providers(options: Mapping[str, str]) -> dict[str, Provider]:
+    """Return the providers by name: those that are always there, and those of `config.providers`.
+
+    Raise ConfigException if an option of the family is not one that is obeyed here.
+    """
+    found = dict(_GIVEN)
+    unread = {name for name in options if name.startswith(f"{CONFIG_PROVIDERS}.")}
+    for name in _listed(options.get(CONFIG_PROVIDERS)) or ():
+        prefix = f"{CONFIG_PROVIDERS}.{name}."
+        java_class = options.get(f"{prefix}class", "")
+        kind = _KINDS.get(java_class.rpartition(".")[2])
+        if kind is None:
+            raise ConfigException(
+                f"{prefix}class is {java_class!r}: expected one of Kafka's {', '.join(_KINDS)}"
+            )
+        param = f"{prefix}param.{_PATTERN_PARAM if kind == ENV else _PATHS_PARAM}"
+        # An empty value narrows nothing, as in Java.
+        given = options.get(param) or None
+        if given is None:
+            found[name] = Provider(kind)
+        elif kind == ENV:
+            found[name] = Provider(kind, variables=_pattern(given, param))
+        else:
+            found[name] = Provider(kind, paths=_absolute(_listed(given) or [], param))
+        unread -= {f"{prefix}class", param}
+    if unread:
+        raise ConfigException(
+            f"{min(unread)} is not supported: a provider that {CONFIG_PROVIDERS} names has .class, "
+            f".param.{_PATHS_PARAM} (file, directory) and .param.{_PATTERN_PARAM} (env)"
+        )
+    return found
+
+
+class References:
+    """Finds references and looks them up, within what options and process allow."""
+
+    def __init__(
+        self,
+        named: Mapping[str, Provider],
+        limits: ProcessLimits,
+        environ: Mapping[str, str],
+        files: Files,
+    ) -> None:
+        self._providers = named
+        self._limits = limits
+        self._environ = environ
+        self._files = files
+
+    def within(self, text: str) -> list[Reference]:
+        """Return the references to known providers that a value holds."""
+        return [
+            Reference(found[1], found[2] or "", found[3])
+            for found in _REFERENCE.finditer(text)
+            if found[1] in self._providers
+        ]
+
+    def resolved(self, option: str, text: str) -> str:
+        """Return a value of an option with what its references give.
+
+        Raise ConfigException, which shows no value, if one is not allowed or gives nothing.
+        """
+
+        def given(found: re.Match[str]) -> str:
+            provider = self._providers.get(found[1])
+            if provider is None:
+                return found[0]
+            reference = Reference(found[1], found[2] or "", found[3])
+            try:
+                return self._value(provider, reference)
+            except ConfigException as error:
+                raise ConfigException(f"{option} has {reference}: {error}") from None
+
+        return _REFERENCE.sub(given, text)
+
+    def _value(self, provider: Provider, reference: Reference) -> str:
+        self._limits.check_kind(provider.kind)
+        if not reference.key:
+            raise ConfigException("the key is empty")
+        if provider.kind == ENV:
+            return self._variable(provider, reference)
+        if not reference.path:
+            raise ConfigException(f"a path is missing: write ${{{reference.provider}:/path:key}}")
+        if provider.kind == FILE:
+            return self._property(provider, reference)
+        if "/" in reference.key or reference.key in (".", ".."):
+            raise ConfigException("the key is no name of a file in that directory")
+        return self._text(provider, f"{reference.path.rstrip('/')}/{reference.key}")
+
+    def _variable(self, provider: Provider, reference: Reference) -> str:
+        if reference.path:
+            raise ConfigException(f"it takes no path: write ${{{reference.provider}:NAME}}")
+        name = reference.key
+        self._limits.check_variable(name)
+        if provider.variables is not None and not provider.variables.fullmatch(name):
+            raise ConfigException(f"its {_PATTERN_PARAM} does not allow the variable")
+        value = self._environ.get(name)
+        if value is None:
+            raise ConfigException(f"the variable {name!r} is not set on {self._limits.process}")
+        return value
+
+    def _property(self, provider: Provider, reference: Reference) -> str:
+        text = self._text(provider, reference.path)
+        try:
+            found = properties(text).get(reference.key)
+        except ValueError as error:
+            raise ConfigException(f"the file is no file of properties: {error}") from None
+        if found is None:
+            raise ConfigException(
+                f"the file on {self._limits.process} has no property {reference.key!r}"
+            )
+        return found
+
+    def _text(self, provider: Provider, path: str) -> str:
+        try:
+            real = self._files.real_path(path)
+            self._limits.check_path(real, self._files)
+            if provider.paths is not None and not _is_within(real, provider.paths, self._files):
+                raise ConfigException(f"its {_PATHS_PARAM} does not allow the file {real}")
+            return self._files.read(real).decode()
+        except UnicodeDecodeError:
+            why = "it is not UTF-8"
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+        raise ConfigException(f"the file {path} cannot be read on {self._limits.process}: {why}")
+
+
+def _listed(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _absolute(paths: list[str], what: str) -> tuple[str, ...]:
+    relative = next((path for path in paths if not path.startswith("/")), None)
+    if relative is not None:
+        raise ConfigException(f"{what} has {relative!r}, which is no absolute path")
+    return tuple(paths)
+
+
+def _pattern(text: str, what: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ConfigException(f"{what} is no regular expression: {error}") from None
+
+
+def _is_within(real_path: str, allowed: tuple[str, ...], files: Files) -> bool:
+    for path in allowed:
+        folder = files.real_path(path).rstrip("/")
+        if real_path == folder or real_path.startswith(f"{folder}/"):
+            return True
+    return False

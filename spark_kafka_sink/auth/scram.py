@@ -1,0 +1,195 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), as Kafka's brokers have them.
+
+Names are ASCII, since brokers refuse others; names and passwords are sent as they are, without
+SASLprep. A delegation token logs in by the same exchange: its id is the name, its hmac in base64
+the password, and `tokenauth` says so (KIP-48). It is not sent otherwise: some brokers refuse it.
+
+The keys of a password cost many rounds of hashing. `kept_keys` computes them once for each
+mechanism, user, password, salt and number of rounds. All five are the key: with less of it, a wrong
+password, or another user of the same process, could log in by what is kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from spark_kafka_sink.auth.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512, shown, utf8
+from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
+
+# Below the first, RFC 7677 forbids to answer; above the second, the rounds take over a second.
+MIN_ITERATIONS: Final = 4_096
+MAX_ITERATIONS: Final = 1_000_000
+KEPT: Final = 64
+
+_HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
+# "No channel binding", and the same in base64, as the last message repeats it.
+_HEADER: Final = "n,,"
+_HEADER_AGAIN: Final = "c=biws"
+_SERVER_FIRST: Final = re.compile(
+    r"r=(?P<nonce>[\x21-\x2B\x2D-\x7E]+),s=(?P<salt>[A-Za-z0-9/+=]+),i=(?P<iterations>[1-9]\d*)"
+    r"(?:,.*)?",
+    re.ASCII | re.DOTALL,
+)
+_SERVER_FINAL: Final = re.compile(r"v=(?P<signature>[A-Za-z0-9/+=]+)(?:,.*)?", re.ASCII | re.DOTALL)
+_ERROR: Final = re.compile(r"e=(?P<error>[^,]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class ScramKeys:
+    """What a password becomes: one key proves the client, the other the broker."""
+
+    client: bytes = field(repr=False)
+    server: bytes = field(repr=False)
+
+
+# Mechanism, user, password, salt, iterations.
+KeyFunction: TypeAlias = Callable[[str, str, str, bytes, int], ScramKeys]
+
+
+def scram_keys(mechanism: str, user: str, password: str, salt: bytes, iterations: int) -> ScramKeys:
+    """Return the keys of a password; the user has no part in them."""
+    del user
+    name = _HASHES[mechanism]
+    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
+    return ScramKeys(
+        hmac.digest(salted, b"Client Key", name), hmac.digest(salted, b"Server Key", name)
+    )
+
+
+class KeptKeys:
+    """`scram_keys` that remembers the last 64 pairs of keys; any thread may call it."""
+
+    def __init__(self) -> None:
+        self._kept = lru_cache(maxsize=KEPT)(scram_keys)
+
+    def __call__(
+        self, mechanism: str, user: str, password: str, salt: bytes, iterations: int
+    ) -> ScramKeys:
+        """Return the keys, computed now or before."""
+        return self._kept(mechanism, user, password, salt, iterations)
+
+    def __len__(self) -> int:
+        return self._kept.cache_info().currsize
+
+    def forget(self) -> None:
+        """Drop all keys, as a forked child does."""
+        self._kept.cache_clear()
+
+
+class ScramExchange:
+    """One login by SCRAM.
+
+    nonce: fresh random text for this login, printable and without a comma. is_token: user and
+    password are the id and the hmac of a delegation token.
+    """
+
+    def __init__(
+        self,
+        mechanism: str,
+        user: str,
+        password: str,
+        *,
+        nonce: str,
+        keys: KeyFunction = scram_keys,
+        is_token: bool = False,
+    ) -> None:
+        utf8(password, "the password")
+        if not (user and password):
+            raise ConfigException(
+                f"{mechanism} needs a user name and a password that are not empty"
+            )
+        if not user.isascii() or "\0" in user:
+            raise ConfigException(
+                f"the user name {user!r} cannot be used with {mechanism}: Kafka's brokers take "
+                "ASCII names only"
+            )
+        self.mechanism: Final = mechanism
+        self.is_complete = False
+        self._hash = _HASHES[mechanism]
+        self._user = user
+        self._password = password
+        self._nonce = nonce
+        self._keys = keys
+        name = user.replace("=", "=3D").replace(",", "=2C")
+        self._first_bare = f"n={name},r={nonce}" + (",tokenauth=true" if is_token else "")
+        # What the broker must sign in its last message; None before ours is sent.
+        self._signature: bytes | None = None
+
+    def first(self) -> bytes:
+        """Return the client's first message."""
+        return f"{_HEADER}{self._first_bare}".encode()
+
+    def step(self, challenge: bytes) -> bytes | None:
+        """Return the client's last message, then None once the broker has proved itself."""
+        if self.is_complete:
+            raise self._failed("the broker goes on after its last message")
+        try:
+            message = challenge.decode()
+        except UnicodeDecodeError:
+            raise self._failed("the broker's message is no text") from None
+        error = _ERROR.match(message)
+        if error is not None:
+            raise self._failed(f"the broker says: {shown(error['error'])}")
+        if self._signature is None:
+            return self._last(message)
+        self._verify(message, self._signature)
+        self.is_complete = True
+        return None
+
+    def _last(self, server_first: str) -> bytes:
+        found = _SERVER_FIRST.fullmatch(server_first)
+        if found is None:
+            raise self._failed(
+                "the broker's first message is not that of SCRAM"
+                if not server_first.startswith("m=")
+                else "the broker asks for an extension of SCRAM that does not exist"
+            )
+        if not found["nonce"].startswith(self._nonce):
+            raise self._failed("the broker's nonce does not begin with ours")
+        # The bound on digits comes first: a number of a megabyte takes minutes to read.
+        digits = found["iterations"]
+        iterations = int(digits) if len(digits) <= len(str(MAX_ITERATIONS)) else None
+        if iterations is None or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            raise self._failed(
+                f"the broker asks for {shown(digits)} iterations: expected "
+                f"{MIN_ITERATIONS} to {MAX_ITERATIONS}; make the user's credentials again with "
+                "kafka-configs.sh"
+            )
+        salt = self._decoded(found["salt"], "salt")
+        keys = self._keys(self.mechanism, self._user, self._password, salt, iterations)
+        last = f"{_HEADER_AGAIN},r={found['nonce']}"
+        signed = f"{self._first_bare},{server_first},{last}".encode()
+        stored = hashlib.new(self._hash, keys.client).digest()
+        signature = hmac.digest(stored, signed, self._hash)
+        proof = bytes(a ^ b for a, b in zip(keys.client, signature, strict=True))
+        self._signature = hmac.digest(keys.server, signed, self._hash)
+        return f"{last},p={base64.b64encode(proof).decode()}".encode()
+
+    def _verify(self, server_final: str, expected: bytes) -> None:
+        found = _SERVER_FINAL.fullmatch(server_final)
+        if found is None:
+            raise self._failed("the broker's last message is not that of SCRAM")
+        if not hmac.compare_digest(self._decoded(found["signature"], "signature"), expected):
+            raise self._failed(
+                "the broker's signature is wrong: it does not have this user's credentials, so "
+                "that it may not be the broker that it claims to be"
+            )
+
+    def _decoded(self, text: str, what: str) -> bytes:
+        try:
+            return base64.b64decode(text, validate=True)
+        except binascii.Error:
+            raise self._failed(f"the broker's {what} is not base64") from None
+
+    def _failed(self, why: str) -> SaslAuthenticationException:
+        return SaslAuthenticationException(
+            f"the login of {self._user!r} by {self.mechanism} failed: {why}"
+        )

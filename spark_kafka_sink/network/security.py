@@ -1,0 +1,289 @@
+"""Security: the TLS and the logins of a client's connections, from its configuration.
+
+Producer, admin and reader take theirs here. Files are read for each connection, so that renewed
+certificates count from the next one on; equal contents share one context. What is wrong with them
+is found when the client is made. Without TLS, the module ssl is not imported.
+
+Values may have references, such as ``${env:NAME}``. They are looked up for each connection, in the
+process that connects, so that no plan, no pickle and no pool has what they give.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from spark_kafka_sink.auth.jaas import JaasEntry, check_module, parse_jaas
+from spark_kafka_sink.auth.mechanisms import (
+    PLAIN,
+    SCRAM_SHA_256,
+    SCRAM_SHA_512,
+    PlainExchange,
+    SaslExchange,
+    checked_mechanism,
+    shown,
+)
+from spark_kafka_sink.auth.pem import StoreKind, store_kind
+from spark_kafka_sink.auth.references import ProcessLimits, References, providers
+from spark_kafka_sink.auth.scram import KeptKeys, ScramExchange
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
+from spark_kafka_sink.logs import masked, warn_once
+from spark_kafka_sink.model import Node, Secret
+from spark_kafka_sink.network.cipher_suites import cipher_suites
+from spark_kafka_sink.network.connection import Login
+from spark_kafka_sink.network.selector import Selector
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.network.tls import TlsContext, TlsLayer, TlsSettings
+
+logger = logging.getLogger(__name__)
+
+_SERVED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512)
+_KEPT_KEYS: Final = KeptKeys()
+os.register_at_fork(after_in_child=_KEPT_KEYS.forget)
+
+
+@dataclass(frozen=True, slots=True)
+class _Credentials:
+    user: str
+    password: str = field(repr=False)
+    is_token: bool = False
+
+    def told(self, mechanism: str) -> str:
+        """Return how messages call whom they are for."""
+        kind = "the delegation token" if self.is_token else "user"
+        return f"{kind} {shown(self.user)!r} by {mechanism}"
+
+
+class _Disk:
+    """The files of this machine."""
+
+    def real_path(self, path: str) -> str:
+        """Return the absolute path without links."""
+        return os.path.realpath(path)
+
+    def read(self, path: str) -> bytes:
+        """Return what the file has."""
+        return Path(path).read_bytes()
+
+
+class Security:
+    """What connections need besides TCP. Raise ConfigException if it cannot be had."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._config = config
+        self._references = References(
+            providers({}), ProcessLimits.of(os.environ, "this process"), os.environ, _Disk()
+        )
+        if config.has_tls:
+            self._warn_of_tls()
+            self._context(self._settings())
+        if config.has_sasl:
+            self._mechanism = self._checked_mechanism()
+            self._exchange()
+            if self._mechanism == PLAIN and not config.has_tls:
+                warn_once(
+                    logger,
+                    f"{config.option_prefix}security.protocol=SASL_PLAINTEXT sends the password "
+                    "of PLAIN in clear: anybody on the way can read it",
+                )
+
+    @classmethod
+    def of(cls, config: ProducerConfig) -> Self | None:
+        """Return the security of a configuration, None where connections are bare TCP."""
+        return None if config.security_protocol == "PLAINTEXT" else cls(config)
+
+    @property
+    def selector_class(self) -> type[Selector]:
+        """The class of the selector that the connections need."""
+        if not self._config.has_tls:
+            return Selector
+        from spark_kafka_sink.network.tls_selector import TlsSelector  # noqa: PLC0415 - imports ssl
+
+        return TlsSelector
+
+    def layer(self, node: Node) -> TlsLayer | None:
+        """Return the TLS of a new connection, None where it is not encrypted.
+
+        Raise ConfigException if a file cannot be used any more, and SslAuthenticationException if
+        the host can have no certificate.
+        """
+        if not self._config.has_tls:
+            return None
+        return self._context(self._settings()).layer(node.host, str(node))
+
+    def login(self, chance: float) -> Login | None:
+        """Return how a new connection logs in, None where it does not; chance: from 0 to 1.
+
+        Raise ConfigException if there are no credentials any more.
+        """
+        if not self._config.has_sasl:
+            return None
+        # What can be wrong with them is found before there is a connection.
+        self._exchange()
+        return Login(self._exchange_again, self._credentials().told(self._mechanism), chance)
+
+    def _checked_mechanism(self) -> str:
+        """Return the mechanism. Raise ConfigException if it cannot be served."""
+        config, prefix = self._config, self._config.option_prefix
+        mechanism = checked_mechanism(config.sasl_mechanism)
+        if mechanism not in _SERVED:
+            raise ConfigException(
+                f"{prefix}sasl.mechanism is {mechanism}, which is not supported yet: set "
+                f"{prefix}sasl.mechanism to one of {', '.join(_SERVED)}"
+            )
+        values = (config.sasl_username, config.sasl_password, config.sasl_jaas_config)
+        texts = [value.value if isinstance(value, Secret) else value or "" for value in values]
+        has_reference = any(self._references.within(text) for text in texts)
+        if has_reference and mechanism == PLAIN and not config.has_tls:
+            raise ConfigException(
+                "a reference in the credentials cannot be used with PLAIN over SASL_PLAINTEXT, "
+                "which would send what it gives in clear to any server that bootstrap.servers "
+                "names: use SASL_SSL or SCRAM"
+            )
+        return mechanism
+
+    def _exchange(self) -> SaslExchange:
+        given = self._credentials()
+        if self._mechanism == PLAIN:
+            return PlainExchange(given.user, given.password)
+        return ScramExchange(
+            self._mechanism,
+            given.user,
+            given.password,
+            nonce=secrets.token_urlsafe(24),
+            keys=_KEPT_KEYS,
+            is_token=given.is_token,
+        )
+
+    def _exchange_again(self) -> SaslExchange:
+        """Return another exchange. Raise SaslAuthenticationException if that cannot be any more."""
+        try:
+            return self._exchange()
+        except ConfigException as error:
+            raise SaslAuthenticationException(str(error)) from None
+
+    def _credentials(self) -> _Credentials:
+        """Return whom to log in. Raise ConfigException if the options do not say it."""
+        config, prefix = self._config, self._config.option_prefix
+        jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
+        if jaas is not None:
+            entry = self._jaas(jaas.value)
+            found = [entry.options.get(name, "") for name in ("username", "password")]
+            is_token = entry.options.get("tokenauth", "").lower() == "true"
+            return _Credentials(found[0], found[1], is_token=is_token)
+        if user is None or password is None:
+            raise ConfigException(
+                f"{prefix}security.protocol={config.security_protocol} needs credentials: set "
+                f"{prefix}sasl.jaas.config, or {prefix}sasl.username and {prefix}sasl.password"
+            )
+        return _Credentials(
+            self._resolved("sasl.username", user), self._resolved("sasl.password", password.value)
+        )
+
+    def _jaas(self, text: str) -> JaasEntry:
+        option = "sasl.jaas.config"
+        whole = self._references.within(text)
+        if len(whole) == 1 and str(whole[0]) == text.strip():
+            # What it gives is not looked at for references again.
+            entry = parse_jaas(self._resolved(option, text))
+        else:
+            entry = parse_jaas(text).resolved(lambda value: self._resolved(option, value))
+        check_module(entry, self._mechanism)
+        return entry
+
+    def _resolved(self, option: str, text: str) -> str:
+        return self._references.resolved(f"{self._config.option_prefix}{option}", text)
+
+    def _text(self, option: str, value: str | Secret | None) -> str | None:
+        """Return the value of an option with what its references give."""
+        text = value.value if isinstance(value, Secret) else value
+        return None if text is None else self._resolved(option, text)
+
+    def _pem(self, option: str, path: str) -> tuple[str, str]:
+        return _pem_file(f"{self._config.option_prefix}{option}", self._resolved(option, path))
+
+    def _settings(self) -> TlsSettings:
+        from spark_kafka_sink.network.tls import PROTOCOLS, TlsSettings  # noqa: PLC0415 - imports ssl
+
+        config = self._config
+        suites = cipher_suites([each for each in config.ssl_cipher_suites.split(",") if each])
+        allowed = PROTOCOLS if config.ssl_protocol != "TLSv1.2" else frozenset({"TLSv1.2"})
+        protocols = suites.protocols & allowed & {*config.ssl_enabled_protocols.split(",")}
+        if not protocols:
+            raise ConfigException(
+                "ssl.protocol, ssl.enabled.protocols and ssl.cipher.suites leave no version of TLS "
+                "that all three allow"
+            )
+        chain = self._text("ssl.keystore.certificate.chain", config.ssl_keystore_certificate_chain)
+        key_text, origin = self._text("ssl.keystore.key", config.ssl_keystore_key), ""
+        if config.ssl_keystore_location is not None:
+            key_text, origin = self._pem("ssl.keystore.location", config.ssl_keystore_location)
+        trusted = self._text("ssl.truststore.certificates", config.ssl_truststore_certificates)
+        trusted_origin = ""
+        if config.ssl_truststore_location is not None:
+            trusted, trusted_origin = self._pem(
+                "ssl.truststore.location", config.ssl_truststore_location
+            )
+        return TlsSettings(
+            truststore=trusted,
+            key=key_text,
+            chain=chain,
+            key_password=self._text("ssl.key.password", config.ssl_key_password),
+            truststore_origin=trusted_origin or "ssl.truststore.certificates",
+            key_origin=origin or "ssl.keystore.key",
+            protocols=frozenset(protocols),
+            ciphers=suites.openssl,
+            checks_host=config.ssl_endpoint_identification_algorithm == "https",
+        )
+
+    def _context(self, settings: TlsSettings) -> TlsContext:
+        from spark_kafka_sink.network.tls import client_context  # noqa: PLC0415 - imports ssl
+
+        return client_context(settings)
+
+    def _warn_of_tls(self) -> None:
+        config, prefix = self._config, self._config.option_prefix
+        if not config.ssl_endpoint_identification_algorithm:
+            warn_once(
+                logger,
+                f"{prefix}ssl.endpoint.identification.algorithm is empty: whoever has a "
+                "certificate of a trusted CA can pass for a broker",
+            )
+        passwords = {
+            "ssl.truststore.password": config.ssl_truststore_password,
+            "ssl.keystore.password": config.ssl_keystore_password,
+        }
+        for name in (name for name, value in passwords.items() if value is not None):
+            warn_once(logger, f"{prefix}{name} has no effect: PEM has no such password")
+
+
+def _pem_file(option: str, path: str) -> tuple[str, str]:
+    """Return the text of a file of PEM, and how messages call it."""
+    shown = masked(path)
+    origin = f"the file {shown} of {option}"
+    scheme, found, _ = path.partition("://")
+    if found:
+        raise ConfigException(
+            f"{option} is {shown}, and {scheme}: is no folder of this machine: ship the file by "
+            "--files, and give its name alone"
+        )
+    try:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no path"
+    else:
+        why = ""
+    if why:
+        raise ConfigException(f"{origin} cannot be read: {why}")
+    if store_kind(content, Path(path).name, origin) is StoreKind.PKCS12:
+        raise ConfigException(
+            f"{origin} is PKCS12, which is not supported yet: convert it by openssl pkcs12 -in "
+            f"{Path(path).name} -out {Path(path).stem}.pem -nodes"
+        )
+    return content.decode(errors="replace"), origin

@@ -1,0 +1,431 @@
+"""TLS beneath a channel: bytes in, bytes out, and what to trust and to show, from PEM.
+
+A `TlsLayer` has no socket. What comes from the socket goes into it and gives what the broker sent;
+what is to be sent goes into it in pieces of 256 KiB and gives what goes to the socket. One call
+encrypts a whole piece without the interpreter's lock, and one system call sends it.
+
+This is the only module that imports ssl.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import ssl
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NoReturn, TypeAlias
+
+from spark_kafka_sink.auth.pem import certificates, private_key
+from spark_kafka_sink.errors import ConfigException, SslAuthenticationException
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+PIECE_BYTES: Final = 256 * 1024
+# The most that one record of TLS holds.
+_RECORD_BYTES: Final = 16 * 1024
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+PROTOCOLS: Final = frozenset(_VERSIONS)
+# Where systems have their certificates, if Python was built for another place.
+SYSTEM_FILES: Final = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+_MOST_KEPT: Final = 16
+
+_TRUSTSTORE: Final = "ssl.truststore.location or ssl.truststore.certificates"
+_KEYSTORE: Final = "ssl.keystore.location, or ssl.keystore.key and ssl.keystore.certificate.chain"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """What the options `ssl.*` say, with the texts that their files have.
+
+    truststore: None for what the system trusts. key: the private key, None for none; its
+    certificates are in `chain`, or beside the key where that is None. The origins are what
+    messages call them.
+    """
+
+    truststore: str | None = field(default=None, repr=False)
+    key: str | None = field(default=None, repr=False)
+    chain: str | None = field(default=None, repr=False)
+    key_password: str | None = field(default=None, repr=False)
+    truststore_origin: str = "ssl.truststore.certificates"
+    key_origin: str = "ssl.keystore.key"
+    protocols: frozenset[str] = PROTOCOLS
+    # OpenSSL's names of suites of TLS 1.2, with colons; None for those that OpenSSL chooses.
+    ciphers: str | None = None
+    checks_host: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TlsContext:
+    """What the connections of one configuration have in common."""
+
+    context: ssl.SSLContext
+    has_certificate: bool
+
+    def layer(self, host: str, peer: str) -> TlsLayer:
+        """Return the layer of a new connection; see `TlsLayer`."""
+        return TlsLayer(self.context, host, peer, has_certificate=self.has_certificate)
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def client_context(settings: TlsSettings) -> TlsContext:
+    """Return the context of some settings, made once for equal ones.
+
+    Raise ConfigException if a certificate or the key cannot be read.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    versions = [_VERSIONS[name] for name in settings.protocols]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    # Any certificate of the truststore is an anchor, as in Java.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = settings.checks_host
+    if settings.ciphers is not None:
+        _choose(context, settings.ciphers)
+    if settings.truststore is None:
+        _trust_the_system_s(context)
+    else:
+        _trust(context, settings.truststore, settings.truststore_origin)
+    if settings.key is not None:
+        _show(context, settings, settings.key)
+    return TlsContext(context, settings.key is not None)
+
+
+def _choose(context: ssl.SSLContext, ciphers: str) -> None:
+    try:
+        context.set_ciphers(ciphers)
+    except ssl.SSLError:
+        raise ConfigException(
+            f"ssl.cipher.suites names no suite that this machine's OpenSSL has: {ciphers}"
+        ) from None
+
+
+def _trust(context: ssl.SSLContext, text: str, origin: str) -> None:
+    for number, certificate in enumerate(certificates(text, origin), 1):
+        try:
+            context.load_verify_locations(cadata=certificate.text)
+        except ssl.SSLError as error:
+            why = _reason(error)
+        else:
+            continue
+        # Outside of the handlers, here and below: the other exception has nothing to add.
+        raise ConfigException(f"{origin}: certificate {number} cannot be read: {why}")
+
+
+def _trust_the_system_s(context: ssl.SSLContext) -> None:
+    default = ssl.get_default_verify_paths()
+    if default.cafile or (default.capath and any(Path(default.capath).iterdir())):
+        context.set_default_verify_paths()
+        return
+    for path in SYSTEM_FILES:
+        with suppress(OSError):  # ssl.SSLError is one
+            context.load_verify_locations(path)
+            return
+    with suppress(ImportError):
+        context.load_verify_locations(importlib.import_module("certifi").where())
+        return
+    raise ConfigException(
+        "this machine has no list of certificates that it trusts, where Python looks for one: set "
+        f"{_TRUSTSTORE}, or install the package certifi"
+    )
+
+
+def _show(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None:
+    """Have connections show the key's certificate to brokers that ask for one."""
+    origin = settings.key_origin
+    key = private_key(key_text, origin)
+    if settings.chain is None:
+        chain = certificates(key_text, origin)
+    else:
+        chain = certificates(settings.chain, "ssl.keystore.certificate.chain")
+    if key.is_encrypted and settings.key_password is None:
+        raise ConfigException(f"the key of {origin} is encrypted: set ssl.key.password")
+    password = settings.key_password
+
+    def given() -> str:
+        # Without this function OpenSSL would ask on the terminal.
+        return password or ""
+
+    try:
+        with _readable("".join(each.text for each in (key, *chain))) as path:
+            context.load_cert_chain(path, password=given)
+    except (ssl.SSLError, ValueError) as error:
+        why = _reason(error)
+        if why == "KEY_VALUES_MISMATCH":
+            why = "its first certificate belongs to another key: a chain begins with the client's"
+        elif key.is_encrypted:
+            why = f"ssl.key.password does not open the key ({why})"
+    else:
+        return
+    raise ConfigException(f"{origin} cannot be used: {why}")
+
+
+@contextmanager
+def _readable(text: str) -> Iterator[str]:
+    """Have a path under which OpenSSL can read a key; it never lies on a disk where that can be."""
+    if hasattr(os, "memfd_create"):
+        number = os.memfd_create("key")
+        try:
+            path = f"/proc/self/fd/{number}"
+            if Path(path).exists():
+                with os.fdopen(number, "w", closefd=False) as file:
+                    file.write(text)
+                yield path
+                return
+        finally:
+            os.close(number)
+    # Only this user may read it, and it is gone before the caller goes on.
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
+class TlsLayer:
+    """The TLS of one connection, from its handshake on.
+
+    host: the name that the broker's certificate must have. peer: how messages call the broker.
+    After each call, and after one that raised, `outgoing` has what is to be sent: the handshake's
+    messages, alerts, answers to updates of keys.
+    """
+
+    def __init__(
+        self, context: ssl.SSLContext, host: str, peer: str, *, has_certificate: bool
+    ) -> None:
+        self.is_secured = False
+        # The broker has said that it will send no more.
+        self.is_ended = False
+        self._host = host
+        self._peer = peer
+        self._has_certificate = has_certificate
+        self._has_answer = False
+        self._failure: ssl.SSLError | None = None
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        try:
+            self._ssl = context.wrap_bio(
+                self._incoming, self._outgoing, server_hostname=_checked_name(host)
+            )
+        except (ValueError, TypeError):  # TypeError: of NUL
+            raise SslAuthenticationException(
+                f"{peer} is at {host!r}, which is no name that a certificate can have"
+            ) from None
+        self._shake_hands()
+
+    def received(self, data: Buffer) -> bytes:
+        """Take bytes from the socket and return what the broker sent in them.
+
+        Raise SslAuthenticationException if one side refuses the other, and ConnectionError if the
+        connection broke in another way.
+        """
+        if self._failure is not None:
+            self._raise(self._failure)
+        self._incoming.write(data)
+        if not self.is_secured and not self._shake_hands():
+            return b""
+        pieces: list[bytes] = []
+        try:
+            # To look first costs less than the exception that says there is nothing. What is left
+            # lies in the buffer: each read takes a whole record.
+            while self._incoming.pending:
+                piece = self._ssl.read(_RECORD_BYTES)
+                if not piece:
+                    self.is_ended = True
+                    break
+                pieces.append(piece)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self.is_ended = True
+        except ssl.SSLError as error:
+            if not pieces:
+                self._raise(error)
+            # What came whole before the fault is given first.
+            self._failure = error
+        self._has_answer = self._has_answer or bool(pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def encrypt(self, piece: Buffer) -> bytes:
+        """Return what is to be sent for a piece; raise as `received` does."""
+        try:
+            self._ssl.write(piece)
+        except ssl.SSLError as error:
+            self._raise(error)
+        return self._outgoing.read()
+
+    def outgoing(self) -> bytes:
+        """Return what is to be sent besides, each byte once."""
+        return self._outgoing.read()
+
+    def end(self) -> bytes:
+        """Return what tells the broker that nothing more comes."""
+        if self.is_secured:
+            with suppress(ssl.SSLError):
+                self._ssl.unwrap()
+        return self._outgoing.read()
+
+    def at_end_of_stream(self) -> str:
+        """Return what to say where the broker closed the connection without a word of TLS."""
+        if self._failure is not None:
+            return f"TLS: {_words(_reason(self._failure))}"
+        if self.is_secured:
+            return "the broker closed the connection"
+        return (
+            "the broker closed the connection in the TLS handshake: its listener may not speak "
+            "TLS; compare security.protocol with the listener"
+        )
+
+    def _shake_hands(self) -> bool:
+        try:
+            self._ssl.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            self._raise(error)
+        self.is_secured = True
+        return True
+
+    def _raise(self, error: ssl.SSLError) -> NoReturn:
+        reason = _reason(error)
+        # In TLS 1.3 a broker refuses the client's certificate after the handshake.
+        is_refusal = not self.is_secured or (not self._has_answer and _ALERT.search(reason))
+        if not is_refusal:
+            raise ConnectionError(f"TLS: {_words(reason)}") from None
+        raise SslAuthenticationException(
+            f"the TLS handshake with {self._peer} failed: {self._why(error, reason)}"
+        ) from error
+
+    def _why(self, error: ssl.SSLError, reason: str) -> str:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return _about_certificate(error, self._host)
+        alert = _ALERT.search(reason)
+        if alert is not None:
+            return self._about_alert(alert[1])
+        if reason in _NOT_TLS:
+            return (
+                "what the broker sent is not TLS: compare the port and security.protocol with the "
+                "broker's listeners"
+            )
+        if reason in _NOTHING_IN_COMMON:
+            return _share_nothing(reason)
+        return _words(reason)
+
+    def _about_alert(self, alert: str) -> str:
+        said = f"the broker says {_words(alert)!r}: "
+        if alert in _REFUSALS and self._has_certificate:
+            return (
+                f"{said}it refuses the client's certificate, which has expired, is not valid yet, "
+                "or is of a CA that the broker does not trust; see ssl.keystore.*"
+            )
+        if alert in _REFUSALS:
+            return f"{said}it asks for a certificate of the client: set {_KEYSTORE}"
+        if alert not in _COMMON_ALERTS:
+            return f"{said}its log may say more"
+        asked = (
+            ""
+            if self._has_certificate
+            else (f", or the broker asks for a certificate of the client: set {_KEYSTORE}")
+        )
+        return f"{said}{_share_nothing(alert)}{asked}"
+
+
+def take_piece(buffers: deque[memoryview]) -> tuple[Buffer, int]:
+    """Take up to 256 KiB off the front; return them, and how many of the buffers end with them.
+
+    A buffer that is larger is cut; smaller ones are joined.
+    """
+    parts: list[memoryview] = []
+    size = finished = 0
+    while buffers and size < PIECE_BYTES:
+        first = buffers[0]
+        room = PIECE_BYTES - size
+        if len(first) > room:
+            parts.append(first[:room])
+            buffers[0] = first[room:]
+            size += room
+        else:
+            parts.append(buffers.popleft())
+            size += len(first)
+            finished += 1
+    return (parts[0] if len(parts) == 1 else b"".join(parts)), finished
+
+
+_ALERT: Final = re.compile(r"ALERT_(\w+)")
+_REFUSALS: Final = frozenset(
+    {
+        "BAD_CERTIFICATE", "CERTIFICATE_REQUIRED", "CERTIFICATE_UNKNOWN", "CERTIFICATE_EXPIRED",
+        "CERTIFICATE_REVOKED", "UNSUPPORTED_CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED",
+    }
+)  # fmt: skip
+_COMMON_ALERTS: Final = frozenset(
+    {"HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "INSUFFICIENT_SECURITY", "ILLEGAL_PARAMETER"}
+)
+_NOTHING_IN_COMMON: Final = frozenset(
+    {"UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION", "NO_PROTOCOLS_AVAILABLE", "WRONG_CIPHER_RETURNED"}
+)
+_NOT_TLS: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG",
+     "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"}
+)  # fmt: skip
+# X509_V_ERR_… of OpenSSL.
+_UNKNOWN_ISSUER: Final = frozenset({2, 20, 21})
+_SELF_SIGNED: Final = frozenset({18, 19})
+_NOT_YET_VALID: Final = 9
+_EXPIRED: Final = 10
+_OTHER_NAME: Final = frozenset({62, 64})
+
+
+def _about_certificate(error: ssl.SSLCertVerificationError, host: str) -> str:
+    code, words = error.verify_code, error.verify_message.rstrip(".")
+    said = f"the broker's certificate is refused here ({words}): "
+    if code in _UNKNOWN_ISSUER:
+        return (
+            f"{said}set {_TRUSTSTORE} to the certificate of the CA that signed it; if it has that, "
+            "the broker may not send its intermediate certificates: add them there"
+        )
+    if code in _SELF_SIGNED:
+        return (
+            f"{said}set {_TRUSTSTORE} to the certificate of the broker's CA, or to the broker's "
+            "own; the one that is set may be of another CA"
+        )
+    if code == _EXPIRED:
+        return f"{said}the broker needs a new one"
+    if code == _NOT_YET_VALID:
+        return f"{said}compare the clocks of this machine and of the broker"
+    if code in _OTHER_NAME:
+        return (
+            f"{said}{host!r} is what the broker advertises, or what bootstrap.servers has; the "
+            "certificate must have it among its subject alternative names"
+        )
+    return f"{said}see {_TRUSTSTORE}"
+
+
+def _share_nothing(reason: str) -> str:
+    return (
+        f"client and broker share no protocol or cipher suite ({_words(reason)}): see "
+        "ssl.enabled.protocols and ssl.cipher.suites"
+    )
+
+
+def _reason(error: ssl.SSLError | ValueError) -> str:
+    return getattr(error, "reason", None) or str(error)
+
+
+def _words(reason: str) -> str:
+    return reason.lower().replace("_", " ")
+
+
+def _checked_name(host: str) -> str:
+    """Return the name that a certificate must have: without the dot of a full name, or a zone."""
+    return host.strip("[]").partition("%")[0].removesuffix(".")

@@ -1,0 +1,180 @@
+"""TlsSelector: a selector whose channels have TLS beneath them.
+
+A channel tells Connected when TCP is up, and Secured when the TLS handshake is done; what was
+received comes decrypted. Joined pieces of 256 KiB are encrypted, the next one when the last is
+sent, so that a connection holds one piece of ciphertext at most. Each read empties the TLS layer:
+no decrypted bytes wait while the socket is silent.
+
+::
+
+    CONNECTING ──TCP is up──> SECURING ──handshake done──> OPEN
+        └────────────────────────┴── refused, broken ───────┴──> CLOSED
+"""
+
+from __future__ import annotations
+
+import selectors
+from contextlib import suppress
+from dataclasses import dataclass
+
+from spark_kafka_sink.errors import AuthenticationException, IllegalStateException
+from spark_kafka_sink.network.network_metrics import NetworkMetrics
+from spark_kafka_sink.network.selector import (
+    Address,
+    Channel,
+    Closed,
+    Received,
+    Secured,
+    Selector,
+    SelectorEvent,
+    Sent,
+    finish_sends,
+)
+from spark_kafka_sink.network.tls import TlsLayer, take_piece
+
+
+@dataclass(slots=True, eq=False)
+class _Tls:
+    """A channel's layer, and what is encrypted and not sent yet.
+
+    finished: how many buffers end with that.
+    """
+
+    layer: TlsLayer
+    encrypted: bytes | memoryview = b""
+    finished: int = 0
+    is_open: bool = False
+
+
+class TlsSelector(Selector):
+    """Sockets by channel id, each with the layer that it was connected with."""
+
+    def __init__(
+        self,
+        *,
+        send_buffer_bytes: int,
+        receive_buffer_bytes: int,
+        metrics: NetworkMetrics | None = None,
+    ) -> None:
+        super().__init__(
+            send_buffer_bytes=send_buffer_bytes,
+            receive_buffer_bytes=receive_buffer_bytes,
+            metrics=metrics,
+        )
+        self._tls: dict[int, _Tls] = {}
+
+    def connect(self, channel_id: int, address: Address, layer: TlsLayer | None = None) -> None:
+        """Begin to connect; Secured or Closed tells how it ended."""
+        if layer is None:
+            raise IllegalStateException("a connection of TLS needs a layer")
+        super().connect(channel_id, address)
+        if channel_id in self._channels:
+            self._tls[channel_id] = _Tls(layer)
+
+    def close(self, channel_id: int) -> None:
+        """Drop a channel without an event, and tell the broker as far as the socket takes it."""
+        channel, tls = self._channels.get(channel_id), self._tls.pop(channel_id, None)
+        # Behind a record that was sent in part, an end would be a part of that record.
+        if channel is not None and tls is not None and not tls.encrypted:
+            _send_last(channel, tls.layer.end())
+        super().close(channel_id)
+
+    def _ready(self, channel: Channel, mask: int) -> list[SelectorEvent]:
+        was_connecting = channel.connecting
+        events = super()._ready(channel, mask)
+        if was_connecting and channel.id in self._channels:
+            events += self._write(channel)
+        return events
+
+    def _read(self, channel: Channel) -> list[SelectorEvent]:
+        try:
+            size = channel.socket.recv_into(self._received)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            return [self._broken(channel, error.strerror or str(error))]
+        if not size:
+            return [self._broken(channel, self._tls[channel.id].layer.at_end_of_stream())]
+        events = self._decrypted(channel, size)
+        if channel.id in self._channels:
+            events += self._write(channel)
+        return events
+
+    def _decrypted(self, channel: Channel, size: int) -> list[SelectorEvent]:
+        """Give what the received bytes mean."""
+        tls = self._tls[channel.id]
+        events: list[SelectorEvent] = []
+        try:
+            data = tls.layer.received(memoryview(self._received)[:size])
+        except (AuthenticationException, ConnectionError) as error:
+            return [self._refused(channel, error)]
+        if tls.layer.is_secured and not tls.is_open:
+            tls.is_open = True
+            events.append(Secured(channel.id))
+        if data:
+            events.append(Received(channel.id, data))
+        if tls.layer.is_ended:
+            events.append(self._broken(channel, "the broker closed the connection"))
+        return events
+
+    def _refused(self, channel: Channel, error: Exception) -> Closed:
+        """Take a channel as gone whose layer is of no use; the alert goes out first."""
+        tls = self._tls.pop(channel.id)
+        _send_last(channel, bytes(tls.encrypted) + tls.layer.outgoing())
+        closed = self._broken(channel, str(error))
+        if not isinstance(error, AuthenticationException):
+            return closed
+        return Closed(channel.id, closed.reason, error)
+
+    def _write(self, channel: Channel) -> list[SelectorEvent]:
+        tls = self._tls[channel.id]
+        events: list[SelectorEvent] = []
+        try:
+            while self._encrypt(channel, tls, events):
+                sent = channel.socket.send(tls.encrypted)
+                tls.encrypted = tls.encrypted[sent:]
+        except BlockingIOError:
+            pass
+        except AuthenticationException as error:
+            return [*events, self._refused(channel, error)]
+        except OSError as error:
+            return [*events, *self._after_write_error(channel, error)]
+        self._watch(channel)
+        return events
+
+    def _encrypt(self, channel: Channel, tls: _Tls, events: list[SelectorEvent]) -> bool:
+        """Note what is sent whole, and tell whether there is anything to send."""
+        if tls.encrypted:
+            return True
+        events += [Sent(channel.id)] * finish_sends(channel.sends, tls.finished)
+        tls.finished = 0
+        encrypted = tls.layer.outgoing()
+        if not encrypted and tls.is_open and channel.buffers:
+            piece, tls.finished = take_piece(channel.buffers)
+            encrypted = tls.layer.encrypt(piece)
+        tls.encrypted = memoryview(encrypted)
+        return bool(encrypted)
+
+    def _after_write_error(self, channel: Channel, error: OSError) -> list[SelectorEvent]:
+        """Read what had come before the connection broke: maybe the alert that says why."""
+        events: list[SelectorEvent] = []
+        with suppress(OSError):
+            while channel.id in self._channels and (
+                size := channel.socket.recv_into(self._received)
+            ):
+                events += self._decrypted(channel, size)
+        if channel.id in self._channels:
+            events.append(self._broken(channel, error.strerror or str(error)))
+        return events
+
+    def _interest(self, channel: Channel) -> int:
+        tls = self._tls[channel.id]
+        if channel.connecting or tls.encrypted or (tls.is_open and channel.buffers):
+            return selectors.EVENT_READ | selectors.EVENT_WRITE
+        return selectors.EVENT_READ
+
+
+def _send_last(channel: Channel, data: bytes) -> None:
+    with suppress(OSError):
+        if data and not channel.connecting:
+            channel.socket.send(data)

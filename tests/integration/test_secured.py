@@ -1,0 +1,347 @@
+"""Secured clusters, real ones: what a producer, an admin and a reader see of TLS and SASL."""
+
+from __future__ import annotations
+
+import pickle
+import time
+import traceback
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient
+from support.certificates import openssl
+from support.readers import create_topic, read_with_confluent
+from support.secured_kafka import ODD_USER, PASSWORD, USER, SecuredKafka, quoted
+
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.consumer.topic_reader import TopicReader
+from spark_kafka_sink.errors import (
+    ConfigException,
+    IllegalSaslStateException,
+    KafkaException,
+    SaslAuthenticationException,
+    SslAuthenticationException,
+)
+from spark_kafka_sink.kafka_producer import KafkaProducer
+
+pytestmark = pytest.mark.kafka
+
+ROWS = 20_000
+
+
+@pytest.fixture
+def topic(secured_kafka: SecuredKafka) -> str:
+    """A topic of three partitions."""
+    name = f"topic-{uuid.uuid4().hex[:12]}"
+    create_topic(secured_kafka.bootstrap, name, 3)
+    return name
+
+
+def tls(kafka: SecuredKafka, listener: str = "SSL", **more: str) -> dict[str, Any]:
+    """Return the options of a client that has TLS."""
+    return {
+        "bootstrap.servers": kafka.address(listener),
+        "security.protocol": "SASL_SSL" if listener == "SASL_SSL" else "SSL",
+        "ssl.truststore.location": str(kafka.ca),
+        "max.block.ms": "20000",
+    } | {name.replace("_", "."): value for name, value in more.items()}
+
+
+def write(options: Mapping[str, Any], topic: str, size: int = 100, rows: int = ROWS) -> None:
+    """Write numbered rows."""
+    values = pa.array([f"{row:>{size}}" for row in range(rows)])
+    with KafkaProducer(options) as producer:
+        producer.append(topic, pa.record_batch({"value": values}))
+        producer.flush()
+
+
+def check_rows(kafka: SecuredKafka, topic: str, rows: int = ROWS) -> None:
+    """Check that every row is there once, as confluent-kafka reads it."""
+    found = sorted(
+        int(record.value or b"-1") for record in read_with_confluent(kafka.bootstrap, topic)
+    )
+    assert found == list(range(rows))
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_rows_that_are_written_by_tls_arrive_once(
+    secured_kafka: SecuredKafka, topic: str, version: str
+) -> None:
+    write(tls(secured_kafka, ssl_enabled_protocols=version), topic)
+    check_rows(secured_kafka, topic)
+
+
+def test_admin_and_reader_have_tls_too(secured_kafka: SecuredKafka, topic: str) -> None:
+    options = tls(secured_kafka)
+    write(options, topic, rows=1000)
+    with KafkaAdmin(producer_config(options)) as admin:
+        assert admin.topics([topic])[topic].partitions == 3
+    del options["max.block.ms"]
+    with TopicReader(options) as reader:
+        found = [value for batch in reader.read(topic) for value in batch["value"].to_pylist()]
+    assert sorted(map(int, found)) == list(range(1000))
+
+
+def test_certificates_may_be_given_in_the_option_itself(
+    secured_kafka: SecuredKafka, topic: str
+) -> None:
+    options = tls(secured_kafka)
+    del options["ssl.truststore.location"]
+    options["ssl.truststore.certificates"] = secured_kafka.ca.read_text().replace("\n", " ")
+    write(options, topic, rows=10)
+    check_rows(secured_kafka, topic, 10)
+
+
+def test_protocols_and_suites_are_those_that_are_asked_for(
+    secured_kafka: SecuredKafka, topic: str
+) -> None:
+    suite = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
+    write(tls(secured_kafka, ssl_protocol="TLSv1.2", ssl_cipher_suites=suite), topic, rows=10)
+    check_rows(secured_kafka, topic, 10)
+    nothing = tls(secured_kafka, ssl_protocol="TLSv1.2", ssl_enabled_protocols="TLSv1.3")
+    with pytest.raises(ConfigException, match="leave no version of TLS"):
+        KafkaAdmin(producer_config(nothing))
+    rsa = tls(secured_kafka, ssl_cipher_suites="TLS_RSA_WITH_AES_128_CBC_SHA")
+    with pytest.raises(SslAuthenticationException, match=r"ssl\.cipher\.suites"):
+        write(rsa, topic, rows=1)
+
+
+def test_records_larger_than_a_piece_arrive_whole(secured_kafka: SecuredKafka, topic: str) -> None:
+    write(tls(secured_kafka, batch_size="1000000"), topic, size=900_000, rows=30)
+    check_rows(secured_kafka, topic, 30)
+
+
+def test_a_client_shows_its_certificate_to_a_broker_that_asks(
+    secured_kafka: SecuredKafka, topic: str, tmp_path: Path
+) -> None:
+    encrypted = tmp_path / "encrypted.pem"
+    key = openssl("pkcs8", "-topk8", "-passout", "pass:key-secret", given=secured_kafka.client.key)
+    encrypted.write_text(key + secured_kafka.client.chain)
+    stores: list[dict[str, str]] = [
+        {"ssl_keystore_location": str(secured_kafka.client_pem)},
+        {"ssl_keystore_location": str(encrypted), "ssl_key_password": "key-secret"},
+        {
+            "ssl_keystore_key": secured_kafka.client.key.replace("\n", " "),
+            "ssl_keystore_certificate_chain": secured_kafka.client.chain.replace("\n", " "),
+        },
+    ]
+    for store in stores:
+        write(tls(secured_kafka, "MUTUAL", **store), topic, rows=10)
+    assert len(read_with_confluent(secured_kafka.bootstrap, topic)) == 10 * len(stores)
+
+
+def test_a_broker_that_cannot_be_trusted_is_an_error_at_once(
+    secured_kafka: SecuredKafka, topic: str
+) -> None:
+    other = tls(secured_kafka) | {"ssl.truststore.location": str(secured_kafka.other_ca)}
+    for options, sentences in (
+        (other, ("unable to get local issuer certificate", "ssl.truststore.location")),
+        (tls(secured_kafka, "OTHERNAME"), ("'localhost'", "subject alternative names")),
+        (tls(secured_kafka, "MUTUAL"), ("asks for a certificate", "ssl.keystore.location")),
+    ):
+        with pytest.raises(SslAuthenticationException) as by_producer:
+            write(options, topic, rows=1)
+        with (
+            pytest.raises(SslAuthenticationException) as by_admin,
+            KafkaAdmin(producer_config(options)) as admin,
+        ):
+            admin.topics([topic])
+        for caught in (by_producer, by_admin):
+            said = str(caught.value)
+            assert options["bootstrap.servers"] in said
+            assert all(sentence in said for sentence in sentences), said
+    assert read_with_confluent(secured_kafka.bootstrap, topic) == []
+
+
+def test_no_host_name_is_checked_where_that_is_switched_off(
+    secured_kafka: SecuredKafka, topic: str
+) -> None:
+    options = tls(secured_kafka, "OTHERNAME", ssl_endpoint_identification_algorithm="")
+    write(options, topic, rows=10)
+    check_rows(secured_kafka, topic, 10)
+
+
+def test_a_renewed_truststore_counts_from_the_next_connection_on(
+    secured_kafka: SecuredKafka, topic: str, tmp_path: Path
+) -> None:
+    store = tmp_path / "ca.pem"
+    store.write_text(secured_kafka.other_ca.read_text())
+    options = tls(secured_kafka) | {"ssl.truststore.location": str(store)}
+    with pytest.raises(SslAuthenticationException):
+        write(options, topic, rows=1)
+    store.write_text(secured_kafka.ca.read_text())
+    write(options, topic, rows=10)
+    check_rows(secured_kafka, topic, 10)
+
+
+def test_a_file_that_cannot_be_used_is_an_error_before_any_connection(
+    secured_kafka: SecuredKafka, tmp_path: Path
+) -> None:
+    jks = tmp_path / "a.jks"
+    jks.write_bytes(bytes.fromhex("feedfeed00000002"))
+    p12 = tmp_path / "a.p12"
+    p12.write_bytes(bytes.fromhex("308205d0020103"))
+    for path, sentence in (
+        (jks, "keytool -importkeystore -srckeystore a.jks"),
+        (p12, "openssl pkcs12 -in a.p12 -out a.pem"),
+        (tmp_path / "none.pem", "No such file"),
+        ("s3://bucket/a.pem", "ship the file by --files"),
+    ):
+        options = tls(secured_kafka) | {"ssl.truststore.location": str(path)}
+        with pytest.raises(KafkaException, match=sentence):
+            KafkaProducer(options)
+        with pytest.raises(ConfigException, match=sentence):
+            KafkaAdmin(producer_config(options))
+
+
+# -- SASL ----------------------------------------------------------------------------------------
+
+MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+LISTENERS = ["SASL_PLAINTEXT", "SASL_SSL"]
+
+
+def login(
+    kafka: SecuredKafka, listener: str, mechanism: str, user: str = USER, password: str = PASSWORD
+) -> dict[str, Any]:
+    """Return the options of a client that logs in."""
+    options = {
+        "bootstrap.servers": kafka.address(listener),
+        "security.protocol": listener,
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": password,
+        "max.block.ms": "20000",
+    }
+    if listener == "SASL_SSL":
+        options["ssl.truststore.location"] = str(kafka.ca)
+    return options
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_rows_that_are_written_after_a_login_arrive_once(
+    secured_kafka: SecuredKafka, topic: str, mechanism: str, listener: str
+) -> None:
+    options = login(secured_kafka, listener, mechanism)
+    write(options, topic)
+    check_rows(secured_kafka, topic)
+    del options["max.block.ms"]
+    with TopicReader(options) as reader:
+        assert sum(batch.num_rows for batch in reader.read(topic)) == ROWS
+
+
+def test_confluent_kafka_logs_in_by_the_same_credentials(
+    secured_kafka: SecuredKafka, topic: str
+) -> None:
+    for mechanism in MECHANISMS:
+        options = login(secured_kafka, "SASL_PLAINTEXT", mechanism)
+        del options["max.block.ms"]
+        assert topic in AdminClient(options).list_topics(timeout=20).topics
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_wrong_password_is_an_error_at_once(
+    secured_kafka: SecuredKafka, topic: str, mechanism: str, listener: str
+) -> None:
+    for user, password in ((USER, "WRONG-PASSWORD"), ("nobody", PASSWORD)):
+        options = login(secured_kafka, listener, mechanism, user, password)
+        with pytest.raises(SaslAuthenticationException) as by_producer:
+            write(options, topic, rows=1)
+        with (
+            pytest.raises(SaslAuthenticationException) as by_admin,
+            KafkaAdmin(producer_config(options)) as admin,
+        ):
+            admin.topics([topic])
+        for caught in (by_producer, by_admin):
+            said = str(caught.value)
+            assert f"refused the login of user {user!r} by {mechanism}" in said
+            assert secured_kafka.address(listener) in said
+            assert "Authentication failed" in said
+            shown = "".join(traceback.format_exception(caught.value))
+            assert "WRONG-PASSWORD" not in shown
+            assert PASSWORD not in shown
+    assert read_with_confluent(secured_kafka.bootstrap, topic) == []
+
+
+def test_names_and_passwords_may_have_any_marks(secured_kafka: SecuredKafka, topic: str) -> None:
+    module = "kafkashaded.org.apache.kafka.common.security.scram.ScramLoginModule"
+    for count, mechanism in enumerate(("SCRAM-SHA-256", "SCRAM-SHA-512"), 1):
+        options = login(secured_kafka, "SASL_PLAINTEXT", mechanism)
+        del options["sasl.username"], options["sasl.password"]
+        options["sasl.jaas.config"] = (
+            f"{module} required username={quoted(ODD_USER)} password={quoted(PASSWORD)};"
+        )
+        write(options, topic, rows=10)
+        assert len(read_with_confluent(secured_kafka.bootstrap, topic)) == 10 * count
+
+
+def test_the_wrong_protocol_or_mechanism_is_an_error_at_once(
+    secured_kafka: SecuredKafka, topic: str
+) -> None:
+    plaintext = login(secured_kafka, "SASL_PLAINTEXT", "PLAIN")
+    with pytest.raises(IllegalSaslStateException, match=r"takes no login by SASL.*security\.prot"):
+        write(plaintext | {"bootstrap.servers": secured_kafka.bootstrap}, topic, rows=1)
+    tls_only = login(secured_kafka, "SASL_SSL", "PLAIN")
+    with pytest.raises(IllegalSaslStateException):
+        write(tls_only | {"bootstrap.servers": secured_kafka.address("SSL")}, topic, rows=1)
+    for mechanism, sentence in (
+        ("GSSAPI", "sasl.mechanism is GSSAPI, which is not supported yet"),
+        ("scram-sha-512", "write it SCRAM-SHA-512"),
+        ("SCRAM-SHA-1", "expected one of PLAIN"),
+    ):
+        with pytest.raises(ConfigException, match=sentence):
+            KafkaAdmin(producer_config(plaintext | {"sasl.mechanism": mechanism}))
+
+
+def test_secrets_may_be_references_that_are_looked_up_at_each_login(
+    secured_kafka: SecuredKafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "password").write_text(PASSWORD)
+    monkeypatch.setenv("KAFKA_USER_OF_TEST", USER)
+    options = login(
+        secured_kafka,
+        "SASL_PLAINTEXT",
+        "SCRAM-SHA-512",
+        "${env:KAFKA_USER_OF_TEST}",
+        f"${{directory:{tmp_path}:password}}",
+    )
+    config = producer_config(options)
+    assert PASSWORD not in str(pickle.dumps(config))
+    write(options, topic, rows=10)
+    (tmp_path / "password").write_text("another")
+    with pytest.raises(SaslAuthenticationException):
+        write(options, topic, rows=1)
+    monkeypatch.setenv("PYKAFKA_ALLOWED_PATHS", "/nowhere")
+    with pytest.raises(ConfigException, match="PYKAFKA_ALLOWED_PATHS"):
+        KafkaAdmin(config)
+    with pytest.raises(ConfigException, match="in clear"):
+        KafkaAdmin(producer_config(options | {"sasl.mechanism": "PLAIN"}))
+    check_rows(secured_kafka, topic, 10)
+
+
+def test_a_session_is_renewed_on_its_connection(secured_kafka: SecuredKafka, topic: str) -> None:
+    options = login(secured_kafka, "SASL_SSL", "SCRAM-SHA-256") | {"linger.ms": "0"}
+    seconds, written = 6, 0
+    with KafkaProducer(options) as producer:
+        connections = None
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            values = pa.array([str(written + row) for row in range(20)])
+            producer.append(topic, pa.record_batch({"value": values}))
+            written += 20
+            producer.flush()
+            created = next(
+                value
+                for metric, value in producer.metrics().items()
+                if metric.name == "connection-creation-total"
+            )
+            connections = connections or created
+        # Two that lead to the broker, one for its bootstrap address.
+        assert created == connections
+    check_rows(secured_kafka, topic, written)

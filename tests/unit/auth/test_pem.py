@@ -1,0 +1,196 @@
+"""PEM in every form that clusters have it in, and what other files are."""
+
+from __future__ import annotations
+
+import base64
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.certificates import Authority, Certificate, openssl
+
+from spark_kafka_sink.auth.pem import (
+    PemBlock,
+    StoreKind,
+    certificates,
+    pem_blocks,
+    private_key,
+    store_kind,
+)
+from spark_kafka_sink.errors import ConfigException
+
+NAME: Final = "store.jks"
+ORIGIN: Final = "the file store.jks of ssl.keystore.location"
+
+
+@pytest.fixture(scope="module")
+def leaf(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """A certificate with its chain of two, and its key."""
+    authority = Authority(tmp_path_factory.mktemp("certificates"))
+    return authority.leaf("client", authority.intermediate())
+
+
+# What happens to PEM between the file and the option.
+FORMS: Final[dict[str, Callable[[str], str]]] = {
+    "as it is": lambda text: text,
+    "on one line": lambda text: text.replace("\n", " "),
+    "on one line, nothing between": lambda text: text.replace("\n", ""),
+    "CRLF": lambda text: text.replace("\n", "\r\n"),
+    "indented": lambda text: text.replace("\n", "\n\t  "),
+    "no newline at the end": lambda text: text.rstrip("\n"),
+    "text around": lambda text: f"Bag Attributes\n  friendlyName: x\n{text}\nend: of it\n",
+    "byte order mark": lambda text: f"\ufeff{text}",
+    "headers inside": lambda text: text.replace("CATE-----\n", "CATE-----\na: b\nc: d\n\n", 1),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_certificates_and_key_are_read_in_every_form(form: str, leaf: Certificate) -> None:
+    text = FORMS[form](leaf.chain + leaf.key)
+    found = certificates(text, ORIGIN)
+    assert [each.text for each in found] == [each.text for each in pem_blocks(leaf.chain, "")]
+    assert "".join(each.text for each in found) == leaf.chain
+    assert private_key(text, ORIGIN).text == leaf.key
+    assert private_key(FORMS[form](leaf.key + leaf.chain), ORIGIN).text == leaf.key
+
+
+# Keys have headers of their own, which end with their lines.
+@pytest.mark.parametrize(
+    "form", sorted(FORMS.keys() - {"headers inside", "on one line, nothing between"})
+)
+@pytest.mark.parametrize(
+    ("label", "is_encrypted", "command"),
+    [
+        ("EC PRIVATE KEY", False, ["ec"]),
+        ("EC PRIVATE KEY", True, ["ec", "-aes256", "-passout", "pass:hush"]),
+        ("PRIVATE KEY", False, ["pkcs8", "-topk8", "-nocrypt"]),
+        ("ENCRYPTED PRIVATE KEY", True, ["pkcs8", "-topk8", "-passout", "pass:hush"]),
+        ("RSA PRIVATE KEY", False, ["rsa", "-traditional"]),
+        ("RSA PRIVATE KEY", True, ["rsa", "-traditional", "-aes128", "-passout", "pass:hush"]),
+    ],
+)
+def test_keys_of_every_kind_are_read_in_every_form(
+    *,
+    form: str,
+    label: str,
+    is_encrypted: bool,
+    command: list[str],
+    leaf: Certificate,
+    rsa_key: str,
+) -> None:
+    given_key = rsa_key if command[0] == "rsa" else leaf.key
+    text = openssl(*command, given=given_key)
+    key = private_key(FORMS[form](text), ORIGIN)
+    assert (key.label, key.is_encrypted) == (label, is_encrypted)
+    public = openssl("pkey", "-pubout", "-passin", "pass:hush", given=key.text)
+    assert public == openssl("pkey", "-pubout", given=given_key)
+
+
+@pytest.fixture(scope="module")
+def rsa_key() -> str:
+    """A key of RSA."""
+    return openssl("genrsa", "2048")
+
+
+def test_parameters_of_curves_are_skipped(leaf: Certificate) -> None:
+    parameters = openssl("ecparam", "-name", "prime256v1")
+    assert "EC PARAMETERS" in parameters
+    assert private_key(parameters + leaf.key, ORIGIN).text == leaf.key
+
+
+def test_old_names_of_certificates_are_taken(leaf: Certificate) -> None:
+    text = leaf.certificate.replace("CERTIFICATE", "X509 CERTIFICATE")
+    assert certificates(text, ORIGIN)[0].text == leaf.certificate
+
+
+@given(st.binary(min_size=1, max_size=300), st.integers(0, 2**32))
+def test_a_block_is_read_as_it_was_written(data: bytes, seed: int) -> None:
+    block = PemBlock("CERTIFICATE", data)
+    assert pem_blocks(block.text, ORIGIN) == [block]
+    assert max(map(len, block.text.splitlines())) <= 64
+    assert "data" not in repr(block)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "has no private key in PEM$"),
+        ("nothing at all", "has no private key in PEM$"),
+        ("-----BEGIN CERTIFICATE-----\nQQ==\n-----END CERTIFICATE-----", "PEM, but CERTIFICATE$"),
+        ("-----BEGIN PRIVATE KEY-----\nQQ==\n", "block 1, PRIVATE KEY, has no end"),
+        (
+            "-----BEGIN PRIVATE KEY-----\nQQ==\n-----END RSA PRIVATE KEY-----",
+            "block 1, PRIVATE KEY, has no end",
+        ),
+        ("-----BEGIN PRIVATE KEY----------END PRIVATE KEY-----", "has no valid base64 in it"),
+        ("-----BEGIN PRIVATE KEY-----\nhush!\n-----END PRIVATE KEY-----", "no valid base64"),
+        ("-----BEGIN PRIVATE KEY-----\nhush\u00e9\n-----END PRIVATE KEY-----", "no valid base64"),
+        ("-----BEGIN PRIVATE KEY-----\nhushh\n-----END PRIVATE KEY-----", "no valid base64"),
+        (2 * "-----BEGIN PRIVATE KEY-----\nQQ==\n-----END PRIVATE KEY-----", "has 2 private keys"),
+    ],
+)
+def test_what_has_no_key_is_refused_by_its_name(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigException, match=sentence) as caught:
+        private_key(text, ORIGIN)
+    assert str(caught.value).startswith(ORIGIN)
+    assert "hush" not in "".join(traceback.format_exception(caught.value))
+    assert caught.value.__context__ is None
+
+
+def test_what_has_no_certificate_is_refused_with_what_it_has(leaf: Certificate) -> None:
+    with pytest.raises(ConfigException, match=r"has no certificate in PEM, but PRIVATE KEY$"):
+        certificates(leaf.key, ORIGIN)
+
+
+def test_many_begins_without_an_end_take_no_time() -> None:
+    with pytest.raises(ConfigException, match="has no end"):
+        pem_blocks("-----BEGIN CERTIFICATE-----\n" * 200_000, ORIGIN)
+
+
+def _der(pem: str) -> bytes:
+    return base64.b64decode("".join(pem.splitlines()[1:-1]))
+
+
+def test_pem_and_pkcs12_are_told_by_their_first_bytes(leaf: Certificate, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(leaf.key)
+    store = tmp_path / "store.p12"
+    given: list[str | Path] = [
+        "-in",
+        "/dev/stdin",
+        "-inkey",
+        tmp_path / "key",
+        "-passout",
+        "pass:hush",
+    ]
+    openssl("pkcs12", "-export", *given, "-out", store, given=leaf.chain)
+    assert store_kind(store.read_bytes(), NAME, ORIGIN) is StoreKind.PKCS12
+    assert store_kind(b"\x30\x80\x02\x01\x03\x30", NAME, ORIGIN) is StoreKind.PKCS12
+    for text in (leaf.chain, "Bag Attributes\n" * 1000 + leaf.key, "\ufeff" + leaf.key):
+        assert store_kind(text.encode(), NAME, ORIGIN) is StoreKind.PEM
+
+
+@pytest.mark.parametrize(("magic", "kind"), [("feedfeed", "JKS"), ("cececece", "JCEKS")])
+def test_stores_of_java_are_refused_with_the_command_that_converts_them(
+    magic: str, kind: str
+) -> None:
+    with pytest.raises(ConfigException) as caught:
+        store_kind(bytes.fromhex(magic) + b"\0\0\0\2", NAME, ORIGIN)
+    assert str(caught.value) == (
+        f"the file store.jks of ssl.keystore.location is a store of type {kind}, which only Java "
+        "reads: convert it by keytool -importkeystore -srckeystore store.jks -destkeystore "
+        "store.p12 -deststoretype PKCS12, and that by openssl pkcs12 -in store.p12 -out store.pem "
+        "-nodes"
+    )
+
+
+def test_what_is_no_store_is_refused_with_what_it_may_be(leaf: Certificate) -> None:
+    with pytest.raises(ConfigException, match="a certificate in DER: convert it by openssl x509"):
+        store_kind(_der(leaf.certificate), NAME, ORIGIN)
+    with pytest.raises(ConfigException, match=r"is neither PEM nor PKCS12$"):
+        store_kind(b"hello", NAME, ORIGIN)
+    with pytest.raises(ConfigException, match=r"is empty$"):
+        store_kind(b"", NAME, ORIGIN)

@@ -1,0 +1,354 @@
+"""The login by SASL on a connection, and its renewal: each row of the table, byte by byte."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.mechanisms import PlainExchange, SaslExchange
+from spark_kafka_sink.auth.scram import ScramExchange
+from spark_kafka_sink.errors import (
+    AuthenticationException,
+    IllegalSaslStateException,
+    SaslAuthenticationException,
+    UnsupportedSaslMechanismException,
+)
+from spark_kafka_sink.network.connection import TRANSITIONS, Connection, ConnectionState, Login
+from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
+from spark_kafka_sink.wire.messages import (
+    APIS,
+    ApiVersion,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+)
+from spark_kafka_sink.wire.primitives import Writer
+from spark_kafka_sink.wire.sasl_messages import SaslAuthenticateResponse, SaslHandshakeResponse
+
+HANDSHAKE, TOKEN, METADATA, VERSIONS = 17, 36, 3, 18
+
+
+class Broker:
+    """The other end of a connection: sees requests in order, and answers when a test says so."""
+
+    def __init__(self, login: Login | None = None, *, has_tls: bool = False) -> None:
+        self.now = 0.0
+        self.connection = Connection(
+            1,
+            "client",
+            30.0,
+            has_tls=has_tls,
+            login=login or Login(lambda: PlainExchange("u", "secret"), "user 'u' by PLAIN"),
+            peer="host:1 (id: 1)",
+        )
+        self.asked: list[tuple[int, int, int]] = []
+        self.bare: list[bytes] = []
+        self.is_bare = False
+
+    def look(self) -> list[int]:
+        """Take what was sent, and give the keys of the requests."""
+        found = []
+        for buffers in self.connection.take_outgoing():
+            frame = b"".join(bytes(buffer) for buffer in buffers)
+            if self.is_bare:
+                self.bare.append(frame)
+                continue
+            _, key, version, correlation_id = struct.unpack_from(">ihhi", frame)
+            self.asked.append((key, version, correlation_id))
+            found.append(key)
+            self.is_bare = (key, version) == (HANDSHAKE, 0)
+        return found
+
+    def frame(self, response: Response) -> bytes:
+        """Make the answer to the oldest request."""
+        key, version, correlation_id = self.asked.pop(0)
+        flexible = APIS[key].is_flexible(version)
+        writer = Writer()
+        writer.out += struct.pack(">ii", 0, correlation_id)
+        if flexible and key != VERSIONS:
+            writer.out.append(0)
+        schema.writer(APIS[key].response, version, flexible=flexible)(response, writer)
+        struct.pack_into(">i", writer.out, 0, len(writer.out) - 4)
+        return bytes(writer.out)
+
+    def answer(self, response: Response) -> list[object]:
+        """Answer the oldest request, byte by byte; give what that meant."""
+        happened: list[object] = []
+        for byte in self.frame(response):
+            happened += self.connection.received(bytes([byte]), self.now)
+        return happened
+
+    def tell_versions(self, *without: int) -> list[object]:
+        """Answer ApiVersions."""
+        keys = [
+            ApiVersion(api_key=api.key, min_version=0, max_version=api.max_version)
+            for api in APIS.values()
+            if api.key not in without
+        ]
+        return self.answer(ApiVersionsResponse(error_code=0, api_keys=keys))
+
+    def let_in(self, lifetime_ms: int = 0) -> None:
+        """Go through a first login by PLAIN."""
+        self.connection.connected(self.now)
+        assert self.look() == [VERSIONS]
+        assert self.tell_versions() == []
+        assert self.look() == [HANDSHAKE]
+        assert self.answer(handshake()) == []
+        assert self.look() == [TOKEN]
+        (ready,) = self.answer(token(lifetime_ms=lifetime_ms))
+        assert isinstance(ready, NodeReady)
+
+    def send(self) -> ClientRequest:
+        """Have the client send a request."""
+        request = ClientRequest(node_id=1, message=MetadataRequest(topics=[]))
+        self.connection.send(request, self.now)
+        return request
+
+
+def handshake(code: int = 0, *mechanisms: str) -> SaslHandshakeResponse:
+    """Make an answer to SaslHandshake."""
+    return SaslHandshakeResponse(error_code=code, mechanisms=list(mechanisms))
+
+
+def token(
+    data: bytes = b"", code: int = 0, words: str | None = None, lifetime_ms: int = 0
+) -> SaslAuthenticateResponse:
+    """Make an answer to SaslAuthenticate."""
+    return SaslAuthenticateResponse(
+        error_code=code, error_message=words, auth_bytes=data, session_lifetime_ms=lifetime_ms
+    )
+
+
+METADATA_ANSWER = MetadataResponse(brokers=[], topics=[])
+
+
+def test_the_first_login_comes_between_the_versions_and_the_first_request() -> None:
+    broker = Broker()
+    broker.let_in()
+    assert broker.connection.state is ConnectionState.READY
+    request = broker.send()
+    assert broker.look() == [METADATA]
+    (answered,) = broker.answer(METADATA_ANSWER)
+    assert isinstance(answered, Answered)
+    assert answered.request is request
+
+
+def test_tls_comes_before_everything() -> None:
+    broker = Broker(has_tls=True)
+    broker.connection.connected(0.0)
+    assert broker.look() == []
+    assert broker.connection.state is ConnectionState.TLS_HANDSHAKE
+    broker.connection.secured(0.0)
+    assert broker.look() == [VERSIONS]
+
+
+def test_bare_tokens_follow_where_a_broker_has_nothing_else() -> None:
+    broker = Broker()
+    broker.connection.connected(0.0)
+    broker.look()
+    broker.tell_versions(TOKEN)
+    assert broker.look() == [HANDSHAKE]
+    assert broker.asked[0][1] == 0
+    broker.answer(handshake())
+    assert broker.look() == []
+    secret = b"\0u\0secret"
+    assert broker.bare == [struct.pack(">i", len(secret)) + secret]
+    broker.connection.sent()
+    broker.connection.sent()
+    broker.connection.sent()
+    (ready,) = broker.connection.received(b"\0\0\0\0", 0.0)
+    assert isinstance(ready, NodeReady)
+
+
+@pytest.mark.parametrize(
+    ("refuse", "kind", "sentence"),
+    [
+        (
+            lambda b: b.answer(handshake(codes.UNSUPPORTED_SASL_MECHANISM, "GSSAPI", "X")),
+            UnsupportedSaslMechanismException,
+            r"host:1 .*does not offer the mechanism PLAIN: it offers GSSAPI, X; set sasl\.mech",
+        ),
+        (
+            lambda b: b.answer(handshake(codes.ILLEGAL_SASL_STATE)),
+            IllegalSaslStateException,
+            r"host:1 .*takes no login by SASL there: .*security\.protocol",
+        ),
+        (
+            lambda b: (
+                b.answer(handshake()),
+                b.look(),
+                b.answer(token(code=codes.SASL_AUTHENTICATION_FAILED, words="No\nway")),
+            ),
+            SaslAuthenticationException,
+            r"host:1 .*refused the login of user 'u' by PLAIN: No way \(58\)",
+        ),
+    ],
+)
+def test_a_refusal_is_told_with_node_mechanism_and_the_broker_s_words(
+    refuse: Callable[[Broker], object], kind: type[AuthenticationException], sentence: str
+) -> None:
+    broker = Broker()
+    broker.connection.connected(0.0)
+    broker.look()
+    broker.tell_versions()
+    broker.look()
+    with pytest.raises(kind, match=sentence) as caught:
+        refuse(broker)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_broker_that_cannot_prove_itself_is_refused() -> None:
+    def exchange() -> SaslExchange:
+        return ScramExchange("SCRAM-SHA-256", "u", "secret", nonce="abc")
+
+    broker = Broker(Login(exchange, "user 'u' by SCRAM-SHA-256"))
+    broker.connection.connected(0.0)
+    broker.look()
+    broker.tell_versions()
+    broker.look()
+    broker.answer(handshake())
+    broker.look()
+    broker.answer(token(b"r=abcdef,s=c2FsdA==,i=4096"))
+    assert broker.look() == [TOKEN]
+    with pytest.raises(SaslAuthenticationException, match=r"host:1 .*signature is wrong"):
+        broker.answer(token(b"v=AAAA"))
+
+
+def test_a_login_that_never_ends_is_given_up() -> None:
+    class Endless:
+        mechanism = "ENDLESS"
+        is_complete = False
+
+        def first(self) -> bytes:
+            return b""
+
+        def step(self, challenge: bytes) -> bytes | None:
+            return challenge
+
+    broker = Broker(Login(Endless, "nobody"))
+    broker.connection.connected(0.0)
+    broker.look()
+    broker.tell_versions()
+    broker.look()
+    broker.answer(handshake())
+
+    def go_on() -> None:
+        for _ in range(100):
+            broker.look()
+            broker.answer(token(b"again"))
+
+    with pytest.raises(SaslAuthenticationException, match="never ends"):
+        go_on()
+
+
+# -- renewal -------------------------------------------------------------------------------------
+
+
+def test_a_renewal_goes_behind_what_is_in_flight_and_holds_what_comes_meanwhile() -> None:
+    broker = Broker()
+    broker.let_in(lifetime_ms=10_000)
+    early = [broker.send(), broker.send()]
+    assert broker.look() == [METADATA, METADATA]
+    broker.now = 7.9
+    early.append(broker.send())
+    assert broker.look() == [METADATA]
+    broker.now = 8.1
+    held = [broker.send(), broker.send()]
+    assert broker.look() == [HANDSHAKE]
+    assert broker.connection.is_ready
+    assert broker.connection.load == 6
+    for request in early:
+        (answered,) = broker.answer(METADATA_ANSWER)
+        assert isinstance(answered, Answered)
+        assert answered.request is request
+    assert broker.answer(handshake()) == []
+    held.append(broker.send())
+    assert broker.look() == [TOKEN]
+    assert broker.answer(token(lifetime_ms=10_000)) == []
+    assert broker.look() == [METADATA] * 3
+    assert broker.connection.state is ConnectionState.READY
+    for request in held:
+        (answered,) = broker.answer(METADATA_ANSWER)
+        assert isinstance(answered, Answered)
+        assert answered.request is request
+
+
+def test_an_idle_connection_is_renewed_by_its_next_request_even_too_late() -> None:
+    broker = Broker()
+    broker.let_in(lifetime_ms=10_000)
+    broker.now = 100.0
+    broker.send()
+    assert broker.look() == [HANDSHAKE]
+
+
+@pytest.mark.parametrize(
+    ("lifetime_ms", "chance", "due"),
+    [(10_000, 0.0, 8.0), (100_000, 0.0, 85.0), (100_000, 1.0, 95.0), (2_000, 0.0, 1.7)],
+)
+def test_a_renewal_is_due_in_time(lifetime_ms: int, chance: float, due: float) -> None:
+    for at, keys in ((due - 0.01, [METADATA]), (due + 0.01, [HANDSHAKE])):
+        broker = Broker(Login(lambda: PlainExchange("u", "p"), "u", chance))
+        broker.let_in(lifetime_ms)
+        broker.now = at
+        broker.send()
+        assert broker.look() == keys, at
+
+
+def test_a_session_without_an_end_is_not_renewed_and_none_twice_within_a_second() -> None:
+    broker = Broker()
+    broker.let_in()
+    broker.now = 1e9
+    broker.send()
+    assert broker.look() == [METADATA]
+    broker = Broker()
+    broker.let_in(lifetime_ms=100)
+    for at, keys in ((0.2, [METADATA]), (0.99, [METADATA]), (1.0, [HANDSHAKE])):
+        broker.now = at
+        broker.send()
+        assert broker.look() == keys, at
+
+
+def test_without_credentials_now_requests_go_on_until_there_are_some() -> None:
+    given: list[SaslExchange | None] = [PlainExchange("u", "p"), None, PlainExchange("u", "p")]
+    broker = Broker(Login(lambda: given.pop(0), "u"))
+    broker.let_in(lifetime_ms=100_000)
+    broker.now = 90.0
+    broker.send()
+    assert broker.look() == [METADATA]
+    broker.send()
+    assert broker.look() == [HANDSHAKE]
+
+
+def test_a_connection_that_breaks_gives_back_what_is_in_flight_and_what_is_held() -> None:
+    broker = Broker()
+    broker.let_in(lifetime_ms=10_000)
+    first = broker.send()
+    broker.now = 9.0
+    held = broker.send()
+    broker.look()
+    assert broker.connection.closed() == [first, held]
+    assert broker.connection.load == 0
+
+
+def test_a_renewal_that_is_refused_is_an_error() -> None:
+    broker = Broker()
+    broker.let_in(lifetime_ms=10_000)
+    broker.now = 9.0
+    broker.send()
+    broker.look()
+    broker.answer(handshake())
+    broker.look()
+    with pytest.raises(SaslAuthenticationException, match="Cannot change principals"):
+        broker.answer(token(code=58, words="Cannot change principals"))
+
+
+def test_every_state_but_the_last_can_be_closed_and_is_reached() -> None:
+    reached = {ConnectionState.CONNECTING}.union(*TRANSITIONS.values())
+    assert reached == set(ConnectionState)
+    for state, following in TRANSITIONS.items():
+        assert (ConnectionState.CLOSED in following) is (state is not ConnectionState.CLOSED)

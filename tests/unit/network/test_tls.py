@@ -1,0 +1,766 @@
+"""The TLS layer against real servers: what passes, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.certificates import Authority, Certificate, openssl
+from support.tls_peers import Client, connected, served, server_context
+
+from spark_kafka_sink.errors import ConfigException, SslAuthenticationException
+from spark_kafka_sink.network import tls
+from spark_kafka_sink.network.tls import (
+    PIECE_BYTES,
+    TlsLayer,
+    TlsSettings,
+    client_context,
+    take_piece,
+)
+
+PEER: Final = "node 1 (localhost:9093)"
+VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+PAST: Final = ("20200101000000Z", "20200102000000Z")
+FUTURE: Final = ("20900101000000Z", "20900102000000Z")
+# Longer than a piece, and no multiple of a record.
+DATA: Final = os.urandom(3 * PIECE_BYTES + 12_345)
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """What the tests use."""
+
+    root: str
+    other_root: str
+    intermediate: Certificate
+    server: Certificate
+    client: Certificate
+    self_signed: Certificate
+    by_name: dict[str, Certificate]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates of one CA with an intermediate, and of another."""
+    folder = tmp_path_factory.mktemp("certificates")
+    authority, other = Authority(folder), Authority(folder, "other")
+    intermediate = authority.intermediate()
+    return Certificates(
+        root=authority.root.certificate,
+        other_root=other.root.certificate,
+        intermediate=intermediate,
+        server=authority.leaf("server", intermediate),
+        client=authority.leaf("client", intermediate, names=()),
+        self_signed=Authority(folder, "localhost").root,
+        by_name={
+            "expired": authority.leaf("expired", dates=PAST),
+            "future": authority.leaf("future", dates=FUTURE),
+            "elsewhere": authority.leaf("elsewhere", names=("DNS:elsewhere",)),
+            "localhost": authority.leaf("localhost", names=()),
+            "stranger": other.leaf("stranger"),
+        },
+    )
+
+
+@pytest.fixture
+def trusting(made: Certificates) -> TlsSettings:
+    """Settings that trust the servers' CA."""
+    return TlsSettings(truststore=made.root)
+
+
+@pytest.fixture
+def showing(made: Certificates, trusting: TlsSettings) -> TlsSettings:
+    """Settings that show a certificate of the client, too."""
+    return replace(trusting, key=made.client.key, chain=made.client.chain)
+
+
+def layer(settings: TlsSettings, host: str = "localhost") -> TlsLayer:
+    """Return the layer of a new connection."""
+    return client_context(settings).layer(host, PEER)
+
+
+def echo(connection: ssl.SSLSocket) -> None:
+    """Send back what comes."""
+    while data := connection.recv(100_000):
+        connection.sendall(data)
+
+
+def pieces(data: bytes, size: int) -> deque[memoryview]:
+    """Return data as buffers of a size."""
+    return deque(memoryview(data)[at : at + size] for at in range(0, len(data), size))
+
+
+@pytest.mark.parametrize("size", [100, 8192, 10**9])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_bytes_pass_both_ways(
+    version: str, size: int, made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    context = server_context(tmp_path, made.server, version=version)
+    with served(context, echo) as server, connected(layer(trusting), server.port) as client:
+        assert client.secure() == b""
+        buffers, found, finished = pieces(DATA, size), bytearray(), 0
+        total = len(buffers)
+        while buffers:
+            piece, ended = take_piece(buffers)
+            finished += ended
+            client.socket.sendall(client.layer.encrypt(piece))
+            found += client.receive_exactly(len(piece))
+        assert found == DATA
+        assert finished == total
+        client.socket.sendall(client.layer.end())
+    assert server.failure is None
+
+
+class InMemoryServer:
+    """A server without a socket, whose bytes can be given in any portions."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._is_secured = False
+
+    def received(self, data: bytes) -> bytes:
+        """Take bytes and return those that are the answer: an echo, behind the handshake."""
+        self._incoming.write(data)
+        try:
+            if not self._is_secured:
+                self.ssl.do_handshake()
+                self._is_secured = True
+            while True:
+                self.ssl.write(self.ssl.read(PIECE_BYTES))
+        except ssl.SSLWantReadError:
+            return self._outgoing.read()
+
+
+@pytest.mark.parametrize("portion", [1, 5, 1000, 10**9])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_whole_or_byte_by_byte_it_gives_the_same(
+    version: str, portion: int, made: Certificates, showing: TlsSettings, tmp_path: Path
+) -> None:
+    server = InMemoryServer(
+        server_context(tmp_path, made.server, clients=made.root, version=version)
+    )
+    client, found, data = layer(showing), bytearray(), DATA[:50_000]
+    buffers, going = deque([memoryview(data)]), client.outgoing()
+    while len(found) < len(data):
+        coming = server.received(going)
+        going = b""
+        for at in range(0, len(coming), portion):
+            found += client.received(coming[at : at + portion])
+            going += client.outgoing()
+        if client.is_secured and buffers:
+            going += client.encrypt(take_piece(buffers)[0])
+        assert going or coming
+    assert found == data
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_both_sides_show_certificates(
+    version: str, made: Certificates, showing: TlsSettings, tmp_path: Path
+) -> None:
+    shown: list[object] = []
+
+    def serve(connection: ssl.SSLSocket) -> None:
+        found = connection.getpeercert() or {}
+        shown.append(found["subject"])
+        connection.sendall(b"welcome")
+
+    context = server_context(tmp_path, made.server, clients=made.root, version=version)
+    with served(context, serve) as server, connected(layer(showing), server.port) as client:
+        found = client.secure()
+        while len(found) < len(b"welcome"):
+            found += client.receive()
+        assert found == b"welcome"
+    assert shown == [((("commonName", "client"),),)]
+
+
+def _read_on(client: Client) -> None:
+    """Read until the layer refuses something, behind the handshake too."""
+    client.secure()
+    while True:
+        client.receive()
+
+
+def _refusal(
+    context: ssl.SSLContext, client_layer: TlsLayer
+) -> tuple[SslAuthenticationException, Exception | None]:
+    """Return what the client says and what the server says."""
+    with served(context, echo) as server, connected(client_layer, server.port) as client:
+        with pytest.raises(SslAuthenticationException) as caught:
+            _read_on(client)
+        assert str(caught.value).startswith(f"the TLS handshake with {PEER} failed: ")
+    return caught.value, server.failure
+
+
+UNTRUSTED: Final = (
+    "the broker's certificate is refused here (unable to get local issuer certificate): set "
+    "ssl.truststore.location or ssl.truststore.certificates to the certificate of the CA that "
+    "signed it; if it has that, the broker may not send its intermediate certificates"
+)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("name", "sentence", "alert"),
+    [
+        ("stranger", UNTRUSTED, "UNKNOWN_CA"),
+        ("without intermediate", UNTRUSTED, "UNKNOWN_CA"),
+        ("self-signed", "(self-signed certificate): set ssl.truststore", "UNKNOWN_CA"),
+        (
+            "expired",
+            "the broker's certificate is refused here (certificate has expired): the broker needs",
+            "CERTIFICATE_EXPIRED",
+        ),
+        (
+            "future",
+            "(certificate is not yet valid): compare the clocks",
+            "BAD_CERTIFICATE",
+        ),
+        (
+            "elsewhere",
+            "'localhost' is what the broker advertises, or what bootstrap.servers has",
+            "BAD_CERTIFICATE",
+        ),
+    ],
+)
+def test_a_certificate_that_is_refused_is_told_to_both_sides(
+    *,
+    name: str,
+    sentence: str,
+    alert: str,
+    version: str,
+    made: Certificates,
+    trusting: TlsSettings,
+    tmp_path: Path,
+) -> None:
+    alone = replace(made.server, chain=made.server.certificate)
+    shown = {"without intermediate": alone, "self-signed": made.self_signed, **made.by_name}[name]
+    context = server_context(tmp_path, shown, version=version)
+    error, told = _refusal(context, layer(trusting))
+    assert sentence in str(error)
+    # The alert is sent before the connection is closed.
+    assert isinstance(told, ssl.SSLError)
+    assert alert in (told.reason or "")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["none", "expired", "future", "stranger"])
+def test_a_broker_that_refuses_the_client_s_certificate_is_believed(
+    version: str, name: str, made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    shown = made.by_name.get(name)
+    settings = trusting
+    if shown is not None:
+        settings = replace(trusting, key=shown.key, chain=shown.chain)
+    context = server_context(tmp_path, made.server, clients=made.root, version=version)
+    error, _ = _refusal(context, layer(settings))
+    assert "the broker says '" in str(error)
+    if shown is None:
+        assert "asks for a certificate of the client: set ssl.keystore.location" in str(error)
+    else:
+        assert "it refuses the client's certificate, which has expired, is not" in str(error)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("TLSv1.2", "TLSv1.3"), ("TLSv1.3", "TLSv1.2")])
+def test_no_common_version_is_told_with_the_options(
+    theirs: str, ours: str, made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    context = server_context(tmp_path, made.server, version=theirs)
+    error, _ = _refusal(context, layer(replace(trusting, protocols=frozenset({ours}))))
+    assert "see ssl.enabled.protocols and ssl.cipher.suites" in str(error)
+
+
+def test_no_common_suite_is_told_with_the_options(
+    made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    context = server_context(tmp_path, made.server, version="TLSv1.2")
+    context.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
+    settings = replace(trusting, ciphers="ECDHE-ECDSA-AES256-GCM-SHA384")
+    error, _ = _refusal(context, layer(settings))
+    assert "see ssl.enabled.protocols and ssl.cipher.suites" in str(error)
+
+
+@pytest.mark.parametrize("trusted", ["root", "intermediate", "leaf", "one line", "with others"])
+def test_any_certificate_of_the_truststore_is_an_anchor(
+    trusted: str, made: Certificates, tmp_path: Path
+) -> None:
+    truststore = {
+        "root": made.root,
+        "intermediate": made.intermediate.certificate,
+        "leaf": made.server.certificate,
+        "one line": made.root.replace("\n", " "),
+        "with others": f"of others:\n{made.other_root}{made.other_root}ours:\n{made.root}",
+    }[trusted]
+    context = server_context(tmp_path, made.server)
+    settings = TlsSettings(truststore=truststore)
+    with served(context, echo) as server, connected(layer(settings), server.port) as client:
+        client.secure()
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "is_right"),
+    [
+        ("server", "localhost", True),
+        ("server", "localhost.", True),
+        ("server", "LOCALHOST", True),
+        ("server", "127.0.0.1", True),
+        ("server", "::1", True),
+        ("server", "[::1]", True),
+        ("server", "127.0.0.2", False),
+        ("server", "::2", False),
+        ("server", "server", False),
+        ("server", "kafka_1.example", False),
+        ("elsewhere", "elsewhere", True),
+        ("localhost", "localhost", True),
+        ("localhost", "127.0.0.1", False),
+    ],
+)
+def test_names_and_addresses_are_checked(
+    *,
+    name: str,
+    host: str,
+    is_right: bool,
+    made: Certificates,
+    trusting: TlsSettings,
+    tmp_path: Path,
+) -> None:
+    shown = made.by_name.get(name, made.server)
+    context = server_context(tmp_path, shown)
+    if is_right:
+        with (
+            served(context, echo) as server,
+            connected(layer(trusting, host), server.port) as client,
+        ):
+            client.secure()
+    else:
+        error, _ = _refusal(context, layer(trusting, host))
+        assert f"{host!r} is what the broker advertises" in str(error)
+        # The certificate itself is right.
+        unchecked = replace(trusting, checks_host=False)
+        with served(context, echo) as server, connected(layer(unchecked, host), server.port) as c:
+            c.secure()
+
+
+@pytest.mark.parametrize("host", ["", ".a", "a..b", "a" * 64, "\ud800", "a\0b"])
+def test_what_is_no_host_is_one_clear_error(host: str, trusting: TlsSettings) -> None:
+    with pytest.raises(SslAuthenticationException, match="no name that a certificate can have"):
+        layer(trusting, host)
+
+
+def test_an_unchecked_name_does_not_make_any_certificate_good(
+    made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    context = server_context(tmp_path, made.by_name["stranger"])
+    error, _ = _refusal(context, layer(replace(trusting, checks_host=False)))
+    assert UNTRUSTED in str(error)
+
+
+def _answers(answer: bytes) -> Callable[[socket.socket], None]:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(10_000)
+        connection.sendall(answer)
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x10hello, I am no TLS"]
+)
+def test_a_listener_without_tls_that_answers_is_told(answer: bytes, trusting: TlsSettings) -> None:
+    client = layer(trusting)
+    assert client.outgoing()[:1] == b"\x16"
+    with pytest.raises(SslAuthenticationException, match="is not TLS: compare the port"):
+        client.received(answer)
+
+
+def test_a_listener_without_tls_that_closes_is_explained(
+    made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    client = layer(trusting)
+    assert "its listener may not speak TLS" in client.at_end_of_stream()
+    server = InMemoryServer(server_context(tmp_path, made.server))
+    while not client.is_secured:
+        client.received(server.received(client.outgoing()))
+    assert client.at_end_of_stream() == "the broker closed the connection"
+
+
+def _secured(
+    made: Certificates, settings: TlsSettings, folder: Path
+) -> tuple[TlsLayer, InMemoryServer]:
+    server = InMemoryServer(server_context(folder, made.server, version="TLSv1.3"))
+    client = layer(settings)
+    while not client.is_secured:
+        client.received(server.received(client.outgoing()))
+    client.received(server.received(client.outgoing()))
+    return client, server
+
+
+def test_garbage_behind_the_handshake_breaks_the_connection(
+    made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    for garbage in (b"\x17\x03\x03\0\x20" + bytes(32), b"\0" * 100, os.urandom(300)):
+        client, _ = _secured(made, trusting, tmp_path)
+        with pytest.raises(ConnectionError, match=r"^TLS: "):
+            client.received(garbage)
+
+
+def test_what_came_before_the_garbage_is_given_first(
+    made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    client, server = _secured(made, trusting, tmp_path)
+    answer = server.received(client.encrypt(b"hello"))
+    assert client.received(answer + b"\x17\x03\x03\0\x20" + bytes(32)) == b"hello"
+    assert client.at_end_of_stream().startswith("TLS: ")
+    with pytest.raises(ConnectionError, match=r"^TLS: "):
+        client.received(b"")
+
+
+def test_an_alert_behind_the_first_answer_is_no_refusal(
+    made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    answered, server = _secured(made, trusting, tmp_path)
+    assert answered.received(server.received(answered.encrypt(b"hello"))) == b"hello"
+    # What a server sends that cannot read what came: an alert.
+    with pytest.raises(ssl.SSLError):
+        server.received(b"\x17\x03\x03\0\x20" + bytes(32))
+    alert = server._outgoing.read()
+    with pytest.raises(ConnectionError, match="bad record mac"):
+        answered.received(alert)
+    unanswered, server = _secured(made, trusting, tmp_path)
+    with pytest.raises(ssl.SSLError):
+        server.received(b"\x17\x03\x03\0\x20" + bytes(32))
+    with pytest.raises(SslAuthenticationException, match="'bad record mac': its log may say more"):
+        unanswered.received(server._outgoing.read())
+
+
+@given(st.binary(min_size=1, max_size=200))
+def test_any_answer_to_the_first_message_is_waited_for_or_one_error(answer: bytes) -> None:
+    client = layer(TlsSettings(truststore=_ANY_ROOT))
+    client.outgoing()
+    with suppress(SslAuthenticationException):
+        assert client.received(answer) == b""
+    assert not client.is_secured
+
+
+# Of nobody; good until 2126.
+_ANY_ROOT: Final = openssl(
+    *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+    *("-keyout", os.devnull, "-subj", "/CN=anybody", "-days", "36500"),
+)
+
+
+def test_the_end_is_told_and_heard(
+    made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    def serve(connection: ssl.SSLSocket) -> None:
+        assert connection.recv(100) == b""
+        connection.sendall(b"bye")
+        connection.unwrap()
+
+    context = server_context(tmp_path, made.server)
+    with served(context, serve) as server, connected(layer(trusting), server.port) as client:
+        client.secure()
+        client.socket.sendall(client.layer.end())
+        assert client.receive_exactly(3) == b"bye"
+        while not client.layer.is_ended:
+            client.receive()
+    assert server.failure is None
+
+
+class _SServer:
+    """`openssl s_server`, which renews its keys when it is told to."""
+
+    def __init__(self, stack: ExitStack, folder: Path, certificate: Certificate) -> None:
+        path = folder / "s_server.pem"
+        path.write_text(certificate.key + certificate.chain)
+        given = ["-accept", "127.0.0.1:0", "-cert", str(path), "-cert_chain", str(path)]
+        self.process = stack.enter_context(
+            subprocess.Popen(
+                ["openssl", "s_server", *given, "-naccept", "1", "-num_tickets", "0"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        )
+        stack.callback(self.process.kill)
+        self.port = int(self.until(re.compile(rb"ACCEPT \S*:(\d+)"))[1])
+
+    def tell(self, line: bytes) -> None:
+        """Give a line: a command, or what the client is sent."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + b"\n")
+        self.process.stdin.flush()
+
+    def until(self, wanted: re.Pattern[bytes]) -> re.Match[bytes]:
+        """Read what it prints until it is that."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            found = wanted.search(line)
+            if found is not None:
+                return found
+        raise EOFError(wanted)
+
+
+def test_a_broker_may_renew_its_keys_and_ask_for_ours(
+    made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        server = _SServer(stack, tmp_path, made.server)
+        client = stack.enter_context(connected(layer(trusting), server.port))
+        client.secure()
+        for number in range(4):
+            server.tell(b"K")
+            assert client.receive() == b""
+            server.tell(b"to the client %d" % number)
+            assert client.receive_exactly(16) == b"to the client %d\n" % number
+            sent = client.layer.encrypt(b"to the server %d\n" % number)
+            # Our own renewal goes before the data.
+            assert _records(sent) == 2
+            client.socket.sendall(sent)
+            server.until(re.compile(rb"to the server %d" % number))
+
+
+def _records(sent: bytes) -> int:
+    count = at = 0
+    while at < len(sent):
+        at += 5 + int.from_bytes(sent[at + 3 : at + 5])
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("form", ["PKCS#8", "PKCS#1", "encrypted", "encrypted PKCS#1", "one file"])
+def test_keys_are_shown_in_every_form(
+    form: str, made: Certificates, showing: TlsSettings, tmp_path: Path
+) -> None:
+    secret = "pass:hush"
+    key, chain = made.client.key, made.client.chain
+    settings = {
+        "PKCS#8": showing,
+        "PKCS#1": replace(showing, key=openssl("ec", given=key).replace("\n", "\r\n")),
+        "encrypted": replace(
+            showing,
+            key=openssl("pkcs8", "-topk8", "-passout", secret, given=key).replace("\n", " "),
+            key_password="hush",
+        ),
+        "encrypted PKCS#1": replace(
+            showing,
+            key=openssl("ec", "-aes256", "-passout", secret, given=key),
+            key_password="hush",
+        ),
+        "one file": replace(showing, key=f"{chain}\n{key}", chain=None),
+    }[form]
+    context = server_context(tmp_path, made.server, clients=made.root)
+    with served(context, echo) as server, connected(layer(settings), server.port) as client:
+        client.secure()
+        client.send(b"hello")
+        assert client.receive_exactly(5) == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ("no password", "the key of the file k.pem is encrypted: set ssl.key.password"),
+        ("wrong password", "the file k.pem cannot be used: ssl.key.password does not open the key"),
+        ("long password", "the file k.pem cannot be used: ssl.key.password does not open the key"),
+        (
+            "other key",
+            "the file k.pem cannot be used: its first certificate belongs to another key",
+        ),
+        ("broken key", "the file k.pem cannot be used: "),
+        ("no key", "the file k.pem has no private key in PEM, but CERTIFICATE"),
+        ("no chain", "the file k.pem has no certificate in PEM, but PRIVATE KEY"),
+        ("broken anchor", "ssl.truststore.certificates: certificate 2 cannot be read: "),
+        ("no anchor", "ssl.truststore.certificates has no certificate in PEM"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_its_origin(
+    wrong: str, sentence: str, made: Certificates, showing: TlsSettings
+) -> None:
+    key = made.client.key
+    encrypted = openssl("pkcs8", "-topk8", "-passout", "pass:hush", given=key)
+    label = "-----{} PRIVATE KEY-----\n"
+    broken = made.root.replace("\n", "\nMIIB", 1)
+    settings = {
+        "no password": replace(showing, key=encrypted),
+        "wrong password": replace(showing, key=encrypted, key_password="hushhush"),
+        "long password": replace(showing, key=encrypted, key_password="hush" * 1000),
+        "other key": replace(showing, key=made.server.key),
+        "broken key": replace(showing, key=f"{label.format('BEGIN')}QUJD\n{label.format('END')}"),
+        "no key": replace(showing, key=made.client.chain),
+        "no chain": replace(showing, chain=None),
+        "broken anchor": replace(showing, truststore=made.root + broken),
+        "no anchor": replace(showing, truststore="nothing"),
+    }[wrong]
+    with pytest.raises(ConfigException) as caught:
+        client_context(replace(settings, key_origin="the file k.pem"))
+    assert str(caught.value).startswith(sentence)
+    assert "hush" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_a_key_never_lies_in_a_file_where_memory_will_do(
+    showing: TlsSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_file(*_: object, **__: object) -> None:
+        raise AssertionError("a file was made")
+
+    client_context.cache_clear()
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", no_file)
+    assert client_context(showing).has_certificate
+
+
+def test_without_such_memory_a_key_s_file_is_private_and_soon_gone(
+    showing: TlsSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    modes = []
+    load = ssl.SSLContext.load_cert_chain
+
+    def noting(self: ssl.SSLContext, path: str, password: str) -> None:
+        modes.append(Path(path).stat().st_mode & 0o777)
+        load(self, path, password=password)
+
+    client_context.cache_clear()
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", noting)
+    assert client_context(showing).has_certificate
+    assert modes == [0o600]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_secret_is_shown(showing: TlsSettings) -> None:
+    settings = replace(showing, key_password="hush")
+    for shown in (repr(settings), str(settings), repr(client_context(settings))):
+        assert "hush" not in shown
+        assert "KEY-----" not in shown
+
+
+def test_equal_settings_share_a_context_and_renewed_ones_do_not(
+    made: Certificates, trusting: TlsSettings
+) -> None:
+    assert client_context(trusting) is client_context(TlsSettings(truststore=made.root))
+    assert client_context(trusting) is not client_context(TlsSettings(truststore=made.other_root))
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine where Python finds no certificates; the first file of the system would lie here."""
+    client_context.cache_clear()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
+    monkeypatch.setattr(tls, "SYSTEM_FILES", (str(tmp_path / "first"), str(tmp_path / "second")))
+    monkeypatch.setitem(sys.modules, "certifi", None)
+    return tmp_path
+
+
+def _is_trusted(made: Certificates, folder: Path) -> bool:
+    server = InMemoryServer(server_context(folder, made.server))
+    client = layer(TlsSettings())
+    try:
+        while not client.is_secured:
+            client.received(server.received(client.outgoing()))
+    except SslAuthenticationException:
+        return False
+    return True
+
+
+def test_without_a_truststore_the_system_s_certificates_count(
+    nowhere: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nowhere / "ca.pem").write_text(made.root)
+    monkeypatch.setenv("SSL_CERT_FILE", str(nowhere / "ca.pem"))
+    assert _is_trusted(made, nowhere)
+
+
+def test_where_python_looks_in_vain_the_usual_places_count(
+    nowhere: Path, made: Certificates
+) -> None:
+    (nowhere / "first").write_text("broken")
+    (nowhere / "second").write_text(made.root)
+    assert _is_trusted(made, nowhere)
+
+
+def test_then_certifi_counts(
+    nowhere: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nowhere / "certifi.pem").write_text(made.root)
+    certifi = ModuleType("certifi")
+    monkeypatch.setattr(certifi, "where", lambda: str(nowhere / "certifi.pem"), raising=False)
+    monkeypatch.setitem(sys.modules, "certifi", certifi)
+    assert _is_trusted(made, nowhere)
+
+
+def test_with_none_of_these_a_sentence_says_what_to_set(nowhere: Path) -> None:
+    with pytest.raises(ConfigException, match=r"set ssl\.truststore\.location or .* certifi"):
+        client_context(TlsSettings())
+
+
+def test_a_context_is_as_strict_as_java_s(trusting: TlsSettings) -> None:
+    context = client_context(trusting).context
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert context.maximum_version is ssl.TLSVersion.TLSv1_3
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.options & ssl.OP_NO_RENEGOTIATION
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+
+
+@given(st.lists(st.integers(1, 3 * PIECE_BYTES), max_size=8), st.integers(0, 255))
+def test_pieces_are_all_bytes_in_order_and_never_too_large(sizes: list[int], byte: int) -> None:
+    data = bytes([byte, *range(255)]) * (sum(sizes) // 256 + 1)
+    buffers, at = deque[memoryview](), 0
+    for size in sizes:
+        buffers.append(memoryview(data)[at : at + size])
+        at += size
+    found, finished = bytearray(), 0
+    while buffers:
+        piece, ended = take_piece(buffers)
+        assert len(piece) == PIECE_BYTES or not buffers
+        found += piece
+        finished += ended
+        # A buffer has ended exactly where its last byte was taken.
+        assert finished == sum(sum(sizes[: n + 1]) <= len(found) for n in range(len(sizes)))
+    assert found == data[:at]
+
+
+def test_a_large_buffer_is_cut_and_not_copied() -> None:
+    data = bytearray(2 * PIECE_BYTES)
+    buffers = deque([memoryview(data)])
+    piece, finished = take_piece(buffers)
+    assert isinstance(piece, memoryview)
+    assert (piece.obj, finished) == (data, 0)
+    assert take_piece(buffers)[1] == 1
+
+
+def test_one_call_encrypts_a_piece_in_full_records(
+    made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    client, _ = _secured(made, trusting, tmp_path)
+    sent = client.encrypt(bytes(PIECE_BYTES))
+    assert _records(sent) == 16
+    assert len(sent) < PIECE_BYTES * 1.002
+
+
+def test_clients_are_used_by_one_call_after_the_other(
+    made: Certificates, trusting: TlsSettings, tmp_path: Path
+) -> None:
+    with served(server_context(tmp_path, made.server), echo) as server, ExitStack() as stack:
+        client: Client = stack.enter_context(connected(layer(trusting), server.port))
+        client.secure()
+        for number in range(50):
+            client.send(b"%d" % number)
+            assert client.receive_exactly(len(str(number))) == b"%d" % number

@@ -1,0 +1,161 @@
+"""The selector with TLS, over real loopback sockets, against servers of Python's own ssl."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.certificates import Authority, Certificate
+from support.tls_peers import served, server_context
+
+from spark_kafka_sink.errors import SslAuthenticationException
+from spark_kafka_sink.network.selector import (
+    UNSET_BUFFER,
+    Closed,
+    Connected,
+    Received,
+    Secured,
+    SelectorEvent,
+    Sent,
+    resolve,
+)
+from spark_kafka_sink.network.tls import TlsLayer, TlsSettings, client_context
+from spark_kafka_sink.network.tls_selector import TlsSelector
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """What signs the certificates."""
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def certificate(authority: Authority) -> Certificate:
+    """The server's."""
+    return authority.leaf("server")
+
+
+@pytest.fixture
+def selector() -> Iterator[TlsSelector]:
+    """A selector with small socket buffers, which a piece does not fit into."""
+    made = TlsSelector(send_buffer_bytes=20_000, receive_buffer_bytes=UNSET_BUFFER)
+    yield made
+    made.close_all()
+
+
+def layer(root: Certificate) -> TlsLayer:
+    """Return the layer of a client that trusts a root."""
+    settings = TlsSettings(truststore=root.certificate)
+    return client_context(settings).layer("localhost", "localhost:1 (id: 1)")
+
+
+def poll_until(
+    selector: TlsSelector, done: Callable[[list[SelectorEvent]], bool]
+) -> list[SelectorEvent]:
+    """Poll until what happened is enough."""
+    happened: list[SelectorEvent] = []
+    for _ in range(10_000):
+        happened += selector.poll(1.0)
+        if done(happened):
+            return happened
+    raise AssertionError(f"not enough happened: {happened[-5:]}")
+
+
+def is_closed(events: list[SelectorEvent]) -> bool:
+    """Tell whether a channel is gone."""
+    return any(isinstance(event, Closed) for event in events)
+
+
+def received(events: list[SelectorEvent]) -> bytes:
+    """Join what came."""
+    return b"".join(event.data for event in events if isinstance(event, Received))
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_sends_arrive_in_order_and_answers_come_decrypted(
+    selector: TlsSelector,
+    authority: Authority,
+    certificate: Certificate,
+    tmp_path: Path,
+    version: str,
+) -> None:
+    large = [bytes([number]) * 300_000 for number in range(4)]
+    small = [bytes([number]) * 10 for number in range(100)]
+    sends = [[piece] for piece in large] + [small, [b"", b"end"]]
+    expected = b"".join(b"".join(send) for send in sends)
+    got = bytearray()
+
+    def serve(connection: ssl.SSLSocket) -> None:
+        while len(got) < len(expected):
+            got.extend(connection.recv(65_536))
+        for at in range(0, 1000, 7):
+            connection.sendall(expected[-1000:][at : at + 7])
+        connection.unwrap()
+
+    context = server_context(tmp_path, certificate, version=version)
+    with served(context, serve) as server:
+        selector.connect(7, resolve("127.0.0.1", server.port)[0], layer(authority.root))
+        for send in sends:
+            selector.send(7, send)
+        events = poll_until(selector, is_closed)
+    assert bytes(got) == expected
+    assert received(events) == expected[-1000:]
+    kinds = [type(event) for event in events]
+    assert kinds[:2] == [Connected, Secured]
+    assert kinds.count(Sent) == len(sends)
+    assert kinds[-1] is Closed
+
+
+def test_a_refusal_tells_why_and_its_alert_goes_out(
+    selector: TlsSelector, authority: Authority, certificate: Certificate, tmp_path: Path
+) -> None:
+    other = Authority(tmp_path, "other")
+    with served(server_context(tmp_path, certificate)) as server:
+        selector.connect(7, resolve("127.0.0.1", server.port)[0], layer(other.root))
+        events = poll_until(selector, is_closed)
+    closed = events[-1]
+    assert isinstance(closed, Closed)
+    assert isinstance(closed.error, SslAuthenticationException)
+    assert "ssl.truststore.location" in closed.reason
+    assert "ALERT_UNKNOWN_CA" in str(server.failure)
+
+
+def test_a_broker_that_asks_for_a_certificate_says_so_after_the_handshake(
+    selector: TlsSelector, authority: Authority, certificate: Certificate, tmp_path: Path
+) -> None:
+    context = server_context(tmp_path, certificate, clients=authority.root.certificate)
+    with served(context) as server:
+        selector.connect(7, resolve("127.0.0.1", server.port)[0], layer(authority.root))
+        selector.send(7, [b"a request" * 100_000])
+        events = poll_until(selector, is_closed)
+    closed = events[-1]
+    assert Secured(7) in events
+    assert isinstance(closed, Closed)
+    assert isinstance(closed.error, SslAuthenticationException)
+    assert "set ssl.keystore.location" in closed.reason
+
+
+def test_a_server_without_tls_is_told_by_its_silence_or_its_words(
+    selector: TlsSelector, authority: Authority
+) -> None:
+    for words, sentence, is_error in (
+        (b"", "its listener may not speak TLS", False),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is not TLS", True),
+    ):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = resolve("127.0.0.1", listener.getsockname()[1])[0]
+            selector.connect(7, address, layer(authority.root))
+            peer, _ = listener.accept()
+            peer.settimeout(10)
+            poll_until(selector, lambda events: Connected(7) in events)
+            peer.recv(65_536)
+            peer.sendall(words)
+            peer.close()
+            events = poll_until(selector, is_closed)
+        closed = events[-1]
+        assert isinstance(closed, Closed)
+        assert sentence in closed.reason
+        assert (closed.error is not None) is is_error
