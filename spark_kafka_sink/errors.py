@@ -513,9 +513,14 @@ def topic_refusal(code: int, topic: str, hint: str | None) -> ApiException:
 
     hint: what can be done about it, as `topic_advice` gives it for those who write.
     """
-    said = f"topic {topic}: {error_code(code).name} ({code})"
-    message = "; ".join(part for part in (said, hint) if part)
+    message = words_of_refusal(code, topic, hint)
     return api_exception(code, message, topic=topic, api="Metadata")
+
+
+def words_of_refusal(code: int, topic: str, hint: str | None) -> str:
+    """Return the words of `topic_refusal`, with which other answers about a topic begin as well."""
+    said = f"topic {topic}: {error_code(code).name} ({code})"
+    return "; ".join(part for part in (said, hint) if part)
 
 
 # Topics that brokers keep for themselves (Topic.INTERNAL_TOPICS), and the client.id for which they

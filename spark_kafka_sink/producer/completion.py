@@ -26,6 +26,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortableException,
     advice,
     api_exception,
+    words_of_refusal,
 )
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
@@ -415,12 +416,17 @@ def _exception(
     batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
 ) -> ApiException:
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
-    text += f": {_named(code, node_id)}"
-    if batch.attempts:
-        text += f" after {batch.attempts + 1} attempts"
+    attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
+    topic = batch.topic_partition.topic
+    hint = advice(code, option_prefix, topic=topic)
+    if code == codes.TOPIC_AUTHORIZATION_FAILED:
+        # As the driver says it, and Metadata where not even DESCRIBE is granted.
+        where = "" if node_id is None else f" by node {node_id}"
+        cause = words_of_refusal(code, topic, hint)
+        return _error_of_attempt(batch, code, node_id, (cause, f"{text}{where}{attempts}", reason))
+    text += f": {_named(code, node_id)}{attempts}"
     if code == codes.MESSAGE_TOO_LARGE:
         text += f"; the batch has {batch.sent_bytes} bytes"
-    hint = advice(code, option_prefix, topic=batch.topic_partition.topic)
     return _error_of_attempt(batch, code, node_id, (text, reason, hint))
 
 

@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructType
 from support.mock_cluster import PRODUCE, MockCluster
+from support.scripted_broker import ScriptedBroker, describe
 from support.sink import save
 from support.spark_processes import ConnectServer
 from support.unreachable import NOBODY
@@ -29,7 +30,7 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import KafkaException, TopicAuthorizationException
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.tasks.task import write_task
@@ -38,6 +39,7 @@ WAITS_MS: Final = 500
 LARGEST: Final = 1000
 OF_THE_OPTION = StructType().add("value", StringType())
 MESSAGE_TOO_LARGE, UNKNOWN_TOPIC, DENIED = 10, 3, 29
+DESCRIBE: Final = 8  # the number of the right in Kafka's protocol
 
 
 class Cause(NamedTuple):
@@ -72,6 +74,13 @@ CAUSES: Final = {
         "topic no-right: TOPIC_AUTHORIZATION_FAILED (29); grant WRITE and DESCRIBE on the topic to "
         "this client",
         code=DENIED,
+    ),
+    "no-right-to-write": Cause(
+        "TopicAuthorizationException",
+        "topic no-right-to-write: TOPIC_AUTHORIZATION_FAILED (29); grant WRITE and DESCRIBE on the "
+        "topic to this client",
+        produced=DENIED,
+        on_driver=False,  # the mock cluster does not tell it rights; see below
     ),
     "too-large": Cause(
         "RecordTooLargeException",
@@ -188,14 +197,45 @@ def test_a_fault_has_the_same_class_and_words_everywhere(
     case.check(f"{type(met.value).__name__}: {met.value}", prefix)
 
 
-def test_a_reader_that_reaches_nobody_says_so_in_the_same_words() -> None:
-    configs = {"bootstrap.servers": NOBODY, "default.api.timeout.ms": WAITS_MS}
+def test_a_driver_that_is_told_its_rights_says_what_a_task_would() -> None:
+    topic = "no-right-to-write"
+    with ScriptedBroker() as broker:
+        broker.metadata = describe(broker.port, topic)
+        broker.metadata.topics[0].topic_authorized_operations = 1 << DESCRIBE
+        options = {"kafka.bootstrap.servers": broker.address, "topic": topic}
+        with pytest.raises(TopicAuthorizationException) as met:
+            KafkaDataSource(options).writer(OF_THE_OPTION, overwrite=False)
+    assert str(met.value) == f"{CAUSES[topic].words}, which is allowed only DESCRIBE"
+
+
+@pytest.mark.parametrize("name", ["no-broker", "no-topic", "no-right"])
+def test_a_reader_says_so_in_the_same_words(name: str, cluster: MockCluster) -> None:
+    case = Case(name, cluster)
+    configs = {"bootstrap.servers": case.bootstrap, "default.api.timeout.ms": WAITS_MS}
     with TopicReader(configs) as reader, pytest.raises(KafkaException) as met:
-        next(reader.read("t"))
+        next(reader.read(case.topic))
     said = f"{type(met.value).__name__}: {met.value}"
-    words = CAUSES["no-broker"].words.replace("{p}max.block.ms", "default.api.timeout.ms")
-    words = words.replace("{p}", "")
-    assert said == f"TimeoutException: {words}"
+    words = case.cause.words.replace("{p}max.block.ms", "default.api.timeout.ms")
+    words = words.replace("{p}", "").replace("grant WRITE", "grant READ")
+    words = words.replace("create the topic", "create the topic, or check its name")
+    kind = case.cause.kind
+    if name == "no-topic":
+        # It does not wait for a topic to come, as who writes does.
+        kind, words = "UnknownTopicOrPartitionException", words.partition("=500: ")[2]
+    assert said == f"{kind}: {words}"
+
+
+def test_a_row_over_its_topic_s_limit_is_told_alike_whether_that_is_known_before_or_not(
+    cluster: MockCluster,
+) -> None:
+    case = Case("too-large-for-brokers", cluster)
+    _, advice = case.cause.words.split("{n} bytes; ")
+    with KafkaProducer(case.configs) as producer:
+        producer.limit_messages({case.topic: 1})
+        with pytest.raises(KafkaException) as met:
+            producer.append(case.topic, pa.record_batch({"value": [case.value]}))
+    assert type(met.value).__name__ == case.cause.kind
+    assert str(met.value).endswith(f"; {advice}")
 
 
 # How the topic is named: by the option, which the driver looks at, or by a column.
