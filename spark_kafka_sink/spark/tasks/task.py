@@ -150,6 +150,7 @@ class _WaitingBatches:
                     except BaseException as error:  # noqa: BLE001 - for the task to raise
                         self._error = error
                         return
+                    continue  # it may be over by now
                 self._is_asleep = not self._batches
                 self.changed.wait(self._left_s())
                 self._is_asleep = False

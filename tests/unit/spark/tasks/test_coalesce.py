@@ -195,12 +195,28 @@ def test_a_batch_waits_for_the_one_before_that_is_still_being_appended(
         if has_begun.is_set():
             may_end.set()
         has_begun.set()
-        assert may_end.wait(60)
+        assert threading.current_thread().name != "pykafka-linger" or may_end.wait(60)
         inside.pop()
 
     monkeypatch.setattr(task, "_WaitingBatches", Waiting)
     append_coalesced(input_of_two(), append, SLICE_BYTES, linger_s=0.01)
     assert most == [1, 1]
+
+
+def test_an_input_that_ends_while_the_other_thread_appends_ends_the_task() -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def input_of_one() -> Iterator[pa.RecordBatch]:
+        yield batches_of([10])[0]
+        assert has_begun.wait(60)
+        threading.Timer(0.05, may_end.set).start()  # once the task waits for the thread's end
+
+    def append(_batch: pa.RecordBatch, _since: float) -> None:
+        has_begun.set()
+        assert may_end.wait(60)
+
+    append_coalesced(input_of_one(), append, SLICE_BYTES, linger_s=0.01)
+    assert "pykafka-linger" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_without_linger_every_batch_is_appended_by_itself() -> None:
