@@ -56,6 +56,7 @@ def append_coalesced(
         for batch in batches:
             is_large = batch.nbytes >= slice_bytes // 2  # not worth a copy to be joined with others
             with waiting.changed:
+                waiting.wait_for_append()
                 waiting.raise_error()
                 if is_large:
                     waiting.append()
@@ -67,12 +68,16 @@ def append_coalesced(
                     waiting.watch()
     finally:
         waiting.end()
-    waiting.raise_error()
-    waiting.append()
+    with waiting.changed:
+        waiting.raise_error()
+        waiting.append()
 
 
 class _WaitingBatches:
-    """Batches that wait to be joined; all but `end` is called with `changed` held."""
+    """Batches that wait to be joined; all but `end` is called with `changed` held.
+
+    It is let go while they are appended, which calls the user's partitioner.
+    """
 
     def __init__(self, append: Callable[[pa.RecordBatch, float], None], linger_s: float) -> None:
         self._append = append
@@ -83,6 +88,7 @@ class _WaitingBatches:
         self._since = 0.0
         self._thread: threading.Thread | None = None
         self._is_asleep = False
+        self._is_appending = False
         self._is_over = False
         self._error: BaseException | None = None
 
@@ -110,11 +116,23 @@ class _WaitingBatches:
     def append(self) -> None:
         """Append what waits as one batch, and keep nothing of it."""
         joined, self._batches, self.size_bytes = self._batches, [], 0
-        if len(joined) > 1:
-            # One batch, but for columns that would be over the 2 GiB an Arrow array can hold.
-            joined = pa.Table.from_batches(joined).combine_chunks().to_batches()
-        while joined:
-            self._append(joined.pop(0), self._since)
+        self._is_appending = True
+        self.changed.release()
+        try:
+            if len(joined) > 1:
+                # One batch, but for columns that would be over the 2 GiB an Arrow array can hold.
+                joined = pa.Table.from_batches(joined).combine_chunks().to_batches()
+            while joined:
+                self._append(joined.pop(0), self._since)
+        finally:
+            self.changed.acquire()
+            self._is_appending = False
+            self.changed.notify_all()
+
+    def wait_for_append(self) -> None:
+        """Wait until what the other thread appends is appended: no batch overtakes another."""
+        while self._is_appending:
+            self.changed.wait()
 
     def watch(self) -> None:
         """Have what waits appended by another thread, once it has waited for as long as it may."""
@@ -133,6 +151,7 @@ class _WaitingBatches:
                     except BaseException as error:  # noqa: BLE001 - for the task to raise
                         self._error = error
                         return
+                    continue  # it may be over by now
                 self._is_asleep = not self._batches
                 self.changed.wait(self._left_s())
                 self._is_asleep = False

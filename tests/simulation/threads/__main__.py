@@ -22,7 +22,7 @@ def failure(seed: int, *, interrupts: bool = False) -> str | None:
     try:
         with _unlogged():
             Run(seed, interrupts=interrupts).run()
-    except Exception as error:  # noqa: BLE001 - whatever a run ends with is its result
+    except BaseException as error:  # noqa: BLE001 - whatever a run ends with, as SystemExit
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -55,7 +55,7 @@ def replay(seed: int, *, interrupts: bool) -> int:
         logging.disable()
     try:
         run.run()
-    except Exception:  # noqa: BLE001 - printed
+    except BaseException:  # noqa: BLE001 - printed
         traceback.print_exc(file=sys.stdout)
         return 1
     print(f"seed {seed}: every promise was kept {run.world.digest:08x}")

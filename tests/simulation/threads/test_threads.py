@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from simulation.scheduler import SimulationError
-from simulation.threads.__main__ import failure, replay_command
+from simulation.threads.__main__ import failure, replay, replay_command
 from simulation.threads.run import Run
 from simulation.threads.world import SimulatedCondition, SimulatedLock, World
 
@@ -58,6 +58,18 @@ def test_a_seed_always_runs_alike_also_in_another_process(*, interrupts: bool) -
 
 
 _REPLAY = "from simulation.threads.__main__ import main; sys.exit(main())"
+
+
+def test_a_run_that_ends_by_what_is_no_exception_names_its_seed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leave(_: Run) -> None:
+        raise SystemExit(3)
+
+    monkeypatch.setattr(Run, "run", leave)
+    assert failure(7) == "SystemExit: 3"
+    assert replay(7, interrupts=False) == 1
+    assert "SystemExit: 3" in capsys.readouterr().out
 
 
 # -- what the world itself finds ------------------------------------------------------------------

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.spark.driver.register import LIMIT_BYTES
+from spark_kafka_sink.spark.tasks import task
 from spark_kafka_sink.spark.tasks.task import append_coalesced
 
 SLICE_BYTES = 8 * 1024 * 1024
@@ -127,6 +129,94 @@ def test_a_row_is_appended_in_time_also_while_the_task_waits_for_the_next_one() 
     assert threading.get_ident() not in threads
     for since, came, next_came in zip(since_when, came_at, [*came_at[1:], math.inf], strict=True):
         assert came <= since <= next_came, "the rows have waited since then"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "linger_s"),
+    [([10_000], math.inf), ([4000, 4000], math.inf), ([10], math.inf), ([10, 10], 0.01)],
+    ids=["large", "joined", "last", "lingered"],
+)
+def test_batches_are_appended_without_a_lock(
+    sizes: list[int], linger_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's partitioner is called there."""
+    conditions: list[threading.Condition] = []
+    was_free: list[bool] = []
+    appended = threading.Event()
+
+    class Waiting(task._WaitingBatches):
+        def __init__(self, *arguments: Any) -> None:  # noqa: ANN401 - handed on
+            super().__init__(*arguments)
+            conditions.append(self.changed)
+
+    def take() -> None:
+        was_free.append(conditions[0].acquire(timeout=5))
+        conditions[0].release()
+
+    def append(_batch: pa.RecordBatch, _since: float) -> None:
+        other = threading.Thread(target=take)
+        other.start()
+        other.join()
+        appended.set()
+
+    def slow_input() -> Iterator[pa.RecordBatch]:
+        for batch in batches_of(sizes):
+            yield batch
+            assert linger_s == math.inf or appended.wait(60)
+
+    monkeypatch.setattr(task, "_WaitingBatches", Waiting)
+    append_coalesced(slow_input(), append, SLICE_BYTES, linger_s)
+    assert was_free
+    assert all(was_free)
+
+
+def test_a_batch_waits_for_the_one_before_that_is_still_being_appended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+    inside: list[int] = []
+    most: list[int] = []
+
+    class Waiting(task._WaitingBatches):
+        def wait_for_append(self) -> None:
+            if has_begun.is_set():
+                may_end.set()
+            super().wait_for_append()
+
+    def input_of_two() -> Iterator[pa.RecordBatch]:
+        small, large = batches_of([10, 10_000])
+        yield small
+        assert has_begun.wait(60)
+        yield large
+
+    def append(batch: pa.RecordBatch, _since: float) -> None:
+        inside.append(batch.num_rows)
+        most.append(len(inside))
+        if has_begun.is_set():
+            may_end.set()
+        has_begun.set()
+        assert threading.current_thread().name != "pykafka-linger" or may_end.wait(60)
+        inside.pop()
+
+    monkeypatch.setattr(task, "_WaitingBatches", Waiting)
+    append_coalesced(input_of_two(), append, SLICE_BYTES, linger_s=0.01)
+    assert most == [1, 1]
+
+
+def test_an_input_that_ends_while_the_other_thread_appends_ends_the_task() -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def input_of_one() -> Iterator[pa.RecordBatch]:
+        yield batches_of([10])[0]
+        assert has_begun.wait(60)
+        threading.Timer(0.05, may_end.set).start()  # once the task waits for the thread's end
+
+    def append(_batch: pa.RecordBatch, _since: float) -> None:
+        has_begun.set()
+        assert may_end.wait(60)
+
+    append_coalesced(input_of_one(), append, SLICE_BYTES, linger_s=0.01)
+    assert "pykafka-linger" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_without_linger_every_batch_is_appended_by_itself() -> None:
