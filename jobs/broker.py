@@ -287,8 +287,7 @@ def _port(given: str) -> int:
     if 0 <= port <= _LAST_PORT:
         return port
     message = (
-        f"the port is {given!r}, expected a number from 1 to {_LAST_PORT}, or 0 for one that is "
-        f"free: make broker PORT={PORT}"
+        f"the port is {given!r}, expected a number from 1 to {_LAST_PORT}: make broker PORT={PORT}"
     )
     raise BrokerError(message)
 

@@ -172,7 +172,7 @@ class ProducerConfig(
     ssl_truststore_location: str | None = field(name="ssl.truststore.location", default=None)
     """A PEM file with the certificates to trust; none: what the system trusts. It is read for each
     connection; a name without a folder is a file that `--files` has shipped."""
-    ssl_truststore_certificates: str | None = field(
+    ssl_truststore_certificates: Secret | None = field(
         name="ssl.truststore.certificates", default=None
     )
     """The certificates to trust themselves, as PEM, in place of a file."""
@@ -185,7 +185,7 @@ class ProducerConfig(
     for it."""
     ssl_keystore_key: Secret | None = field(name="ssl.keystore.key", default=None)
     """The private key itself, as PEM, in place of a file."""
-    ssl_keystore_certificate_chain: str | None = field(
+    ssl_keystore_certificate_chain: Secret | None = field(
         name="ssl.keystore.certificate.chain", default=None
     )
     """The certificates of ssl.keystore.key, the client's own first."""
@@ -546,8 +546,10 @@ SECRETS: Final = frozenset(
         "sasl.jaas.config",
         "sasl.password",
         "ssl.key.password",
+        "ssl.keystore.certificate.chain",
         "ssl.keystore.key",
         "ssl.keystore.password",
+        "ssl.truststore.certificates",
         "ssl.truststore.password",
     }
 )

@@ -108,8 +108,8 @@ class ScramExchange:
             )
         if not user.isascii() or "\0" in user:
             raise ConfigException(
-                f"the user name {user!r} cannot be used with {mechanism}: Kafka's brokers take "
-                "ASCII names only"
+                f"the user name cannot be used with {mechanism}: Kafka's brokers take ASCII names "
+                "only"
             )
         self.mechanism: Final = mechanism
         self.is_complete = False

@@ -149,6 +149,8 @@ class InFlightRequests:
 MAX_CORRELATION_ID: Final = 2**31 - 1 - 8
 # Metadata of 200,000 partitions is 10 MB; nothing that a producer asks for is larger.
 MAX_RESPONSE_BYTES: Final = 100 * 1024 * 1024
+# Until a broker has been told who connects, its answers are small.
+_SETUP_RESPONSE_BYTES: Final = 1024 * 1024
 # The version of each API, by its key, from which on a broker that throttles answers at once and
 # leaves the pause to the client (KIP-219); before, it has paused already.
 _CLIENT_PAUSES_SINCE: Final[Mapping[int, int]] = {
@@ -255,7 +257,7 @@ class Connection:
         self.in_flight = InFlightRequests(request_timeout_s)
         self._client_id = client_id
         self._state = ConnectionState.CONNECTING
-        self._splitter = FrameSplitter(MAX_RESPONSE_BYTES)
+        self._splitter = FrameSplitter(_SETUP_RESPONSE_BYTES)
         self._versions: NodeApiVersions | None = None
         self._next_correlation_id = 0
         self.has_answered = False
@@ -315,10 +317,11 @@ class Connection:
         version = self._versions.latest_usable_version(
             api, request.max_version, request.min_version
         )
-        if self._state is ConnectionState.READY and now >= self._renew_at:
-            self._renew(now)
         correlation_id = self._correlation_id()
         frame = encode_request(api, version, correlation_id, self._client_id, request.message)
+        # Not before the request is known to be one: whoever sends writes what is due afterwards.
+        if self._state is ConnectionState.READY and now >= self._renew_at:
+            self._renew(now)
         sent = InFlightRequest(request, api, version, correlation_id, now, request.expects_response)
         if self._state in _RENEWALS:
             self._held.append((sent, frame))
@@ -415,8 +418,9 @@ class Connection:
         elif isinstance(response, SaslAuthenticateResponse):
             if response.error_code != error_codes.NONE:
                 raise self._refusal(response.error_code, response.error_message)
+            # Java's client takes none as an empty token, too.
             yield from self._token_came(
-                bytes(response.auth_bytes), response.session_lifetime_ms, now
+                bytes(response.auth_bytes or b""), response.session_lifetime_ms, now
             )
 
     # -- the login --------------------------------------------------------------------------------
@@ -568,3 +572,5 @@ class Connection:
             message = f"a connection that is {self._state.name} cannot become {state.name}"
             raise IllegalStateException(message)
         self._state = state
+        if state is ConnectionState.READY:
+            self._splitter.max_size_bytes = MAX_RESPONSE_BYTES

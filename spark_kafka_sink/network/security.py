@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -45,19 +46,24 @@ logger = logging.getLogger(__name__)
 
 _SERVED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512)
 _KEPT_KEYS: Final = KeptKeys()
+# Far more than any store or file of secrets has; no file fills the memory.
+_MOST_BYTES: Final = 16 << 20
 os.register_at_fork(after_in_child=_KEPT_KEYS.forget)
 
 
 @dataclass(frozen=True, slots=True)
 class _Credentials:
-    user: str
+    """user: as it is sent; name: as messages show it, with references not looked up."""
+
+    user: str = field(repr=False)
     password: str = field(repr=False)
+    name: str
     is_token: bool = False
 
     def told(self, mechanism: str) -> str:
         """Return how messages call whom they are for."""
         kind = "the delegation token" if self.is_token else "user"
-        return f"{kind} {shown(self.user)!r} by {mechanism}"
+        return f"{kind} {shown(self.name)!r} by {mechanism}"
 
 
 class _Disk:
@@ -68,8 +74,8 @@ class _Disk:
         return os.path.realpath(path)
 
     def read(self, path: str) -> bytes:
-        """Return what the file has."""
-        return Path(path).read_bytes()
+        """Return what the file has. Raise OSError or ValueError if it is no file for that."""
+        return _content(path)
 
 
 class Security:
@@ -137,16 +143,33 @@ class Security:
                 f"{prefix}sasl.mechanism is {mechanism}, which is not supported yet: set "
                 f"{prefix}sasl.mechanism to one of {', '.join(_SERVED)}"
             )
-        values = (config.sasl_username, config.sasl_password, config.sasl_jaas_config)
-        texts = [value.value if isinstance(value, Secret) else value or "" for value in values]
-        has_reference = any(self._references.within(text) for text in texts)
-        if has_reference and mechanism == PLAIN and not config.has_tls:
+        if not config.has_tls and self._sends_a_reference(mechanism):
             raise ConfigException(
-                "a reference in the credentials cannot be used with PLAIN over SASL_PLAINTEXT, "
-                "which would send what it gives in clear to any server that bootstrap.servers "
-                "names: use SASL_SSL or SCRAM"
+                "a reference in the credentials cannot be used with PLAIN over SASL_PLAINTEXT, nor "
+                "in the user name with SCRAM: what it gives would go in clear to any server that "
+                f"bootstrap.servers names: set {prefix}security.protocol to SASL_SSL"
             )
         return mechanism
+
+    def _sends_a_reference(self, mechanism: str) -> bool:
+        """Return whether a login would send in clear what a reference gives."""
+        config = self._config
+        if config.sasl_jaas_config is not None:
+            text = config.sasl_jaas_config.value
+            if self._is_reference(text):
+                return True
+            # The parser takes escapes away: only what it gives shows every reference.
+            options = parse_jaas(text).options
+            values = [options.get("username", ""), options.get("password", "")]
+        else:
+            password = config.sasl_password
+            values = [config.sasl_username or "", "" if password is None else password.value]
+        sent = values if mechanism == PLAIN else values[:1]
+        return any(self._references.within(value) for value in sent)
+
+    def _is_reference(self, text: str) -> bool:
+        whole = self._references.within(text)
+        return len(whole) == 1 and str(whole[0]) == text.strip()
 
     def _exchange(self) -> SaslExchange:
         given = self._credentials()
@@ -176,20 +199,24 @@ class Security:
             entry = self._jaas(jaas.value)
             found = [entry.options.get(name, "") for name in ("username", "password")]
             is_token = entry.options.get("tokenauth", "").lower() == "true"
-            return _Credentials(found[0], found[1], is_token=is_token)
+            name = jaas.value.strip()
+            if not self._is_reference(jaas.value):
+                name = parse_jaas(jaas.value).options.get("username", "")
+            return _Credentials(found[0], found[1], name, is_token=is_token)
         if user is None or password is None:
             raise ConfigException(
                 f"{prefix}security.protocol={config.security_protocol} needs credentials: set "
                 f"{prefix}sasl.jaas.config, or {prefix}sasl.username and {prefix}sasl.password"
             )
         return _Credentials(
-            self._resolved("sasl.username", user), self._resolved("sasl.password", password.value)
+            self._resolved("sasl.username", user),
+            self._resolved("sasl.password", password.value),
+            user,
         )
 
     def _jaas(self, text: str) -> JaasEntry:
         option = "sasl.jaas.config"
-        whole = self._references.within(text)
-        if len(whole) == 1 and str(whole[0]) == text.strip():
+        if self._is_reference(text):
             # What it gives is not looked at for references again.
             entry = parse_jaas(self._resolved(option, text))
         else:
@@ -206,7 +233,9 @@ class Security:
         return None if text is None else self._resolved(option, text)
 
     def _pem(self, option: str, path: str) -> tuple[str, str]:
-        return _pem_file(f"{self._config.option_prefix}{option}", self._resolved(option, path))
+        return _pem_file(
+            f"{self._config.option_prefix}{option}", path, self._resolved(option, path)
+        )
 
     def _settings(self) -> TlsSettings:
         from spark_kafka_sink.network.tls import PROTOCOLS, TlsSettings  # noqa: PLC0415 - imports ssl
@@ -263,9 +292,23 @@ class Security:
             warn_once(logger, f"{prefix}{name} has no effect: PEM has no such password")
 
 
-def _pem_file(option: str, path: str) -> tuple[str, str]:
-    """Return the text of a file of PEM, and how messages call it."""
-    shown = masked(path)
+def _content(path: str) -> bytes:
+    """Return what a file of a disk has. Raise OSError or ValueError if it is none, or too large."""
+    with Path(path).open("rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no file of a disk")
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+    return content
+
+
+def _pem_file(option: str, given: str, path: str) -> tuple[str, str]:
+    """Return the text of a file of PEM, and how messages call it.
+
+    given: the option's value, with references in place of what they give.
+    """
+    shown = masked(given)
     origin = f"the file {shown} of {option}"
     scheme, found, _ = path.partition("://")
     if found:
@@ -274,16 +317,16 @@ def _pem_file(option: str, path: str) -> tuple[str, str]:
             "--files, and give its name alone"
         )
     try:
-        content = Path(path).read_bytes()
+        content = _content(path)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no path"
+        why = getattr(error, "strerror", None) or str(error)
     else:
         why = ""
     if why:
         raise ConfigException(f"{origin} cannot be read: {why}")
-    if store_kind(content, Path(path).name, origin) is StoreKind.PKCS12:
+    if store_kind(content, Path(given).name, origin) is StoreKind.PKCS12:
         raise ConfigException(
             f"{origin} is PKCS12, which is not supported yet: convert it by openssl pkcs12 -in "
-            f"{Path(path).name} -out {Path(path).stem}.pem -nodes"
+            f"{Path(given).name} -out {Path(given).stem}.pem -nodes"
         )
     return content.decode(errors="replace"), origin

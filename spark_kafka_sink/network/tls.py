@@ -125,7 +125,10 @@ def _trust(context: ssl.SSLContext, text: str, origin: str) -> None:
 
 def _trust_the_system_s(context: ssl.SSLContext) -> None:
     default = ssl.get_default_verify_paths()
-    if default.cafile or (default.capath and any(Path(default.capath).iterdir())):
+    has_folder = False
+    with suppress(OSError):
+        has_folder = any(Path(default.capath or "/nowhere").iterdir())
+    if default.cafile or has_folder:
         context.set_default_verify_paths()
         return
     for path in SYSTEM_FILES:

@@ -93,11 +93,11 @@ class FrameSplitter:
     ProtocolError before anything is kept for it.
     """
 
-    __slots__ = ("_buffer", "_max_size_bytes")
+    __slots__ = ("_buffer", "max_size_bytes")
 
     def __init__(self, max_size_bytes: int = UNLIMITED) -> None:
         self._buffer = bytearray()
-        self._max_size_bytes = max_size_bytes
+        self.max_size_bytes = max_size_bytes
 
     @property
     def is_inside_frame(self) -> bool:
@@ -123,11 +123,11 @@ class FrameSplitter:
         if size < 0:
             message = f"invalid receive (size = {size}): the peer does not speak Kafka's protocol"
             raise ProtocolError(message)
-        if self._max_size_bytes != UNLIMITED and size > self._max_size_bytes:
+        if self.max_size_bytes != UNLIMITED and size > self.max_size_bytes:
             said = bytes(self._buffer[start : start + 4])
             known = (text for first, text in _OTHER_PROTOCOLS.items() if said.startswith(first))
             message = (
-                f"invalid receive (size = {size} larger than {self._max_size_bytes}): "
+                f"invalid receive (size = {size} larger than {self.max_size_bytes}): "
                 f"the peer does not speak Kafka's protocol: it {next(known, 'may expect TLS')}"
             )
             raise ProtocolError(message)

@@ -15,6 +15,8 @@ OPTION = re.compile(r"^#?([a-z.0-9]+)=(.*)$")
 WITHOUT_DEFAULT = {"bootstrap.servers", "topic"}
 # A task of Spark cannot own a transactional id, and the sink refuses one.
 NOT_OF_THE_SINK = {"transactional.id", "transaction.timeout.ms"}
+# They go together in several ways: docs/security.md has examples, to which the file points.
+OF_SECURITY = ("ssl.", "sasl.")
 # The file proposes another value, and says so.
 PROPOSED = {"compression.type", "partitioner.class"}
 # Alone, it is its own maximum, as the file says.
@@ -33,8 +35,10 @@ def test_no_option_is_set_until_a_user_sets_it() -> None:
 
 
 def test_every_option_of_the_producer_has_its_line_and_no_other() -> None:
-    known = {each.encode_name for each in option_fields()}
+    names = (each.encode_name for each in option_fields())
+    known = {name for name in names if not name.startswith(OF_SECURITY)}
     assert options().keys() - {"topic"} == known - NOT_OF_THE_SINK
+    assert "docs/security.md" in (CONF / "producer.properties").read_text()
 
 
 def test_all_options_together_are_accepted() -> None:

@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 NEEDS_JAVA = (
-    *("broker", "demo", "test", "test-long", "test-lowest"),
-    *("test-faults", "test-matrix", "mutants", "bench"),
+    *("broker", "demo", "test", "test-long", "test-faults"),
+    *("test-matrix", "mutants", "bench"),
 )
 JAVA_8 = "echo 'java version \"1.8.0_412\"' >&2"
 JAVA_21 = "echo 'openjdk version \"21.0.1\"' >&2"

@@ -131,7 +131,7 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
     "ssl.keystore.password": (None, {"p": Secret("p")}, []),
     "ssl.keystore.type": ("JKS", {"pem": "PEM", "PKCS12": "PKCS12", "JKS": "JKS"}, ["x"]),
     "ssl.protocol": ("TLSv1.3", {"TLSv1.2": "TLSv1.2", "TLS": "TLS"}, ["SSLv3", ""]),
-    "ssl.truststore.certificates": (None, {"a text": "a text"}, []),
+    "ssl.truststore.certificates": (None, {"a text": Secret("a text")}, []),
     "ssl.truststore.location": (None, {"/a.pem": "/a.pem"}, []),
     "ssl.truststore.password": (None, {"p": Secret("p")}, []),
     "ssl.truststore.type": ("JKS", {"pem": "PEM", "PKCS12": "PKCS12", "JKS": "JKS"}, ["x"]),

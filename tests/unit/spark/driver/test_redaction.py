@@ -19,6 +19,7 @@ SECRETS = {
     "sasl.jaas.config",
     "sasl.oauthbearer.assertion.private.key.passphrase",
     "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.password",
     "ssl.key.password",
     "ssl.keystore.key",
     "ssl.keystore.password",
