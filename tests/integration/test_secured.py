@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import time
 import traceback
@@ -225,10 +226,17 @@ def login(
 @pytest.mark.parametrize("listener", LISTENERS)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_rows_that_are_written_after_a_login_arrive_once(
-    secured_kafka: SecuredKafka, topic: str, mechanism: str, listener: str
+    secured_kafka: SecuredKafka,
+    topic: str,
+    mechanism: str,
+    listener: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     options = login(secured_kafka, listener, mechanism)
     write(options, topic)
+    assert "connecting to" in caplog.text
+    assert PASSWORD not in caplog.text
     check_rows(secured_kafka, topic)
     del options["max.block.ms"]
     with TopicReader(options) as reader:

@@ -1,0 +1,106 @@
+"""Jobs that write to a secured cluster: driver and tasks log in, and no secret is kept anywhere."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+from support.readers import create_topic, read_with_confluent
+from support.secured_kafka import PASSWORD, USER, SecuredKafka, quoted
+from support.sink import save
+
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+ROWS = 3000
+
+
+@pytest.fixture
+def topic(secured_kafka: SecuredKafka) -> str:
+    """A topic of three partitions."""
+    name = f"topic-{uuid.uuid4().hex[:12]}"
+    create_topic(secured_kafka.bootstrap, name, 3)
+    return name
+
+
+def options(kafka: SecuredKafka, password: str = PASSWORD) -> dict[str, str]:
+    """Return the options of a write that logs in over TLS, `save`'s way to write them."""
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    return {
+        "kafka_security_protocol": "SASL_SSL",
+        "kafka_sasl_mechanism": "SCRAM-SHA-512",
+        "kafka_sasl_jaas_config": (
+            f"{module} required username={quoted(USER)} password={quoted(password)};"
+        ),
+        "kafka_ssl_truststore_location": str(kafka.ca),
+    }
+
+
+def test_tasks_write_every_row_once(
+    spark: SparkSession, secured_kafka: SecuredKafka, topic: str
+) -> None:
+    frame = spark.range(0, ROWS, numPartitions=3).selectExpr("CAST(id AS STRING) AS value")
+    save(frame, secured_kafka.address("SASL_SSL"), topic, **options(secured_kafka))
+    found = [
+        int(record.value or b"") for record in read_with_confluent(secured_kafka.bootstrap, topic)
+    ]
+    assert sorted(found) == list(range(ROWS))
+
+
+def test_a_file_that_was_shipped_goes_by_its_name(
+    spark: SparkSession, secured_kafka: SecuredKafka, topic: str
+) -> None:
+    spark.sparkContext.addFile(str(secured_kafka.ca))
+    given = options(secured_kafka) | {"kafka_ssl_truststore_location": secured_kafka.ca.name}
+    save(spark.sql("SELECT 'v' AS value"), secured_kafka.address("SASL_SSL"), topic, **given)
+    assert [r.value for r in read_with_confluent(secured_kafka.bootstrap, topic)] == [b"v"]
+
+
+def test_what_the_brokers_refuse_is_known_before_a_task_starts(
+    spark: SparkSession, secured_kafka: SecuredKafka, topic: str
+) -> None:
+    group = f"refused-{topic}"
+    spark.sparkContext.setJobGroup(group, "a write that is refused")
+    frame = spark.sql("SELECT 'v' AS value")
+    for given, sentence in (
+        (options(secured_kafka, "WRONG-SECRET"), "refused the login of user 'alice'"),
+        (
+            options(secured_kafka) | {"kafka_ssl_truststore_location": str(secured_kafka.other_ca)},
+            "SslAuthenticationException",
+        ),
+    ):
+        with pytest.raises(PySparkException, match=sentence) as caught:
+            save(frame, secured_kafka.address("SASL_SSL"), topic, **given)
+        shown = "".join(traceback.format_exception(caught.value))
+        assert "WRONG-SECRET" not in shown
+        assert PASSWORD not in shown
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup(group) == []
+    assert read_with_confluent(secured_kafka.bootstrap, topic) == []
+
+
+def test_what_goes_to_tasks_has_the_reference_and_not_the_secret(
+    spark: SparkSession, secured_kafka: SecuredKafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD_OF_TEST", PASSWORD)
+    given = {
+        "kafka.bootstrap.servers": secured_kafka.address("SASL_SSL"),
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.username": USER,
+        "kafka.sasl.password": "${env:KAFKA_PASSWORD_OF_TEST}",
+        "kafka.ssl.truststore.location": str(secured_kafka.ca),
+        "topic": topic,
+    }
+    frame = spark.sql("SELECT 'v' AS value")
+    writer = KafkaDataSource(given).writer(frame.schema, overwrite=False)
+    pickled = pickle.dumps(writer)
+    assert b"KAFKA_PASSWORD_OF_TEST" in pickled
+    assert PASSWORD.encode() not in pickled
