@@ -161,8 +161,13 @@ class ProducerConfig(
     """What brokers' listeners speak: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login),
     `SASL_SSL` (TLS and a login)."""
     sasl_mechanism: str = field(name="sasl.mechanism", default="GSSAPI")
-    """How to log in: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`; Java's default is not there
-    yet."""
+    """How to log in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`; Java's default is
+    not there yet."""
+    sasl_oauthbearer_token_endpoint_url: str | None = field(
+        name="sasl.oauthbearer.token.endpoint.url", default=None
+    )
+    """Where the token of OAUTHBEARER is: a file that somebody keeps up to date, as `file:///path`.
+    Each login reads it. An endpoint that is asked by HTTP is not there yet."""
     sasl_jaas_config: Secret | None = field(name="sasl.jaas.config", default=None)
     """Whom to log in, in Java's form: a login module and its options."""
     sasl_username: str | None = field(name="sasl.username", default=None)
@@ -764,6 +769,5 @@ NOT_YET: Final = frozenset(
         "sasl.oauthbearer.scope",
         "sasl.oauthbearer.scope.claim.name",
         "sasl.oauthbearer.sub.claim.name",
-        "sasl.oauthbearer.token.endpoint.url",
     }
 )

@@ -59,7 +59,7 @@ class Files(Protocol):
 
 
 # The kernel's own, such as the environment of a process; no limit on variables is passed by them.
-_NO_DISK: Final = ("/proc/", "/sys/", "/dev/")
+NO_DISK: Final = ("/proc/", "/sys/", "/dev/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class References:
     def _text(self, provider: Provider, path: str) -> str:
         try:
             real = self._files.real_path(path)
-            if real.startswith(_NO_DISK):
+            if real.startswith(NO_DISK):
                 raise ConfigException(f"the file {path} is not on a disk")
             self._limits.check_path(real, self._files)
             if provider.paths is not None and not _is_within(real, provider.paths, self._files):

@@ -519,7 +519,7 @@ class Connection:
         return min(share, lifetime_s - _SLOWNESS_S) if lifetime_s > 1.5 * _SLOWNESS_S else share
 
     def _refusal(self, code: int, words: str | None) -> AuthenticationException:
-        user = "" if self._login is None else f" of {self._login.user}"
+        user = "" if self._login is None else f" {self._login.user}"
         said = shown(words) if words else error_code(code).name
         sentence = f"{self._peer} refused the login{user}: {said} ({code})"
         if code == error_codes.ILLEGAL_SASL_STATE:

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import stat
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from spark_kafka_sink.auth.jaas import JaasEntry, check_module, parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
+    OAUTHBEARER,
     PLAIN,
     SCRAM_SHA_256,
     SCRAM_SHA_512,
@@ -28,8 +31,14 @@ from spark_kafka_sink.auth.mechanisms import (
     checked_mechanism,
     shown,
 )
+from spark_kafka_sink.auth.oauthbearer import (
+    OAuthBearerExchange,
+    OAuthBearerToken,
+    bearer_token,
+    token_facts,
+)
 from spark_kafka_sink.auth.pem import StoreKind, store_kind
-from spark_kafka_sink.auth.references import ProcessLimits, References, providers
+from spark_kafka_sink.auth.references import NO_DISK, ProcessLimits, References, providers
 from spark_kafka_sink.auth.scram import KeptKeys, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
@@ -44,7 +53,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SERVED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512)
+_SERVED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+_EXTENSION: Final = "extension_"
+_FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", re.DOTALL)
 _KEPT_KEYS: Final = KeptKeys()
 # Far more than any store or file of secrets has; no file fills the memory.
 _MOST_BYTES: Final = 16 << 20
@@ -63,7 +74,7 @@ class _Credentials:
     def told(self, mechanism: str) -> str:
         """Return how messages call whom they are for."""
         kind = "the delegation token" if self.is_token else "user"
-        return f"{kind} {shown(self.name)!r} by {mechanism}"
+        return f"of {kind} {shown(self.name)!r} by {mechanism}"
 
 
 class _Disk:
@@ -83,9 +94,9 @@ class Security:
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
-        self._references = References(
-            providers({}), ProcessLimits.of(os.environ, "this process"), os.environ, _Disk()
-        )
+        self._files = _Disk()
+        self._limits = ProcessLimits.of(os.environ, "this process")
+        self._references = References(providers({}), self._limits, os.environ, self._files)
         if config.has_tls:
             self._warn_of_tls()
             self._context(self._settings())
@@ -132,6 +143,9 @@ class Security:
             return None
         # What can be wrong with them is found before there is a connection.
         self._exchange()
+        if self._mechanism == OAUTHBEARER:
+            told = f"by {OAUTHBEARER} ({token_facts(self._token().value)})"
+            return Login(self._exchange_again, told, chance)
         return Login(self._exchange_again, self._credentials().told(self._mechanism), chance)
 
     def _checked_mechanism(self) -> str:
@@ -171,7 +185,58 @@ class Security:
         whole = self._references.within(text)
         return len(whole) == 1 and str(whole[0]) == text.strip()
 
+    def _token(self) -> OAuthBearerToken:
+        """Return the token that the file has now.
+
+        Raise ConfigException if it cannot be read, and SaslAuthenticationException if it has none.
+        """
+        config, prefix = self._config, self._config.option_prefix
+        option = f"{prefix}sasl.oauthbearer.token.endpoint.url"
+        if config.sasl_username is not None:
+            raise ConfigException(
+                f"{prefix}sasl.username has no effect with {OAUTHBEARER}: remove it"
+            )
+        url = self._text(
+            "sasl.oauthbearer.token.endpoint.url", config.sasl_oauthbearer_token_endpoint_url
+        )
+        found = None if url is None else _FILE_URL.fullmatch(url)
+        if url is None or found is None:
+            raise ConfigException(
+                f"{option} is {'not set' if url is None else 'no URL of a file'}: expected "
+                "file:///path of a file with the token; endpoints that are asked by HTTP are not "
+                "supported yet"
+            )
+        extensions = {}
+        if config.sasl_jaas_config is not None:
+            entry = self._jaas(config.sasl_jaas_config.value)
+            extensions = {
+                name.removeprefix(_EXTENSION): value for name, value in entry.options.items()
+            }
+            if any(not name.startswith(_EXTENSION) for name in entry.options):
+                raise ConfigException(
+                    f"{prefix}sasl.jaas.config has options that are no {_EXTENSION}…: a client "
+                    f"that asks for its token is not supported yet; {option} names a file with one"
+                )
+        self._limits.check_url(url)
+        return bearer_token(
+            self._file(option, found["path"]).strip(), time.time(), extensions=extensions
+        )
+
+    def _file(self, option: str, path: str) -> str:
+        """Return the text of a file that this process may read."""
+        try:
+            real = self._files.real_path(path)
+            self._limits.check_path(real, self._files)
+            return self._files.read(real).decode()
+        except UnicodeDecodeError:
+            why = "it is not UTF-8"
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "it is no path"
+        raise ConfigException(f"the file of {option} cannot be read: {why}")
+
     def _exchange(self) -> SaslExchange:
+        if self._mechanism == OAUTHBEARER:
+            return OAuthBearerExchange(self._token())
         given = self._credentials()
         if self._mechanism == PLAIN:
             return PlainExchange(given.user, given.password)
@@ -295,7 +360,8 @@ class Security:
 def _content(path: str) -> bytes:
     """Return what a file of a disk has. Raise OSError or ValueError if it is none, or too large."""
     with Path(path).open("rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        if not is_file or os.path.realpath(path).startswith(NO_DISK):
             raise ValueError("it is no file of a disk")
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import pickle
 import time
@@ -299,6 +301,7 @@ def test_the_wrong_protocol_or_mechanism_is_an_error_at_once(
     with pytest.raises(IllegalSaslStateException):
         write(tls_only | {"bootstrap.servers": secured_kafka.address("SSL")}, topic, rows=1)
     for mechanism, sentence in (
+        ("OAUTHBEARER", "sasl.username has no effect with OAUTHBEARER"),
         ("GSSAPI", "sasl.mechanism is GSSAPI, which is not supported yet"),
         ("scram-sha-512", "write it SCRAM-SHA-512"),
         ("SCRAM-SHA-1", "expected one of PLAIN"),
@@ -353,3 +356,63 @@ def test_a_session_is_renewed_on_its_connection(secured_kafka: SecuredKafka, top
         # Two that lead to the broker, one for its bootstrap address.
         assert created == connections
     check_rows(secured_kafka, topic, written)
+
+
+# -- OAUTHBEARER ---------------------------------------------------------------------------------
+
+
+def unsigned_token(lifetime_s: int, user: str = "oauth-user") -> str:
+    """Return a token that the tests' brokers take."""
+    now = time.time()
+    parts = ({"alg": "none"}, {"sub": user, "iat": now, "exp": now + lifetime_s})
+    coded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts]
+    return ".".join(part.rstrip("=") for part in coded) + "."
+
+
+def by_token(kafka: SecuredKafka, file: Path) -> dict[str, Any]:
+    """Return the options of a client that logs in with the token of a file."""
+    options = login(kafka, "SASL_SSL", "OAUTHBEARER")
+    del options["sasl.username"], options["sasl.password"]
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    return options | {
+        "sasl.oauthbearer.token.endpoint.url": file.as_uri(),
+        "sasl.jaas.config": f'{module} required extension_logicalCluster="lkc-1";',
+    }
+
+
+def test_the_token_of_a_file_is_read_again_for_each_login(
+    secured_kafka: SecuredKafka, topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(unsigned_token(600) + "\n")
+    options = by_token(secured_kafka, file)
+    write(options, topic)
+    check_rows(secured_kafka, topic)
+    expired = unsigned_token(-600)
+    file.write_text(expired)
+    with pytest.raises(SaslAuthenticationException, match="oauth-user") as caught:
+        write(options, topic, rows=1)
+    assert "exp" in str(caught.value)
+    assert expired not in str(caught.value)
+    file.write_text("{}")
+    with pytest.raises(KafkaException, match="expected the token alone"):
+        write(options, topic, rows=1)
+    file.unlink()
+    with pytest.raises(ConfigException, match="No such file"):
+        KafkaAdmin(producer_config(options))
+    http = options | {"sasl.oauthbearer.token.endpoint.url": "https://host/token"}
+    with pytest.raises(ConfigException, match="asked by HTTP are not supported yet"):
+        KafkaAdmin(producer_config(http))
+
+
+def test_a_token_is_read_within_what_the_process_allows(
+    secured_kafka: SecuredKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(unsigned_token(600))
+    config = producer_config(by_token(secured_kafka, file))
+    for variable in ("PYKAFKA_ALLOWED_PATHS", "PYKAFKA_OAUTH_ALLOWED_URLS"):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, "/nowhere")
+            with pytest.raises(ConfigException, match=variable):
+                KafkaAdmin(config)

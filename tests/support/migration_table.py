@@ -36,7 +36,10 @@ _NOTES: Final[Mapping[str, str]] = {
     "partitioner.class": (
         "; Java's own by name, and `module.Name` of a Python callable in place of any other class"
     ),
-    "sasl.mechanism": ", which is not there yet: `PLAIN`, `SCRAM-SHA-256` and `SCRAM-SHA-512` are",
+    "sasl.mechanism": (
+        ", which is not there yet: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` and `OAUTHBEARER` are"
+    ),
+    "sasl.oauthbearer.token.endpoint.url": "; `file:` only",
     "sasl.password": "; new, with sasl.username in place of sasl.jaas.config",
     "sasl.username": "; new, with sasl.password in place of sasl.jaas.config",
 }

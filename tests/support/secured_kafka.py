@@ -111,11 +111,16 @@ class SecuredKafka(KafkaCluster):
             "listener.name.mutual.ssl.client.auth": "required",
             "listener.name.othername.ssl.keystore.type": "PEM",
             "listener.name.othername.ssl.keystore.location": self._other_name,
-            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
         }
         for listener in ("sasl_plaintext", "sasl_ssl"):
             prefix = f"listener.name.{listener}"
             more[f"{prefix}.plain.sasl.jaas.config"] = plain
+            # Takes tokens that nobody has signed.
+            more[f"{prefix}.oauthbearer.sasl.jaas.config"] = (
+                f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required "
+                'unsecuredLoginStringClaim_sub="broker";'
+            )
             for bits in (256, 512):
                 more[f"{prefix}.scram-sha-{bits}.sasl.jaas.config"] = (
                     f"{_MODULES}.scram.ScramLoginModule required;"

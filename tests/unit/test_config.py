@@ -107,6 +107,7 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
     "retry.backoff.ms": (100, {"0": 0}, ["-1"]),
     "sasl.jaas.config": (None, {"p": Secret("p")}, []),
     "sasl.mechanism": ("GSSAPI", {"PLAIN": "PLAIN"}, []),
+    "sasl.oauthbearer.token.endpoint.url": (None, {"file:///t": "file:///t"}, []),
     "sasl.password": (None, {}, ["a password without its user"]),
     "sasl.username": (None, {}, ["a user without a password"]),
     "security.protocol": (

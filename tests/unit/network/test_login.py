@@ -43,7 +43,7 @@ class Broker:
             "client",
             30.0,
             has_tls=has_tls,
-            login=login or Login(lambda: PlainExchange("u", "secret"), "user 'u' by PLAIN"),
+            login=login or Login(lambda: PlainExchange("u", "secret"), "of user 'u' by PLAIN"),
             peer="host:1 (id: 1)",
         )
         self.asked: list[tuple[int, int, int]] = []

@@ -46,6 +46,7 @@ FREE_TEXT = {
     "client.id",
     "sasl.jaas.config",
     "sasl.mechanism",
+    "sasl.oauthbearer.token.endpoint.url",
     "sasl.password",
     "sasl.username",
     "ssl.cipher.suites",
