@@ -157,16 +157,16 @@ class Security:
                 f"{prefix}sasl.mechanism is {mechanism}, which is not supported yet: set "
                 f"{prefix}sasl.mechanism to one of {', '.join(_SERVED)}"
             )
-        if not config.has_tls and self._sends_a_reference(mechanism):
+        if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
-                "a reference in the credentials cannot be used with PLAIN over SASL_PLAINTEXT, nor "
-                "in the user name with SCRAM: what it gives would go in clear to any server that "
-                f"bootstrap.servers names: set {prefix}security.protocol to SASL_SSL"
+                "a reference in the credentials cannot be used with PLAIN over SASL_PLAINTEXT, "
+                "which would send what it gives in clear to any server that bootstrap.servers "
+                "names: use SASL_SSL or SCRAM"
             )
         return mechanism
 
-    def _sends_a_reference(self, mechanism: str) -> bool:
-        """Return whether a login would send in clear what a reference gives."""
+    def _has_reference(self) -> bool:
+        """Return whether a reference gives the user or the password."""
         config = self._config
         if config.sasl_jaas_config is not None:
             text = config.sasl_jaas_config.value
@@ -178,8 +178,7 @@ class Security:
         else:
             password = config.sasl_password
             values = [config.sasl_username or "", "" if password is None else password.value]
-        sent = values if mechanism == PLAIN else values[:1]
-        return any(self._references.within(value) for value in sent)
+        return any(self._references.within(value) for value in values)
 
     def _is_reference(self, text: str) -> bool:
         whole = self._references.within(text)

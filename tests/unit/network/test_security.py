@@ -98,9 +98,3 @@ def test_no_reference_goes_in_clear_however_it_is_written(password: str) -> None
     jaas = f'{PLAIN_MODULE} required username="u" password="{password}";'
     with pytest.raises(ConfigException, match="SASL_PLAINTEXT"):
         security(security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_jaas_config=jaas)
-
-
-def test_a_user_s_name_that_is_a_reference_does_not_go_in_clear() -> None:
-    options = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_password": "p"}
-    with pytest.raises(ConfigException, match="SASL_PLAINTEXT"):
-        security(security_protocol="SASL_PLAINTEXT", sasl_username=REFERENCE, **options)
