@@ -58,10 +58,6 @@ class Files(Protocol):
         """Return what the file has."""
 
 
-# The kernel's own, such as the environment of a process; no limit on variables is passed by them.
-NO_DISK: Final = ("/proc/", "/sys/", "/dev/")
-
-
 @dataclass(frozen=True, slots=True)
 class Reference:
     """One reference; the path is empty where it has none."""
@@ -265,8 +261,6 @@ class References:
     def _text(self, provider: Provider, path: str) -> str:
         try:
             real = self._files.real_path(path)
-            if real.startswith(NO_DISK):
-                raise ConfigException(f"the file {path} is not on a disk")
             self._limits.check_path(real, self._files)
             if provider.paths is not None and not _is_within(real, provider.paths, self._files):
                 raise ConfigException(f"its {_PATHS_PARAM} does not allow the file {real}")

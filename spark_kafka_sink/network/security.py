@@ -38,7 +38,7 @@ from spark_kafka_sink.auth.oauthbearer import (
     token_facts,
 )
 from spark_kafka_sink.auth.pem import StoreKind, store_kind
-from spark_kafka_sink.auth.references import NO_DISK, ProcessLimits, References, providers
+from spark_kafka_sink.auth.references import ALLOWED_PATHS, ProcessLimits, References, providers
 from spark_kafka_sink.auth.scram import KeptKeys, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
@@ -59,6 +59,8 @@ _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", r
 _KEPT_KEYS: Final = KeptKeys()
 # Far more than any store or file of secrets has; no file fills the memory.
 _MOST_BYTES: Final = 16 << 20
+# The kernel's own, such as a process's environment: no way round a limit on variables.
+_NO_DISK: Final = ("/proc/", "/sys/", "/dev/")
 os.register_at_fork(after_in_child=_KEPT_KEYS.forget)
 
 
@@ -222,15 +224,17 @@ class Security:
         )
 
     def _file(self, option: str, path: str) -> str:
-        """Return the text of a file that this process may read."""
+        """Return the text of a file that this process may read; no message shows its path."""
         try:
             real = self._files.real_path(path)
             self._limits.check_path(real, self._files)
             return self._files.read(real).decode()
+        except ConfigException:
+            why = f"{ALLOWED_PATHS} of this process does not allow it"
         except UnicodeDecodeError:
             why = "it is not UTF-8"
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or "it is no path"
+            why = getattr(error, "strerror", None) or str(error)
         raise ConfigException(f"the file of {option} cannot be read: {why}")
 
     def _exchange(self) -> SaslExchange:
@@ -358,10 +362,11 @@ class Security:
 
 def _content(path: str) -> bytes:
     """Return what a file of a disk has. Raise OSError or ValueError if it is none, or too large."""
-    with Path(path).open("rb") as file:
-        is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-        if not is_file or os.path.realpath(path).startswith(NO_DISK):
-            raise ValueError("it is no file of a disk")
+    real = Path(os.path.realpath(path))
+    # Before it is opened, which waits for a writer where it is a pipe.
+    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_NO_DISK):
+        raise ValueError("it is no file of a disk")
+    with real.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise ValueError(f"it has more than {_MOST_BYTES} bytes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,28 @@ def test_the_environment_is_not_read_as_a_file(path: str, kind: str) -> None:
 def test_a_device_is_no_store() -> None:
     with pytest.raises(ConfigException, match="no file of a disk"):
         security(security_protocol="SSL", ssl_truststore_location="/dev/zero")
+
+
+def test_a_pipe_is_no_store_and_nobody_waits_for_its_writer(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.pem"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigException, match="no file of a disk"):
+        security(security_protocol="SSL", ssl_truststore_location=str(pipe))
+
+
+@pytest.mark.parametrize("allowed", [None, "/nowhere"])
+def test_the_path_of_a_token_that_a_reference_gives_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, allowed: str | None
+) -> None:
+    if allowed is not None:
+        monkeypatch.setenv("PYKAFKA_ALLOWED_PATHS", allowed)
+    with pytest.raises(ConfigException, match="cannot be read") as caught:
+        security(
+            security_protocol="SASL_SSL",
+            sasl_mechanism="OAUTHBEARER",
+            sasl_oauthbearer_token_endpoint_url=f"file:///{REFERENCE}",
+        )
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_file_that_is_too_large_is_no_store(tmp_path: Path) -> None:
