@@ -502,6 +502,12 @@ TOO_LARGE: Final = Cause(
     RecordTooLargeException,
     "{record} is {size} bytes when serialized, more than {limit}; {hint}",
 )
+# limit: the topic's setting, with its value where that is known.
+TOO_LARGE_FOR_TOPIC: Final = Cause(
+    RecordTooLargeException,
+    "{record} is {size} bytes when serialized, more than topic {topic} takes ({limit}); "
+    + _ADVICE[error_codes.MESSAGE_TOO_LARGE],
+)
 # The hint for a record that no request, or no memory, can hold.
 RAISE_LIMIT: Final = (
     "make the record smaller, or raise {option} (and the topic's max.message.bytes where needed)"

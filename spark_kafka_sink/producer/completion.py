@@ -17,6 +17,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
+    TOO_LARGE_FOR_TOPIC,
     ApiException,
     InvalidRecordException,
     InvalidTxnStateException,
@@ -424,10 +425,24 @@ def _exception(
         where = "" if node_id is None else f" by node {node_id}"
         cause = words_of_refusal(code, topic, hint)
         return _error_of_attempt(batch, code, node_id, (cause, f"{text}{where}{attempts}", reason))
-    text += f": {_named(code, node_id)}{attempts}"
+    named = f"{_named(code, node_id)}{attempts}"
     if code == codes.MESSAGE_TOO_LARGE:
-        text += f"; the batch has {batch.sent_bytes} bytes"
+        # As it is said where the topic's limit is known before.
+        return _error_of_attempt(batch, code, node_id, (_too_large(batch), named, reason))
+    text += f": {named}"
     return _error_of_attempt(batch, code, node_id, (text, reason, hint))
+
+
+def _too_large(batch: ProducerBatch) -> str:
+    one = batch.record_count == 1
+    record = f"the {'record' if one else f'batch of {batch.record_count} records'} for "
+    packed = "" if batch.codec.compress is None else f", compressed with {batch.codec.name},"
+    return TOO_LARGE_FOR_TOPIC.sentence.format(
+        record=f"{record}{batch.topic_partition}{packed}",
+        size=batch.sent_bytes,
+        topic=batch.topic_partition.topic,
+        limit="max.message.bytes",
+    )
 
 
 def _named(code: int, node_id: int | None) -> str:

@@ -302,7 +302,9 @@ def test_a_job_runs_where_the_topic_s_settings_may_not_be_read(
     save(small, guarded_kafka.bootstrap, topic)
     found = read_with_confluent(guarded_kafka.bootstrap, topic)
     assert [int(record.value or b"") for record in found] == list(range(300))
-    with pytest.raises(PySparkException, match=r"MESSAGE_TOO_LARGE \(10\).*make the record smalle"):
+    with pytest.raises(
+        PySparkException, match=r"make the record smaller.*MESSAGE_TOO_LARGE \(10\)"
+    ):
         save(spark.sql("SELECT repeat('x', 9000) AS value"), guarded_kafka.bootstrap, topic)
 
 
