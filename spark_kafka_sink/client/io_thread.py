@@ -276,6 +276,12 @@ class ProducerThread:
         self.changed.notify_all()
         self.wake()
 
+    def _finish_cut(self) -> None:
+        """Give up what a change that was cut short has left."""
+        if self._cut is not None:
+            self.give_up(self._cut)
+            self._cut = None
+
     # -- for callers, without the lock -------------------------------------------------------------
 
     @property
@@ -429,9 +435,7 @@ class ProducerThread:
                 self.feeder.feed(self._clock(), hurry=self._hurry)
             with self.lock:
                 now = self._clock()
-                if self._cut is not None:
-                    self.give_up(self._cut)
-                    self._cut = None
+                self._finish_cut()
                 has_news = self._take_in(work, events, now)
                 if self._leaving:
                     self.accumulator.flushes = 1  # nobody else flushes any more
