@@ -39,6 +39,14 @@ def row_of_batch(row: int) -> str:
     return f"row {row} of the Arrow batch"
 
 
+def message_of(error: BaseException) -> str:
+    """Return what an exception says; one of the user's may raise when it is asked."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - its class still says something
+        return "<its __str__ raised>"
+
+
 class KafkaException(Exception):
     """The root; `message` is what the user reads, the rest what it is about."""
 

@@ -24,7 +24,7 @@ from typing import Protocol
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
+from spark_kafka_sink.errors import BufferExhaustedException, KafkaException, message_of
 from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
@@ -387,7 +387,9 @@ class ProducerThread:
         try:
             self._loop()
         except BaseException as error:  # a bug, or the interpreter going down: end every wait
-            message = f"the producer's I/O thread failed: {type(error).__name__}: {error}"
+            message = (
+                f"the producer's I/O thread failed: {type(error).__name__}: {message_of(error)}"
+            )
             failure = KafkaException(message)
             failure.__cause__ = error
             with self.lock:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from spark_kafka_sink.config import PARTITIONERS
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, message_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +57,7 @@ def instance(option: str, given: object) -> tuple[object, bool]:
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {message_of(error)}"
 
 
 def configure(plugin: object, *arguments: Mapping[str, object] | bool) -> None:

@@ -27,6 +27,7 @@ from spark_kafka_sink import (
     write_batch,
 )
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
+from spark_kafka_sink.client.future import RowFuture
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
@@ -38,7 +39,9 @@ from spark_kafka_sink.model import ConsumerGroupMetadata
 
 CLASSES: Final = (KafkaProducer, TopicReader, KafkaAdmin, NewTopic, ProducerRecord)
 FUNCTIONS: Final = (atomic_layout, to_kafka, write_batch, register, last_reports)
-# Why nobody calls the others with arguments of their own. Futures take those of concurrent.futures.
+# What nobody makes, but has from a call.
+RESULTS: Final = (RowFuture,)
+# Why nobody calls the others with arguments of their own.
 NOT_CALLED: Final = {
     "KafkaDataSource": "Spark makes it, and the driver checks its options",
     "ProducerInterceptor": "users write its methods, and the producer calls them",
@@ -75,6 +78,8 @@ NO_NAMES: Final = [None, 5, b"t", ["t"], "\ud800", "x" * 250]
 NO_NUMBERS: Final = ["1", 1.5, True, [1], -1, 2**31]
 NO_TIMESTAMPS: Final = ["1", 1.5, True, [1], -1, 2**63]
 NO_TIMES: Final = ["1", True, [1], -1, -0.5, float("nan")]
+# As of `concurrent.futures`: who waits for what is left of a time may have a negative one.
+NO_TIMES_OF_FUTURES: Final = ["1", True, [1], float("nan")]
 NO_FUNCTIONS: Final = [5, "print", [print]]
 NO_BYTES: Final = [5, object(), "\ud800", ["v"]]
 NO_HEADERS: Final = [5, 0, True, [("k",)], [("k", 5)], [(b"k", b"v")], [("\ud800", b"v")], ["kv"]]
@@ -130,6 +135,9 @@ WRONG: Final[dict[str, list[Any]]] = {
     ],
     "KafkaProducer.flush(timeout)": NO_TIMES,
     "KafkaProducer.close(timeout)": NO_TIMES,
+    "RowFuture.result(timeout)": NO_TIMES_OF_FUTURES,
+    "RowFuture.exception(timeout)": NO_TIMES_OF_FUTURES,
+    "RowFuture.add_done_callback(fn)": [None, *NO_FUNCTIONS],
     "TopicReader(configs)": NO_OPTIONS,
     "TopicReader.read(topic)": NO_NAMES,
     "TopicReader.read(partitions)": [0, "0", b"0", [0, 0], [0, 1, 0], ["0"], [True], [1.0], [None]],
@@ -180,10 +188,11 @@ def public_arguments() -> set[str]:
         for function in FUNCTIONS
         for argument in inspect.signature(function).parameters
     }
-    for kind in CLASSES:
-        calls = {kind.__name__: inspect.signature(kind)}
+    for kind in (*CLASSES, *RESULTS):
+        calls = {} if kind in RESULTS else {kind.__name__: inspect.signature(kind)}
         for name, function in inspect.getmembers(kind, inspect.isfunction):
-            if not name.startswith("_"):
+            # What is inherited is for who makes futures.
+            if not name.startswith("_") and (kind in CLASSES or name in vars(kind)):
                 calls[f"{kind.__name__}.{name}"] = inspect.signature(function)
         found |= {
             f"{call}({argument})"
@@ -215,23 +224,25 @@ def things() -> Iterator[dict[str, Any]]:
     """The objects whose methods are called; nobody can be reached, and the topic is known."""
     options = CONFIGS | {"max.block.ms": A_LONG_TIME_MS, "linger.ms": A_LONG_TIME_MS}
     transactional = KafkaProducer(options | {"transactional.id": "tid"})
-    producer = KafkaProducer(options)
+    producer, sending = KafkaProducer(options), KafkaProducer(options)
     with (
         TopicReader(CONFIGS) as reader,
         KafkaAdmin(producer_config(CONFIGS | {"max.block.ms": A_LONG_TIME_MS})) as admin,
     ):
-        with producer._thread.lock:
-            producer._thread.metadata.track(TOPIC, time.monotonic())
-            producer._thread.metadata.update(answer([1]), time.monotonic())
+        for each in (producer, sending):
+            with each._thread.lock:
+                each._thread.metadata.track(TOPIC, time.monotonic())
+                each._thread.metadata.update(answer([1]), time.monotonic())
         yield {
             "KafkaProducer": producer,
             "KafkaProducer.send_offsets_to_transaction": transactional,
             "TopicReader": reader,
             "KafkaAdmin": admin,
             "NewTopic": NewTopic(),
+            "RowFuture": sending.send(TOPIC, b"v"),
         }
-        producer.close(0)
-        transactional.close(0)
+        for each in (producer, sending, transactional):
+            each.close(0)
 
 
 def refusal(things: dict[str, Any], call: str, arguments: dict[str, Any]) -> KafkaException:
