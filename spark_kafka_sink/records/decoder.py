@@ -1,8 +1,8 @@
-"""The records section of a batch (format v2) to columns; the other way of `encoder`.
+"""Decode the records section of a batch (format v2) into columns; the inverse of `encoder`.
 
-A record's place is known only from the length of the one before, so one loop finds the places.
-Everything inside is then read for all records at once, and two gathers bring
-keys and values together. Headers are read one by one: few records have any.
+The length of a record is needed to find the next one, so a loop finds the positions of all records.
+Their fields are then read for all records at once, and two gathers collect keys and values. Headers
+are read one by one, because few records have any.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ VARLONG_BITS: Final = 64
 
 
 def read_varints(data: UInt8s, positions: Int64s, ends: Int64s, bits: int) -> tuple[Int64s, Int64s]:
-    """Read the varint at each position and give the values and the positions behind them.
+    """Return the varint at each position, and the position after each varint.
 
-    ends: where what holds each varint ends. Raises CorruptRecordException for one that does not fit
-    there, or not into `bits`.
+    ends: the end of the record of each varint. Raise CorruptRecordException if a varint does not
+    fit its record or `bits`.
     """
     if (positions >= ends).any():
         raise corrupt("a record ends where a number should be")
@@ -51,7 +51,7 @@ def read_varints(data: UInt8s, positions: Int64s, ends: Int64s, bits: int) -> tu
 
 
 def read_varint(buffer: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
-    """Read one varint of 32 bits; see `read_varints`."""
+    """Return the 32-bit varint at `position`, and the position after it; see `read_varints`."""
     value = shift = 0
     while position < end and shift < VARINT_BITS:
         byte = buffer[position]
@@ -73,8 +73,8 @@ HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.bin
 class DecodedRecords:
     """Records as columns of equal length.
 
-    offsets, timestamps_ms: int64, -1 where a record has no timestamp; keys, values: Arrow binary;
-    headers: `HEADERS_TYPE`, an empty list where a record has none.
+    offsets, timestamps_ms: int64; a timestamp is -1 if the record has none. keys, values: Arrow
+    binary. headers: `HEADERS_TYPE`, an empty list for a record without headers.
     """
 
     offsets: Int64s
@@ -88,17 +88,18 @@ class DecodedRecords:
 
     @property
     def nbytes(self) -> int:
-        """The memory that the columns take."""
+        """The memory of the columns in bytes."""
         columns = (self.offsets, self.timestamps_ms, self.keys, self.values, self.headers)
         return sum(column.nbytes for column in columns)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFields:
-    """Records as columns of equal length, but for their headers.
+    """Records as columns of equal length, with their headers not yet decoded.
 
-    As `DecodedRecords`; header_starts, ends: int64, where in the section each record's headers
-    begin, with their number, and where they and the record end.
+    The fields are those of `DecodedRecords`. header_starts, ends: int64, the positions in the
+    section at which each record's header section begins and at which it ends together with the
+    record.
     """
 
     offsets: Int64s
@@ -112,7 +113,7 @@ class RecordFields:
 def decode(
     section: memoryview, count: int, base_offset: int, base_timestamp_ms: int
 ) -> DecodedRecords:
-    """Read `count` records that fill `section`; raises CorruptRecordException."""
+    """Decode `count` records that fill `section`. Raise CorruptRecordException."""
     fields = read_fields(section, count, base_offset, base_timestamp_ms)
     data = np.frombuffer(section, np.uint8)
     counts, at = read_varints(data, fields.header_starts, fields.ends, VARINT_BITS)
@@ -125,13 +126,13 @@ def decode(
 def read_fields(
     section: memoryview, count: int, base_offset: int, base_timestamp_ms: int
 ) -> RecordFields:
-    """Read all but the headers of `count` records that fill `section`.
+    """Decode everything except the headers of `count` records that fill `section`.
 
-    Raises CorruptRecordException, but for what is wrong with headers.
+    Raise CorruptRecordException. Headers are not checked.
     """
     starts, ends = _places(section, count)
     data = np.frombuffer(section, np.uint8)
-    # A byte of attributes, of which nothing is used.
+    # Skip the byte of attributes, none of which is used.
     timestamps, at = read_varints(data, starts + 1, ends, VARLONG_BITS)
     offsets, at = read_varints(data, at, ends, VARINT_BITS)
     if (offsets < 0).any():
@@ -143,13 +144,14 @@ def read_fields(
 
 
 def _places(section: memoryview, count: int) -> tuple[Int64s, Int64s]:
-    """Give where each record's attributes begin and where the record ends, int64 of `count`."""
-    # Of eight bytes each; a list has forty, and there may be a record for every seven bytes.
+    """Return where each record's attributes begin and where the record ends, int64 of `count`."""
+    # An array takes 8 bytes per position where a list takes 40; a record can be as small as 7
+    # bytes.
     starts, ends = array("q"), array("q")
     position, end = 0, len(section)
     while position < end:
         size = section[position]
-        # Lengths up to 8191 are read here: a call each would double the loop's time.
+        # Lengths up to 8191 are read inline, because a call for each would double the loop's time.
         if size < 0x80:
             size, position = (size >> 1) ^ -(size & 1), position + 1
         elif position + 1 < end and section[position + 1] < 0x80:
@@ -170,7 +172,7 @@ def _places(section: memoryview, count: int) -> tuple[Int64s, Int64s]:
 def _field(
     section: memoryview, data: UInt8s, positions: Int64s, ends: Int64s
 ) -> tuple[pa.Array, Int64s]:
-    """Read all keys or all values: give them, and the positions behind them."""
+    """Return all keys or all values, and the position after each."""
     sizes, starts = read_varints(data, positions, ends, VARINT_BITS)
     stops = starts + np.maximum(sizes, 0)
     if (sizes < -1).any() or (stops > ends).any():
@@ -179,14 +181,14 @@ def _field(
 
 
 def gather(section: memoryview, starts: Int64s, stops: Int64s, valid: Bools) -> pa.Array:
-    """Give ``section[start:stop]`` of each row as a binary array, null where not `valid`.
+    """Return ``section[start:stop]`` of each row as a binary array, null where `valid` is False.
 
-    Rows lie one behind the other in `section`, with anything between them.
+    The rows are in ascending order in `section`; there may be other bytes between them.
     """
     rows = len(starts)
     if not rows:
         return pa.array([], pa.binary())
-    # The elements of this array are row, gap, row, gap, … row.
+    # The elements of this array alternate: row, gap, row, gap, … row.
     edges = np.empty(2 * rows, np.int32)
     edges[::2] = starts
     edges[1::2] = stops
@@ -198,10 +200,10 @@ def gather(section: memoryview, starts: Int64s, stops: Int64s, valid: Bools) -> 
 def _headers(
     section: memoryview, counts: Int64s, positions: Int64s, ends: Int64s
 ) -> tuple[pa.Array, Int64s]:
-    """Read the headers of all records: give them, and the positions behind them."""
+    """Return the headers of all records, and the position after each record's headers."""
     if not counts.any():
         return no_headers(len(counts)), positions
-    # A header takes two bytes at least.
+    # A header takes at least two bytes.
     if (counts < 0).any() or (counts > (ends - positions) // 2).any():
         raise corrupt("a record has more headers than bytes for them")
     places: list[tuple[int, int, int, int, bool]] = []
@@ -229,6 +231,6 @@ def _headers(
 
 
 def no_headers(rows: int) -> pa.Array:
-    """Give the headers of records that have none."""
+    """Return the headers column of `rows` records without headers."""
     entries = pa.array([], HEADERS_TYPE.value_type)
     return pa.ListArray.from_arrays(np.zeros(rows + 1, np.int32), entries)

@@ -1,9 +1,9 @@
-"""The four codecs read back, whoever wrote them, and never more of it than a limit.
+"""Decompress the four codecs, up to a limit.
 
-A compressed batch says nothing of how large it was: a few kilobytes can stand for gigabytes. Each
-codec is therefore read as a stream that ends at the limit; snappy, whose blocks announce their
-size, is refused before anything is allocated. Whatever the bytes are, the result is data or a
-CorruptRecordException.
+A compressed batch does not say how large it was, and a few kilobytes can expand to gigabytes. Each
+codec is therefore read as a stream that stops at the limit. Snappy blocks announce their size, so a
+block that is too large is rejected before memory is allocated. Whatever the input is, the result is
+data or a CorruptRecordException.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_kafka_sink.records.compression import Buffer
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
-# A copy of up to 64 bytes takes three.
+# A copy of up to 64 bytes is encoded in three bytes.
 _SNAPPY_LARGEST_RATIO: Final = 22
 _GZIP_WINDOW_BITS: Final = 31
 _FIRST_GZIP_STEP_BYTES: Final = 64
@@ -29,9 +29,9 @@ _STREAM_BYTES: Final = 1 << 20
 
 
 def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
-    """Give what `data` stands for; codec_id: as a batch's attributes have it, 0 for none.
+    """Return `data` decompressed; codec_id: as in a batch's attributes, 0 for no compression.
 
-    Raises CorruptRecordException for bytes that are not of the codec, or stand for more than
+    Raise CorruptRecordException if the bytes are not valid for the codec, or expand to more than
     `limit_bytes`.
     """
     if codec_id == 0:
@@ -53,10 +53,11 @@ def _too_large(limit_bytes: int) -> ApiException:
 
 
 def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
-    """Read one member or several, as Java's GZIPInputStream does.
+    """Decompress one member or several, as Java's GZIPInputStream does.
 
-    zlib copies what is left of its input behind a member's end. A member is therefore fed in steps
-    that begin small and grow: however many there are, what is copied is in proportion to the data.
+    zlib copies the input that is left after a member's end. A member is therefore fed in steps that
+    start small and double, so that the copied bytes stay proportional to the data for any number of
+    members.
     """
     view = memoryview(data)
     whole = bytearray()
@@ -77,7 +78,7 @@ def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
 
 
 def _snappy(data: Buffer, limit_bytes: int) -> Buffer:
-    """Read the blocks of a xerial stream, or one block alone as librdkafka writes it."""
+    """Decompress the blocks of a xerial stream, or a single block as librdkafka writes it."""
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(view, 0, limit_bytes)
