@@ -1,7 +1,7 @@
-"""The offsets of partitions at a time (the start, the end), asked of their leaders. Pure.
+"""Look up the offsets of partitions by timestamp (ListOffsets). Pure: no clock, no sockets.
 
-Each partition is asked for until it has an answer; where its leader is elsewhere, it waits and is
-asked for again. What no retry can help is raised.
+Each partition is requested from its leader until it has an offset. If the leader has moved, the
+partition is requested again after a back-off. Errors that are not retriable are raised.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_kafka_sink.wire.fetch_messages import (
     ListOffsetsTopic,
 )
 
-# Where reading needs something else than writing.
+# Advice to readers that differs from the advice to writers.
 _ADVICE: Final = {
     UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or check its name",
     TOPIC_AUTHORIZATION_FAILED: "grant READ and DESCRIBE on the topic to this client",
@@ -36,12 +36,12 @@ _ADVICE: Final = {
 
 
 def reader_advice(code: int, _topic: str) -> str | None:
-    """Give what `errors.advice` gives, for those who read."""
+    """Return the advice for an error code, in the words for readers; None without advice."""
     return _ADVICE.get(code) or advice(code)
 
 
 def refusal(topic_partition: TopicPartition, code: int, node_id: int, api: str) -> ApiException:
-    """Give the exception for the error code of one partition in an answer."""
+    """Return the exception for the error code of one partition in a response."""
     row = error_code(code)
     text = f"{topic_partition} cannot be read: {api} gave {row.name} ({code}) from node {node_id}"
     if code in _ADVICE:
@@ -54,7 +54,7 @@ OffsetsByPartition: TypeAlias = dict[int, int]
 
 
 class Asked(NamedTuple):
-    """What is looked up; timestamp in ms, or -1 for the end, -2 for the start."""
+    """The offsets to look up. timestamp: in ms, or -1 for the end and -2 for the start."""
 
     topic: str
     partitions: list[int]
@@ -63,7 +63,10 @@ class Asked(NamedTuple):
 
 
 class OffsetsLookup:
-    """One lookup. Times are seconds of the reader's clock."""
+    """Looks up the offset of each partition of one topic.
+
+    Times are seconds of the reader's clock.
+    """
 
     def __init__(
         self,
@@ -89,11 +92,14 @@ class OffsetsLookup:
         return len(self.found) == len(set(self._asked.partitions))
 
     def next_due_at(self, now: float) -> float:
-        """Give when to ask again for what was not answered."""
+        """Return when to send requests for the missing partitions again."""
         return self._not_before if self._not_before > now else float("inf")
 
     def requests(self, now: float) -> list[tuple[int, ListOffsetsRequest]]:
-        """Give what is due, by node: at most one request is under way to each."""
+        """Return the requests that are due, by node.
+
+        Each node has at most one request in flight.
+        """
         if now < self._not_before:
             return []
         by_node: dict[int, list[int]] = {}
@@ -126,11 +132,11 @@ class OffsetsLookup:
         )
 
     def sent(self, node_id: int, future: RequestFuture) -> None:
-        """Note that a request is on its way."""
+        """Record that a request was sent."""
         self._under_way[node_id] = future
 
     def collect(self, now: float) -> None:
-        """Take the answers that have come; raises what no retry can help."""
+        """Process the responses that have arrived. Raise errors that are not retriable."""
         for node_id, future in list(self._under_way.items()):
             if not future.is_done:
                 continue
@@ -158,12 +164,12 @@ class OffsetsLookup:
     def _wait(self, reason: str, now: float) -> None:
         self._metadata.request_update()
         self._last_error = reason
-        if self._not_before > now:  # many partitions of one answer are one attempt
+        if self._not_before > now:  # several partitions of one response count as one attempt
             return
         self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)
         self._attempts += 1
 
     def missing(self) -> str:
-        """Say which partitions have no offset yet, and why."""
+        """Return a description of the partitions without an offset, with the last error."""
         numbers = sorted(set(self._asked.partitions) - self.found.keys())
         return f"partitions {numbers}" + (f" ({self._last_error})" if self._last_error else "")

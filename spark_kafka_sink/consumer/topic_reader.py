@@ -1,10 +1,10 @@
-"""TopicReader: a topic, or some of its partitions, from here to there as Arrow batches.
+"""TopicReader: read a range of a topic, or of some of its partitions, as Arrow batches.
 
-Joins the network with a `Reading`. There is no group, no commit and no rebalance: what to read is
-said beforehand, and the reading ends when it has been read. The next request goes out before the
-rows of the last answer are given, so that a caller works while the brokers do.
+It connects the network client with a `Reading`. There are no groups, commits or rebalances: the
+range is fixed at the start, and reading ends after it. The next request is sent before the rows of
+the last response are yielded, so that the caller and the brokers work at the same time.
 
-Everything happens in the caller's thread, one at a time.
+Everything happens in the caller's thread, one call at a time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from spark_kafka_sink.wire.primitives import ZERO_UUID
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 Offsets: TypeAlias = Literal["earliest", "latest"] | Mapping[int, int]
 
-# The last version of Fetch that names topics; later ones need every topic's id (KIP-516).
+# The last Fetch version that has topic names; later versions need topic ids (KIP-516).
 _LAST_FETCH_BY_NAME: Final = 12
 _TIMESTAMPS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 _ISOLATION_LEVELS: Final = {
@@ -65,13 +65,14 @@ _ISOLATION_LEVELS: Final = {
 class TopicReader:
     """Reads topics of one cluster; a context manager.
 
-    configs: the Java consumer's names (see `reader_config`), and buffer.memory: how many bytes of
-    records are unpacked and not yet taken, 64 MiB by default. The first batch of a response is
-    unpacked whatever its size, so memory is at most that and one batch. Raises ConfigException.
+    configs: options by the Java consumer's names (see `reader_config`). buffer.memory limits the
+    bytes of records that are decompressed and not yet yielded, 64 MiB by default. The first batch
+    of a response is always decompressed, so memory is at most that and one batch. Raise
+    ConfigException.
 
-    One thread at a time, in the process that made it: while a call runs (asking `read` for the next
-    batch is one), a call of another thread raises IllegalStateException, as every call does in
-    a forked child, where `close` does nothing.
+    Use it from one thread at a time, in the process that created it. While a call runs (getting the
+    next batch of `read` is a call), a call of another thread raises IllegalStateException. So does
+    every call in a forked child, except `close`, which does nothing there.
     """
 
     def __init__(self, configs: Mapping[str, Any]) -> None:
@@ -108,7 +109,7 @@ class TopicReader:
         self.close()
 
     def close(self) -> None:
-        """Drop every connection; nothing can be read any more."""
+        """Close every connection. Nothing can be read afterwards."""
         if not self._caller.is_forked:
             self._close()
 
@@ -127,22 +128,24 @@ class TopicReader:
         end: Offsets = "latest",
         isolation_level: IsolationLevel = "read_uncommitted",
     ) -> Iterator[pa.RecordBatch]:
-        """Give the records of a topic from `start` up to, and not including, `end`.
+        """Return an iterator over the records from `start` up to, but not including, `end`.
 
-        partitions: all if None, or those that `start` or `end` has offsets for. start, end: a
-        place, or offsets by partition, both of the same partitions where both are; places are
-        looked up once, when the first batch is asked for. With read_committed, records of aborted
-        transactions are left out and the latest offset is the last stable one.
+        partitions: None for all, or for those that `start` or `end` has offsets for. start, end:
+        "earliest", "latest", or offsets by partition. If both have offsets, they must have the same
+        partitions. "earliest" and "latest" are looked up once, when the first batch is requested.
+        With read_committed, records of aborted transactions are skipped, and the latest offset is
+        the last stable offset.
 
-        Batches have the columns topic (string), partition (int32), offset (int64), timestamp
-        (ms, UTC; null where a record has none), key, value (binary) and headers (see
-        `fetched_records.SCHEMA`), and at least one row; offsets rise within a partition, partitions
-        mix. Records that retention deletes before they could be read are left out with a warning.
+        Batches have at least one row and the columns topic (string), partition (int32), offset
+        (int64), timestamp (ms, UTC; null if a record has none), key, value (binary) and headers
+        (see `reading.SCHEMA`). Offsets ascend within a partition; partitions are mixed. Records
+        that retention deletes before they are read are skipped with a warning.
 
-        Raises DataException at once for a name that no topic can have and ConfigException for
-        other arguments of no meaning, and when the first batch is asked for, for partitions that
-        are not there or lack an offset; IllegalStateException after close; TimeoutException where
-        nothing comes for default.api.timeout.ms, CorruptRecordException, and the brokers' errors.
+        Raise DataException at once for an invalid topic name, and ConfigException for other invalid
+        arguments. When the first batch is requested, raise ConfigException for partitions that do
+        not exist or have no offset. Later, raise IllegalStateException after close,
+        TimeoutException if nothing arrives within default.api.timeout.ms, CorruptRecordException,
+        and the errors of brokers.
         """
         self._check_open()
         check_topic_name(topic)
@@ -194,13 +197,13 @@ class TopicReader:
             if outcome.records:
                 for records in outcome.records:
                     yield from records
-                # What the caller did with them took its own time.
+                # The caller's time between batches does not count.
                 deadline = self._deadline()
             if reading.is_done:
                 return
             if self._clock() >= deadline:
                 self._give_up(f"{wanted.topic} could not be read on: {reading.stuck_at()}")
-            # Another reading, or a look-up, may have brought answers for this one.
+            # The poll of another reading or a lookup may have completed these requests.
             if not any(future.is_done for _, future in under_way):
                 self._poll(min(deadline, reading.next_due_at(self._clock())))
             outcome = self._collect(reading, under_way)
@@ -211,7 +214,7 @@ class TopicReader:
     def _collect(
         self, reading: Reading, under_way: list[tuple[Fetch, RequestFuture]]
     ) -> FetchOutcome:
-        """Take the answers that have come."""
+        """Process the responses that have arrived."""
         outcome = FetchOutcome()
         for fetch, future in [each for each in under_way if each[1].is_done]:
             under_way.remove((fetch, future))
@@ -237,7 +240,7 @@ class TopicReader:
     # -- before the first record ------------------------------------------------------------------
 
     def _partitions(self, wanted: _Wanted, deadline: float) -> list[int]:
-        """Wait until the topic is known and give the partitions to read."""
+        """Wait until the topic is known, and return the partitions to read."""
         metadata, asked_before = self._metadata, self._metadata.requests
         metadata.track(wanted.topic, self._clock())
         while (known := metadata.topic(wanted.topic)) is None:
@@ -246,7 +249,8 @@ class TopicReader:
                 is_own = metadata.told_for(wanted.topic) > asked_before
                 if is_own or isinstance(error, InvalidTopicException):
                     raise error
-                # What was said to an earlier question may hold no longer: ask anew.
+                # The error answers an earlier request and may be out of date: request the metadata
+                # again.
                 metadata.track(wanted.topic, self._clock())
             if self._clock() >= deadline:
                 error = metadata.topic_error(wanted.topic)
@@ -260,7 +264,7 @@ class TopicReader:
         asked = wanted.partitions
         if asked is None:
             given = [o for o in (wanted.start, wanted.end) if not isinstance(o, str)]
-            # All that either names: `_offsets` refuses those for which the other has none.
+            # The partitions of both; `_offsets` rejects those that only one of them has.
             named = dict.fromkeys(number for offsets in given for number in offsets)
             asked = list(named if given else there)
         missing = [number for number in asked if number not in there]
@@ -284,7 +288,7 @@ class TopicReader:
     def _lookup(
         self, wanted: _Wanted, numbers: list[int], timestamp: int, deadline: float
     ) -> OffsetsByPartition:
-        """Ask the leaders for the offsets of a time."""
+        """Return the offsets of a timestamp, requested from the leaders."""
         lookup = OffsetsLookup(
             Asked(wanted.topic, numbers, timestamp, wanted.isolation_level),
             metadata=self._metadata,
@@ -303,7 +307,7 @@ class TopicReader:
     # -- the network ------------------------------------------------------------------------------
 
     def _poll(self, until: float) -> None:
-        """Wait for the network, at most `until`, and keep the metadata fresh."""
+        """Wait for the network, at most until `until`, and keep the metadata up to date."""
         self._check_open()
         now = self._clock()
         request = self._metadata.request(now)
@@ -314,7 +318,7 @@ class TopicReader:
         self._take_metadata()
 
     def _take_metadata(self) -> None:
-        """Take the answer that has come; raises what no retry can help."""
+        """Process a metadata response that has arrived. Raise errors that are not retriable."""
         future = self._metadata_future
         if future is None or not future.is_done:
             return
@@ -358,7 +362,7 @@ class TopicReader:
 
 
 class _Batches(Iterator[pa.RecordBatch]):
-    """The batches of a call of `read`; asking for the next one is a call of the reader."""
+    """The batches of one call of `read`; getting the next one counts as a call of the reader."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], caller: OneCaller) -> None:
         self._batches = batches
@@ -369,7 +373,7 @@ class _Batches(Iterator[pa.RecordBatch]):
 
 
 def _partition_numbers(partitions: Iterable[int]) -> list[int]:
-    """Return the partitions to read; refuse what is no partition, and one that comes twice."""
+    """Return the partitions to read. Raise ConfigException for invalid and repeated numbers."""
     is_iterable = isinstance(partitions, Iterable) and not isinstance(partitions, str | bytes)
     if not is_iterable:
         message = f"partitions is {partitions!r}: expected numbers of partitions, or None for all"
@@ -392,7 +396,7 @@ def _check_partition_numbers(name: str, numbers: Iterable[object]) -> None:
 
 
 def _check_offsets(name: str, offsets: Offsets) -> None:
-    """Refuse what no partition can be read from, or to."""
+    """Raise ConfigException for offsets that no partition can have."""
     if not isinstance(offsets, Mapping):
         if isinstance(offsets, str) and offsets in _TIMESTAMPS:
             return
@@ -409,7 +413,7 @@ def _check_offsets(name: str, offsets: Offsets) -> None:
 
 
 class _Wanted(NamedTuple):
-    """What a call of `read` asks for."""
+    """The arguments of a call of `read`."""
 
     topic: str
     partitions: list[int] | None

@@ -1,15 +1,15 @@
-"""NetworkClient: requests to nodes, over connections that it makes and keeps.
+"""NetworkClient: sends requests to nodes, over connections that it makes and keeps.
 
-Owns which nodes are known, and the connection of each. It does what `connect` and `send` ask for,
-and `poll` reports what came of it as events; it decides nothing about the requests' meaning. One
-thread uses it.
+It owns the known nodes and their connections. It acts on `connect` and `send`, and `poll` returns
+the results as events. The meaning of requests is left to its callers. One thread uses it.
 
-A connection is made only to a node that is wanted. After a failure the next attempt waits
-reconnect.backoff.ms, doubled per failure up to reconnect.backoff.max.ms, with 20 % of chance (so
-that thousands of tasks do not come back at once), and goes to the host's next address.
+A connection is made only to a node that was requested by `connect`, or to a node for a request to
+any node. After a failure, the next attempt waits reconnect.backoff.ms, doubled per failure up to
+reconnect.backoff.max.ms, with a jitter of 20 %, so that thousands of tasks do not reconnect at the
+same time. It uses the next address of the host.
 
-How many Produce requests a node has in flight is the sender's business; the few others, which go to
-any node, are never held back by them.
+The sender limits the Produce requests in flight per node. The few other requests, which go to any
+node, do not count against that limit.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ from spark_kafka_sink.wire.exchange import (
 logger = logging.getLogger(__name__)
 
 _NEVER: Final = float("inf")
-# So many brokers that were only heard of may be lost, or one that took so long: then there is time
-# for the bootstrap addresses within max.block.ms.
+# The limits for brokers learned from the driver: after this many failures, or the first failure
+# after this time, the bootstrap addresses are used. That leaves time for them within max.block.ms.
 _HEARSAY_LOSSES: Final = 2
 _HEARSAY_S: Final = 15.0
-# After so long without an answer of anybody, users are told who is being tried.
+# The time without any response after which a warning lists the failing nodes.
 _SILENCE_S: Final = 5.0
 _MOST_TOLD: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConfig:
-    """What the client is configured with; times in seconds, infinity for never.
+    """The configuration of a client; times in seconds, infinity for never.
 
-    rebootstraps: whether bootstrap addresses are tried while no broker can be (KIP-899).
-    option_prefix: what the user writes before the name of an option.
+    rebootstraps: whether to connect to bootstrap addresses when no broker can be reached (KIP-899).
+    option_prefix: the text before an option's name in messages.
     """
 
     client_id: str
@@ -90,7 +90,7 @@ class NetworkConfig:
 
     @classmethod
     def of(cls, config: ProducerConfig, client_id: str) -> Self:
-        """Take what concerns the network from a configuration."""
+        """Return the network options of a configuration."""
         idle_ms = config.connections_max_idle_ms
         return cls(
             client_id=client_id,
@@ -112,7 +112,7 @@ class NetworkConfig:
 class NetworkClient:
     """Connections by node id; bootstrap addresses have negative ids.
 
-    security: None where connections have neither TLS nor SASL.
+    security: None if connections use neither TLS nor SASL.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class NetworkClient:
     ) -> None:
         self._metrics = metrics or NetworkMetrics(Metrics())
         self._security = security
-        # Whether a broker has ever let this client in, and why none ever will.
+        # Whether any broker has accepted this client, and the error if none ever will.
         self._was_let_in = False
         self._shut_out: AuthenticationException | None = None
         self._refusal: AuthenticationException | None = None
@@ -140,16 +140,18 @@ class NetworkClient:
         self._resolver = resolver or HostResolver()
         as_written = config.client_dns_lookup == "use_all_dns_ips"
         self._states = {node.id: NodeState(node, is_canonical=as_written) for node in bootstrap}
-        # Every connection is a new channel, so that no event of an old one can meet a new one.
+        # Every connection has a new channel id, so that late events of an old connection are
+        # ignored.
         self._channels: dict[int, NodeState] = {}
         self._next_channel = 0
         self._wanted: set[int] = set()
-        # Of brokers that were only heard of: how many may be lost yet, and when one is enough.
+        # Failures still tolerated for brokers learned from the driver, and the time from which one
+        # failure is enough.
         self._losses_left = 0
         self._patient_until = _NEVER
         self._heard_in_vain = ""
         self._for_any: list[tuple[ClientRequest, float]] = []
-        # Since when no node is ready although one is wanted.
+        # Since when no node is ready although a connection is needed.
         self._in_vain_since: float | None = None
         self._has_warned = False
         self._events: list[Event] = []
@@ -157,11 +159,12 @@ class NetworkClient:
     # -- what is asked for ------------------------------------------------------------------------
 
     def hear_of_nodes(self, brokers: Iterable[Node]) -> None:
-        """Take brokers that the cluster has named to somebody else, before it is asked from here.
+        """Use brokers that another client learned from the cluster, until the metadata arrives.
 
-        They spread over all brokers what would else come to the bootstrap addresses, which may be
-        reached from here while brokers cannot. One may be busy or down, so another is tried; with
-        the second that is not up, or is lost, or the first after a while, all are forgotten.
+        They spread the first requests over all brokers, while otherwise all clients would ask the
+        bootstrap addresses. If a broker fails (it may be busy, down, or unreachable from here),
+        another one is used. After a few failures all of them are dropped, and the bootstrap
+        addresses are used.
         """
         nodes = {node.id: node for node in brokers}
         if nodes:
@@ -170,15 +173,15 @@ class NetworkClient:
             self._patient_until = self._clock() + _HEARSAY_S
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
-        """Take the brokers that the cluster's metadata names; gone ones are disconnected.
+        """Replace the known brokers by those in the metadata, and disconnect from the others.
 
-        None at all: every connection is closed, and the bootstrap addresses are asked anew.
+        If `nodes` is empty, close every connection and start again from the bootstrap addresses.
         """
         self._losses_left = 0
         if nodes:
             self._heard_in_vain = ""
             for state in self._states.values():
-                if state.node.id < 0:  # another one has led to the brokers: it is not missed
+                if state.node.id < 0:  # the brokers are known, so its failure no longer matters
                     state.last_error = ""
         else:
             with safe_logging():
@@ -200,11 +203,11 @@ class NetworkClient:
             self._states[node_id] = NodeState(node, named_by=named_by)
 
     def connect(self, node_ids: set[int]) -> None:
-        """Want connections to these nodes, and to no others that have none."""
+        """Set the nodes to keep connecting to; other nodes are not connected to."""
         self._wanted = node_ids
 
     def send(self, request: ClientRequest) -> None:
-        """Send a request; what becomes of it comes as an event of a later poll."""
+        """Send a request. The result is an event of a later poll."""
         now = self._clock()
         if request.node_id is None:
             self._for_any.append((request, now + self._config.request_timeout_s))
@@ -217,11 +220,11 @@ class NetworkClient:
         self._send_to(state, request, now)
 
     def wakeup(self) -> None:
-        """End a poll early; from any thread."""
+        """End a poll early. Any thread may call this."""
         self._selector.wakeup()
 
     def last_errors(self) -> str:
-        """Say what is wrong with each node that is not well; from any thread."""
+        """Return a description of the nodes with errors. Any thread may call this."""
         now = self._clock()
         found = [(state.node, state.trouble(now)) for state in list(self._states.values())]
         failures = [f"{node}: {trouble}" for node, trouble in found if trouble]
@@ -232,15 +235,15 @@ class NetworkClient:
         return "; ".join(failures)
 
     def in_flight_count(self) -> int:
-        """Give how many requests wait for their response; from any thread."""
+        """Return the number of requests that wait for their response. Any thread may call this."""
         return sum(state.load for state in list(self._states.values()))
 
     def connection_count(self) -> int:
-        """Give how many connections there are or are being made; from any thread."""
+        """Return the number of connections, including unfinished ones. Any thread may call this."""
         return len(self._channels)
 
     def close(self) -> None:
-        """Drop every connection."""
+        """Close every connection."""
         for state in list(self._channels.values()):
             self._release(state)
         self._selector.close_all()
@@ -248,7 +251,7 @@ class NetworkClient:
     # -- what happens -----------------------------------------------------------------------------
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Make connections, send what waits, wait for the network, and give what happened."""
+        """Make connections, send pending requests, wait for the network, and return the events."""
         now = self._clock()
         self._send_waiting(now)
         self._connect_wanted(now)
@@ -266,7 +269,7 @@ class NetworkClient:
         return events
 
     def _warn_of_silence(self, now: float) -> None:
-        """Say who is being tried in vain, long before a caller's wait for it is over."""
+        """Log the nodes that fail, once, long before a caller's timeout."""
         is_wanted = bool(self._for_any or self._wanted)
         states = self._states.values()
         if not is_wanted or any(state.is_ready and not state.last_error for state in states):
@@ -330,7 +333,7 @@ class NetworkClient:
         try:
             for event in connection.received(data, now):
                 if isinstance(event, NodeThrottled):
-                    # A shorter pause does not end a longer one that was asked for before.
+                    # A shorter throttle time does not end a longer one.
                     state.throttled_until = max(state.throttled_until, event.until)
                     self._events.append(NodeThrottled(state.node.id, state.throttled_until))
                     continue
@@ -361,7 +364,7 @@ class NetworkClient:
             code = error_codes.UNSUPPORTED_VERSION
             self._failed(request, state.node.id, code, f"{state.node}: {error}")
             return
-        except (ProtocolError, UnicodeError) as error:  # text that no request can carry
+        except (ProtocolError, UnicodeError) as error:  # text that cannot be encoded
             reason = f"the request cannot be written: {error}"
             self._failed(request, state.node.id, error_codes.INVALID_REQUEST, reason)
             return
@@ -380,7 +383,7 @@ class NetworkClient:
     # -- requests to any node ---------------------------------------------------------------------
 
     def _send_waiting(self, now: float) -> None:
-        """Send what any node may answer to the least loaded one, or have that one connected."""
+        """Send requests for any node to the least loaded one, or connect to it."""
         waiting, self._for_any = self._for_any, []
         for request, deadline in waiting:
             if self._shut_out is not None:
@@ -398,10 +401,9 @@ class NetworkClient:
                     self._connect(state, now)
 
     def _least_loaded(self, now: float) -> NodeState | None:
-        """Choose among the brokers, and among the bootstrap addresses while there are none.
+        """Return the least loaded broker, or bootstrap address if there are no brokers.
 
-        A bootstrap connection that is still up leads to a broker like any other, and saves a
-        connection: it counts.
+        A bootstrap connection that is still open counts as a broker, which saves a connection.
         """
         brokers = [s for s in self._states.values() if s.node.id >= 0]
         bootstrap = [s for s in self._states.values() if s.node.id < 0]
@@ -459,7 +461,7 @@ class NetworkClient:
         self._selector.connect(state.channel, address, layer)
 
     def _canonical(self, state: NodeState) -> NodeState:
-        """Put the canonical names of a bootstrap host in its place, and give the first of them."""
+        """Replace a bootstrap host by its canonical names, and return the first of them."""
         names = self._resolver.canonical_names(state.node.host)
         del self._states[state.node.id]
         next_id = min([-1, *self._states, state.node.id]) - 1
@@ -478,9 +480,9 @@ class NetworkClient:
         code: int = error_codes.NETWORK_EXCEPTION,
         error: AuthenticationException | None = None,
     ) -> None:
-        """Take a connection as gone: fail all its requests, tell, and wait before the next try.
+        """Drop a connection: fail its requests, add the event, and set the back-off.
 
-        error: why the broker and this client do not let each other in.
+        error: set if the broker and this client reject each other.
         """
         connection = state.connection
         was_ready = state.is_ready
@@ -506,10 +508,10 @@ class NetworkClient:
                 self.set_nodes({})
 
     def _look_whether_shut_out(self) -> None:
-        """Give up where no broker was ever reached and none will be.
+        """Decide whether no broker will ever accept this client, and if so, fail all its requests.
 
-        A login that one broker refuses, all refuse. Certificates are each broker's own: every
-        bootstrap address is tried.
+        All brokers check the same credentials, so one rejected login is enough. Certificates differ
+        between brokers, so every bootstrap address is tried.
         """
         if self._was_let_in or self._refusal is None:
             return
@@ -526,7 +528,7 @@ class NetworkClient:
             self._selector.close(state.channel)
 
     def _disconnect(self, state: NodeState, reason: str) -> None:
-        """Close a connection of our own accord, which says nothing against the node."""
+        """Close a connection that has not failed; the node's last error is kept."""
         if state.connection is not None:
             said = state.last_error
             state.named_by = None
@@ -534,7 +536,7 @@ class NetworkClient:
             state.last_error = said
 
     def _expire(self, now: float) -> None:
-        """Drop connections that took too long to come up, or to answer."""
+        """Close connections that exceeded the setup timeout or the request timeout."""
         prefix = self._config.option_prefix
         for state in list(self._states.values()):
             connection = state.connection
@@ -558,7 +560,7 @@ class NetworkClient:
                 self._lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
 
     def _close_idle(self, now: float) -> None:
-        """Close the connection that was longest unused, if that is too long; one a poll."""
+        """Close the connection that was unused for longest, if for too long; one per poll."""
         unused = [s for s in self._states.values() if s.is_ready and not s.load]
         oldest = min(unused, key=lambda state: state.last_used, default=None)
         if oldest is None or oldest.connection is None:
@@ -575,7 +577,7 @@ def _refused(request: ClientRequest, error: AuthenticationException) -> RequestF
 
 
 def _circumstances(connection: Connection) -> str:
-    """Say what a peer's closing of the connection may mean, from where it happened."""
+    """Return the likely reason why a peer closed the connection, from its state."""
     if connection.is_inside_answer:
         return " in the middle of an answer"
     if connection.state is ConnectionState.CHECKING_API_VERSIONS:

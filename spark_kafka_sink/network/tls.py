@@ -1,8 +1,8 @@
-"""TLS beneath a channel: bytes in, bytes out, and what to trust and to show, from PEM.
+"""TLS of one connection without a socket, and TLS contexts made from PEM.
 
-A `TlsLayer` has no socket. What comes from the socket goes into it and gives what the broker sent;
-what is to be sent goes into it in pieces of 256 KiB and gives what goes to the socket. One call
-encrypts a whole piece without the interpreter's lock, and one system call sends it.
+A `TlsLayer` has no socket. Received bytes are passed in, and it returns the decrypted data. Data to
+send is passed in as pieces of 256 KiB, and it returns the encrypted bytes. One call encrypts an
+entire piece without the GIL, and one system call sends it.
 
 This is the only module that imports ssl.
 """
@@ -28,11 +28,11 @@ from spark_kafka_sink.errors import ConfigException, SslAuthenticationException
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 PIECE_BYTES: Final = 256 * 1024
-# The most that one record of TLS holds.
+# The largest payload of one TLS record.
 _RECORD_BYTES: Final = 16 * 1024
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 PROTOCOLS: Final = frozenset(_VERSIONS)
-# Where systems have their certificates, if Python was built for another place.
+# The certificate files of common systems, in case Python was built for another place.
 SYSTEM_FILES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -47,11 +47,11 @@ _KEYSTORE: Final = "ssl.keystore.location, or ssl.keystore.key and ssl.keystore.
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """What the options `ssl.*` say, with the texts that their files have.
+    """The values of the options `ssl.*`, with the contents of their files.
 
-    truststore: None for what the system trusts. key: the private key, None for none; its
-    certificates are in `chain`, or beside the key where that is None. The origins are what
-    messages call them.
+    truststore: None for the system's certificates. key: the private key, or None; its certificates
+    are in `chain`, or next to the key if `chain` is None. The origins name the source of the texts
+    in messages.
     """
 
     truststore: str | None = field(default=None, repr=False)
@@ -61,14 +61,14 @@ class TlsSettings:
     truststore_origin: str = "ssl.truststore.certificates"
     key_origin: str = "ssl.keystore.key"
     protocols: frozenset[str] = PROTOCOLS
-    # OpenSSL's names of suites of TLS 1.2, with colons; None for those that OpenSSL chooses.
+    # OpenSSL's names of TLS 1.2 suites, separated by colons; None for OpenSSL's default.
     ciphers: str | None = None
     checks_host: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class TlsContext:
-    """What the connections of one configuration have in common."""
+    """The part of TLS that all connections of one configuration share."""
 
     context: ssl.SSLContext
     has_certificate: bool
@@ -80,7 +80,7 @@ class TlsContext:
 
 @lru_cache(maxsize=_MOST_KEPT)
 def client_context(settings: TlsSettings) -> TlsContext:
-    """Return the context of some settings, made once for equal ones.
+    """Return the context for some settings; equal settings share one context.
 
     Raise ConfigException if a certificate or the key cannot be read.
     """
@@ -88,7 +88,7 @@ def client_context(settings: TlsSettings) -> TlsContext:
     versions = [_VERSIONS[name] for name in settings.protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.options |= ssl.OP_NO_RENEGOTIATION
-    # Any certificate of the truststore is an anchor, as in Java.
+    # Any certificate of the truststore is a trust anchor, as in Java.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = settings.checks_host
     if settings.ciphers is not None:
@@ -119,7 +119,7 @@ def _trust(context: ssl.SSLContext, text: str, origin: str) -> None:
             why = _reason(error)
         else:
             continue
-        # Outside of the handlers, here and below: the other exception has nothing to add.
+        # Raised outside the handlers, here and below, so that the SSLError is not chained.
         raise ConfigException(f"{origin}: certificate {number} cannot be read: {why}")
 
 
@@ -145,7 +145,7 @@ def _trust_the_system_s(context: ssl.SSLContext) -> None:
 
 
 def _show(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None:
-    """Have connections show the key's certificate to brokers that ask for one."""
+    """Load the key and its certificates, which are sent to brokers that request a certificate."""
     origin = settings.key_origin
     key = private_key(key_text, origin)
     if settings.chain is None:
@@ -157,7 +157,7 @@ def _show(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None
     password = settings.key_password
 
     def given() -> str:
-        # Without this function OpenSSL would ask on the terminal.
+        # Without this function OpenSSL would prompt on the terminal.
         return password or ""
 
     try:
@@ -176,7 +176,7 @@ def _show(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None
 
 @contextmanager
 def _readable(text: str) -> Iterator[str]:
-    """Have a path under which OpenSSL can read a key; it never lies on a disk where that can be."""
+    """Return a path from which OpenSSL can read a key, in memory and not on a disk if possible."""
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("key")
         try:
@@ -188,7 +188,7 @@ def _readable(text: str) -> Iterator[str]:
                 return
         finally:
             os.close(number)
-    # Only this user may read it, and it is gone before the caller goes on.
+    # Only this user may read the file, and it is deleted before the caller continues.
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(text)
         file.flush()
@@ -196,18 +196,18 @@ def _readable(text: str) -> Iterator[str]:
 
 
 class TlsLayer:
-    """The TLS of one connection, from its handshake on.
+    """The TLS of one connection, including its handshake.
 
-    host: the name that the broker's certificate must have. peer: how messages call the broker.
-    After each call, and after one that raised, `outgoing` has what is to be sent: the handshake's
-    messages, alerts, answers to updates of keys.
+    host: the name that the broker's certificate must have. peer: the broker's name in messages.
+    After each call, even one that raised, `outgoing` returns bytes to send: handshake messages,
+    alerts and responses to key updates.
     """
 
     def __init__(
         self, context: ssl.SSLContext, host: str, peer: str, *, has_certificate: bool
     ) -> None:
         self.is_secured = False
-        # The broker has said that it will send no more.
+        # Whether the broker announced the end of its data (close_notify).
         self.is_ended = False
         self._host = host
         self._peer = peer
@@ -227,10 +227,10 @@ class TlsLayer:
         self._shake_hands()
 
     def received(self, data: Buffer) -> bytes:
-        """Take bytes from the socket and return what the broker sent in them.
+        """Process received bytes and return the data decrypted from them.
 
-        Raise SslAuthenticationException if one side refuses the other, and ConnectionError if the
-        connection broke in another way.
+        Raise SslAuthenticationException if one side rejects the other, and ConnectionError if the
+        connection broke for another reason.
         """
         if self._failure is not None:
             self._raise(self._failure)
@@ -239,8 +239,8 @@ class TlsLayer:
             return b""
         pieces: list[bytes] = []
         try:
-            # To look first costs less than the exception that says there is nothing. What is left
-            # lies in the buffer: each read takes a whole record.
+            # Checking `pending` is cheaper than the exception for no data. Each read takes one
+            # record, so an incomplete record stays in the buffer.
             while self._incoming.pending:
                 piece = self._ssl.read(_RECORD_BYTES)
                 if not piece:
@@ -254,13 +254,13 @@ class TlsLayer:
         except ssl.SSLError as error:
             if not pieces:
                 self._raise(error)
-            # What came whole before the fault is given first.
+            # Return the data before the error first; the next call raises the error.
             self._failure = error
         self._has_answer = self._has_answer or bool(pieces)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def encrypt(self, piece: Buffer) -> bytes:
-        """Return what is to be sent for a piece; raise as `received` does."""
+        """Return the encrypted bytes of a piece. Raise as `received` does."""
         try:
             self._ssl.write(piece)
         except ssl.SSLError as error:
@@ -268,18 +268,18 @@ class TlsLayer:
         return self._outgoing.read()
 
     def outgoing(self) -> bytes:
-        """Return what is to be sent besides, each byte once."""
+        """Return other bytes to send; each byte is returned once."""
         return self._outgoing.read()
 
     def end(self) -> bytes:
-        """Return what tells the broker that nothing more comes."""
+        """Return the bytes that announce the end of the client's data (close_notify)."""
         if self.is_secured:
             with suppress(ssl.SSLError):
                 self._ssl.unwrap()
         return self._outgoing.read()
 
     def at_end_of_stream(self) -> str:
-        """Return what to say where the broker closed the connection without a word of TLS."""
+        """Return the message for a connection that the broker closed without a TLS alert."""
         if self._failure is not None:
             return f"TLS: {_words(_reason(self._failure))}"
         if self.is_secured:
@@ -301,7 +301,7 @@ class TlsLayer:
 
     def _raise(self, error: ssl.SSLError) -> NoReturn:
         reason = _reason(error)
-        # In TLS 1.3 a broker refuses the client's certificate after the handshake.
+        # In TLS 1.3 a broker rejects the client's certificate after the handshake.
         is_refusal = not self.is_secured or (not self._has_answer and _ALERT.search(reason))
         if not is_refusal:
             raise ConnectionError(f"TLS: {_words(reason)}") from None
@@ -344,9 +344,10 @@ class TlsLayer:
 
 
 def take_piece(buffers: deque[memoryview]) -> tuple[Buffer, int]:
-    """Take up to 256 KiB off the front; return them, and how many of the buffers end with them.
+    """Remove up to 256 KiB from the front of `buffers`.
 
-    A buffer that is larger is cut; smaller ones are joined.
+    Return these bytes, and the number of buffers that end with them. A larger buffer is cut;
+    smaller ones are joined.
     """
     parts: list[memoryview] = []
     size = finished = 0
@@ -430,5 +431,5 @@ def _words(reason: str) -> str:
 
 
 def _checked_name(host: str) -> str:
-    """Return the name that a certificate must have: without the dot of a full name, or a zone."""
+    """Return the name to expect in the certificate, without a trailing dot and an IPv6 zone."""
     return host.strip("[]").partition("%")[0].removesuffix(".")
