@@ -76,11 +76,11 @@ _OPERATIONS: Final = {
     10: "DESCRIBE_CONFIGS", 11: "ALTER_CONFIGS",
 }  # fmt: skip
 # The errors about a new topic's configuration, as opposed to its name.
-_ABOUT_SETTINGS: Final = frozenset(
+_CONFIG_ERRORS: Final = frozenset(
     (codes.INVALID_PARTITIONS, codes.INVALID_REPLICATION_FACTOR, codes.INVALID_CONFIG)
 )
 # select() does not accept infinity.
-_LONGEST_WAIT_S: Final = 3600.0
+_MAX_WAIT_S: Final = 3600.0
 _LARGEST_INT16: Final = 2**15 - 1
 
 
@@ -189,7 +189,7 @@ class KafkaAdmin:
         self._nodes = {node.id: node for node in config.bootstrap_nodes}
         self.brokers = brokers
         """The cluster's, as it has named them last."""
-        self._client.hear_of_nodes(self.brokers)
+        self._client.set_initial_nodes(self.brokers)
         self._controller_id: int | None = None
         self._created: set[str] = set()
         self._is_closed = False
@@ -249,7 +249,7 @@ class KafkaAdmin:
             if new is not None:
                 last_error = self._create(missing, new) or last_error
             if not self._pause(attempts):
-                raise self._not_there(missing[0], last_error)
+                raise self._missing_topic_error(missing[0], last_error)
             attempts += 1
 
     @by_one_caller
@@ -265,7 +265,7 @@ class KafkaAdmin:
         resource = DescribeConfigsResource(
             resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=list(names)
         )
-        response = self._ask(None, DescribeConfigsRequest(resources=[resource]))
+        response = self._send(None, DescribeConfigsRequest(resources=[resource]))
         found: dict[str, str | None] = {}
         results = response.results if isinstance(response, DescribeConfigsResponse) else []
         for result in results:
@@ -284,7 +284,7 @@ class KafkaAdmin:
             topics=[new.named(name) for name in names], timeout_ms=self._config.request_timeout_ms
         )
         try:
-            response = self._ask(self._controller_id, request, new.min_version)
+            response = self._send(self._controller_id, request, new.min_version)
         except ApiException as error:
             if not error_code(error.code).retriable:
                 raise
@@ -317,7 +317,7 @@ class KafkaAdmin:
         given = ", ".join(f"{name}={value}" for name, value in new.options.items())
         refusal = f"no topic can be created with {given or 'the settings that brokers have'}: "
         try:
-            response = self._ask(self._controller_id, request, new.min_version)
+            response = self._send(self._controller_id, request, new.min_version)
         except UnsupportedVersionException as error:
             hint = "; brokers before 2.4 want topic.partitions and topic.replication"
             message = f"{refusal}{error}{hint if new.min_version else ''}"
@@ -326,7 +326,7 @@ class KafkaAdmin:
             logger.info("the settings of new topics were not looked at: %s", error)
             return
         for result in response.topics if isinstance(response, CreateTopicsResponse) else []:
-            if result.error_code in _ABOUT_SETTINGS:
+            if result.error_code in _CONFIG_ERRORS:
                 message = refusal + _reason(result)
                 raise api_exception(result.error_code, message, api="CreateTopics")
 
@@ -342,7 +342,7 @@ class KafkaAdmin:
         attempts = 0
         while True:
             try:
-                answered = self._answered(None, request)
+                answered = self._wait_for(None, request)
                 response = answered.response
             except ApiException as error:
                 if not error_code(error.code).retriable:
@@ -351,13 +351,13 @@ class KafkaAdmin:
                 # A broker that is starting lists no brokers yet.
                 if isinstance(response, MetadataResponse) and response.brokers:
                     self._check_feature_level(answered.node_id)
-                    self._learn(response)
+                    self._update_nodes(response)
                     return response.topics
             if not self._pause(attempts):
-                raise self._late()
+                raise self._timeout_error()
             attempts += 1
 
-    def _learn(self, response: MetadataResponse) -> None:
+    def _update_nodes(self, response: MetadataResponse) -> None:
         nodes = {b.node_id: Node(id=b.node_id, host=b.host, port=b.port) for b in response.brokers}
         self._client.set_nodes(nodes)
         self._nodes.update(nodes)
@@ -371,11 +371,11 @@ class KafkaAdmin:
         versions = self._client.versions(node_id)
         check_feature_level(name, versions, self._config, has_headers=self._has_headers)
 
-    def _ask(self, node_id: int | None, message: Request, min_version: int = 0) -> Response:
+    def _send(self, node_id: int | None, message: Request, min_version: int = 0) -> Response:
         """Send one request and return its response. Raise the error if there is none."""
-        return self._answered(node_id, message, min_version).response
+        return self._wait_for(node_id, message, min_version).response
 
-    def _answered(
+    def _wait_for(
         self, node_id: int | None, message: Request, min_version: int = 0
     ) -> RequestFuture:
         """Send one request, and wait until it has a response or an error."""
@@ -385,8 +385,8 @@ class KafkaAdmin:
         while not future.is_done:
             remaining = self._deadline - self._clock()
             if remaining <= 0:
-                raise self._late()
-            self._client.poll(min(remaining, _LONGEST_WAIT_S))
+                raise self._timeout_error()
+            self._client.poll(min(remaining, _MAX_WAIT_S))
         return future
 
     def _pause(self, attempts: int) -> bool:
@@ -395,7 +395,7 @@ class KafkaAdmin:
         time.sleep(max(0.0, min(delay, self._deadline - self._clock())))
         return self._clock() < self._deadline
 
-    def _late(self) -> ApiException:
+    def _timeout_error(self) -> ApiException:
         trouble = self._client.last_errors()
         if not self._config.max_block_ms:
             return TimeoutException(
@@ -405,7 +405,7 @@ class KafkaAdmin:
         said = f" ({trouble})" if trouble else ""
         return NO_BROKER.error(limit=self._limit(), servers=servers, trouble=said)
 
-    def _not_there(self, name: str, error: ApiException | None) -> ApiException:
+    def _missing_topic_error(self, name: str, error: ApiException | None) -> ApiException:
         found = f"topic {name} is not among them" if error is None else str(error)
         late = NO_TOPIC.error(topic=name, api="Metadata", limit=self._limit(), found=found)
         late.__cause__ = error

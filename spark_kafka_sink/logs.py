@@ -2,8 +2,8 @@
 
 A handler of the user may raise anything. `safe_logging` protects code that must not stop.
 
-A stream is planned for every micro-batch and would log the same warning for weeks. ``unsaid``
-disables `warn_once` while a plan is made that is made again later.
+A stream is planned for every micro-batch and would log the same warning for weeks. A plan that is
+made again later is therefore made inside `warnings_disabled`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-_is_unsaid: Final[ContextVar[bool]] = ContextVar("is_unsaid", default=False)
+_warnings_disabled: Final[ContextVar[bool]] = ContextVar("is_unsaid", default=False)
 _never_raises: Final[ContextVar[bool]] = ContextVar("never_raises", default=False)
 
 
@@ -47,18 +47,18 @@ def warn_once(logger: logging.Logger, message: str, subject: str | None = None) 
 
     subject: identifies the warning if its text varies; it is logged once per subject.
     """
-    if not _is_unsaid.get():
+    if not _warnings_disabled.get():
         _warn(logger, _Warning(message, subject or message))
 
 
 @contextmanager
-def unsaid() -> Iterator[None]:
+def warnings_disabled() -> Iterator[None]:
     """Disable `warn_once` in this block; its warnings do not count as logged."""
-    before = _is_unsaid.set(True)
+    before = _warnings_disabled.set(True)
     try:
         yield
     finally:
-        _is_unsaid.reset(before)
+        _warnings_disabled.reset(before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, TypeAlias
 _NAN: Final = float("nan")
 _MINUS_INFINITY: Final = float("-inf")
 # A rate over no time is undefined; Java uses the smallest unit of its clock.
-_SHORTEST_S: Final = 0.001
+_MIN_ELAPSED_S: Final = 0.001
 _FOLD_EVERY_S: Final = 1.0
 
 
@@ -172,7 +172,7 @@ class Sensor:
         elapsed = now - min((window.start for window in windows), default=now)
         window_s = self._metrics.window_s
         missing = self._metrics.num_samples - 1 - int(elapsed / window_s)
-        return max(elapsed + max(0, missing) * window_s, _SHORTEST_S)
+        return max(elapsed + max(0, missing) * window_s, _MIN_ELAPSED_S)
 
 
 # How a metric is computed from its sensor: one of the methods above.

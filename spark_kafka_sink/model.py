@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-LONGEST_NAME: Final = 249
+MAX_NAME_LENGTH: Final = 249
 # The names that brokers accept (Topic.validate).
-TOPIC_NAME: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._-]{{1,{LONGEST_NAME}}}\Z")
+TOPIC_NAME: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._-]{{1,{MAX_NAME_LENGTH}}}\Z")
 
 
 def check_topic_name(name: object) -> None:
@@ -38,10 +38,10 @@ def check_topic_name(name: object) -> None:
     if not isinstance(name, str):
         message = f"Topic cannot be {name!r}: expected a str"
         raise DataException(message)
-    if len(name) > LONGEST_NAME:
+    if len(name) > MAX_NAME_LENGTH:
         message = (
             f"Topic cannot be {name[:20]!r}...: found a name of {len(name)} characters, expected "
-            f"at most {LONGEST_NAME}"
+            f"at most {MAX_NAME_LENGTH}"
         )
         raise DataException(message)
     try:
@@ -151,7 +151,7 @@ class ConsumerGroupMetadata:
 LARGEST_INT32: Final = 2**31 - 1
 LARGEST_INT64: Final = 2**63 - 1
 # The longest string of Kafka's protocol, in bytes of UTF-8.
-_LONGEST_TEXT_BYTES: Final = 32_767
+_MAX_TEXT_BYTES: Final = 32_767
 _T = TypeVar("_T")
 
 
@@ -159,14 +159,14 @@ def checked(what: str, thing: object, kind: type[_T], expected: str) -> _T:
     """Return `thing`. Raise IllegalArgumentException unless it is of type `kind`."""
     if isinstance(thing, kind):
         return thing
-    raise _wrong(what, thing, expected)
+    raise _invalid(what, thing, expected)
 
 
 def checked_list(what: str, things: object, expected: str) -> list[object]:
     """Return an iterable as a list. Raise IllegalArgumentException for a str or another type."""
     if isinstance(things, Iterable) and not isinstance(things, str | bytes):
         return list(things)
-    raise _wrong(what, things, expected)
+    raise _invalid(what, things, expected)
 
 
 def checked_number(what: str, number: object, smallest: int, largest: int) -> int:
@@ -178,7 +178,7 @@ def checked_number(what: str, number: object, smallest: int, largest: int) -> in
         value = operator.index(number)
         if smallest <= value <= largest:
             return value
-    raise _wrong(what, number, f"an int from {smallest} to {largest}")
+    raise _invalid(what, number, f"an int from {smallest} to {largest}")
 
 
 def check_counts(what: str, counts: object, smallest: int) -> None:
@@ -187,7 +187,7 @@ def check_counts(what: str, counts: object, smallest: int) -> None:
     The names of the topics are checked elsewhere.
     """
     if not isinstance(counts, Mapping):
-        raise _wrong(what, counts, "a mapping from topics to numbers")
+        raise _invalid(what, counts, "a mapping from topics to numbers")
     for topic, count in counts.items():
         checked_number(f"{what} of topic {topic}", count, smallest, LARGEST_INT32)
 
@@ -195,20 +195,20 @@ def check_counts(what: str, counts: object, smallest: int) -> None:
 def check_callable(what: str, thing: object, expected: str) -> None:
     """Raise IllegalArgumentException unless `thing` is callable or None."""
     if thing is not None and not callable(thing):
-        raise _wrong(what, thing, f"{expected}, or None")
+        raise _invalid(what, thing, f"{expected}, or None")
 
 
 def check_text(what: str, text: object) -> None:
     """Raise IllegalArgumentException unless `text` is a str that a request can carry."""
     if not isinstance(text, str):
-        raise _wrong(what, text, "a str")
+        raise _invalid(what, text, "a str")
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError as error:
         message = f"{what} cannot be written as UTF-8 ({error.reason})"
         raise IllegalArgumentException(message) from None
-    if size_bytes > _LONGEST_TEXT_BYTES:
-        message = f"{what} has {size_bytes} bytes: expected at most {_LONGEST_TEXT_BYTES}"
+    if size_bytes > _MAX_TEXT_BYTES:
+        message = f"{what} has {size_bytes} bytes: expected at most {_MAX_TEXT_BYTES}"
         raise IllegalArgumentException(message)
 
 
@@ -224,10 +224,10 @@ def check_timeout(timeout: object) -> None:
         raise IllegalArgumentException(message)
 
 
-def check_moment(what: str, moment: object) -> None:
-    """Raise IllegalArgumentException unless `moment` is a time of `time.monotonic` or None."""
-    if moment is not None and not math.isfinite(_seconds(what, moment)):
-        raise _wrong(what, moment, "a time of time.monotonic(), or None")
+def check_monotonic_time(what: str, time_s: object) -> None:
+    """Raise IllegalArgumentException unless `time_s` is a time of `time.monotonic` or None."""
+    if time_s is not None and not math.isfinite(_seconds(what, time_s)):
+        raise _invalid(what, time_s, "a time of time.monotonic(), or None")
 
 
 def checked_brokers(brokers: object) -> tuple[Node, ...]:
@@ -239,10 +239,10 @@ def checked_brokers(brokers: object) -> tuple[Node, ...]:
 def _seconds(what: str, seconds: object) -> float:
     if isinstance(seconds, Real) and not isinstance(seconds, bool):
         return float(seconds)
-    raise _wrong(what, seconds, "seconds as a number, or None")
+    raise _invalid(what, seconds, "seconds as a number, or None")
 
 
-def _wrong(what: str, thing: object, expected: str) -> IllegalArgumentException:
+def _invalid(what: str, thing: object, expected: str) -> IllegalArgumentException:
     """Return the exception; it shows a short form of simple values, and the type of others."""
     is_value = thing is None or isinstance(thing, str | bytes | int | float)
     found = f"{thing!r:.60}" if is_value else f"of type {type(thing).__name__}"

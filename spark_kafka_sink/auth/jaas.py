@@ -93,9 +93,11 @@ def check_module(entry: JaasEntry, mechanism: str) -> None:
     name = entry.simple_name
     served = LOGIN_MODULES.get(name)
     if served is None:
-        told = f"names {entry.module}" if _MODULE_NAME.fullmatch(entry.module) else "names a module"
+        description = (
+            f"names {entry.module}" if _MODULE_NAME.fullmatch(entry.module) else "names a module"
+        )
         raise ConfigException(
-            f"sasl.jaas.config {told}, which is not known here: expected one of "
+            f"sasl.jaas.config {description}, which is not known here: expected one of "
             f"{', '.join(LOGIN_MODULES)}"
         )
     if mechanism not in served:
@@ -131,20 +133,20 @@ def _entry(tokens: _Tokens) -> JaasEntry:
             f"{tokens.reference_advice}: {_EXAMPLE}"
         )
     options: dict[str, str] = {}
-    behind = "the control flag"
+    before = "the control flag"
     while tokens.advance() is not _Kind.END and tokens.mark != ";":
         name = tokens.word
-        told = f"the option {name}" if name in _NAMES else "an option"
+        description = f"the option {name}" if name in _NAMES else "an option"
         tokens.advance()
         if tokens.mark != "=":
-            raise _refused(tokens, f"what follows {behind} is not name=value")
+            raise _error(tokens, f"what follows {before} is not name=value")
         tokens.advance()
         if tokens.word is None:
-            raise _refused(tokens, f"{told} has no value that can be read")
+            raise _error(tokens, f"{description} has no value that can be read")
         # Java also ignores options whose name is a number or a mark.
         if name is not None:
             options[name] = tokens.word
-        behind = told
+        before = description
     if tokens.mark != ";":
         raise ConfigException(
             "sasl.jaas.config: the entry is not terminated by a semi-colon: write ; at its end, "
@@ -155,7 +157,7 @@ def _entry(tokens: _Tokens) -> JaasEntry:
     return JaasEntry(module, options)
 
 
-def _refused(tokens: _Tokens, why: str) -> ConfigException:
+def _error(tokens: _Tokens, why: str) -> ConfigException:
     return ConfigException(
         f"sasl.jaas.config: {why} (at character {tokens.begin + 1}): {_QUOTES_ADVICE}"
         f"{tokens.reference_advice}"

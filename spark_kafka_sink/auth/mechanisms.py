@@ -14,7 +14,7 @@ GSSAPI: Final = "GSSAPI"
 AWS_MSK_IAM: Final = "AWS_MSK_IAM"
 MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER, GSSAPI, AWS_MSK_IAM)
 
-_MOST_SHOWN: Final = 200
+_MAX_SHOWN: Final = 200
 
 
 class SaslExchange(Protocol):
@@ -92,7 +92,7 @@ def utf8(text: str, what: str) -> bytes:
     raise ConfigException(f"{what} has a character that is none (half of a surrogate pair)")
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Return a broker's text in a form fit for messages: one line of limited length."""
-    line = "".join(each if each.isprintable() else " " for each in text[:_MOST_SHOWN])
-    return line + ("…" if len(text) > _MOST_SHOWN else "")
+    line = "".join(each if each.isprintable() else " " for each in text[:_MAX_SHOWN])
+    return line + ("…" if len(text) > _MAX_SHOWN else "")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from spark_kafka_sink.auth.mechanisms import OAUTHBEARER, shown
+from spark_kafka_sink.auth.mechanisms import OAUTHBEARER, printable
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 
 # The tokens that brokers accept (OAuthBearerClientInitialResponse of the Java client).
@@ -96,18 +96,18 @@ def token_facts(token: str) -> str:
     claims = jwt_claims(token)
     if claims is None:
         return "the token is not a JWT"
-    facts = [f"{name} {_told(name, claims)}" for name in ("sub", "aud", "exp") if name in claims]
+    facts = [f"{name} {_fact(name, claims)}" for name in ("sub", "aud", "exp") if name in claims]
     return f"the token has {', '.join(facts) or 'no sub, aud or exp'}"
 
 
-def _told(name: str, claims: Mapping[str, object]) -> str:
+def _fact(name: str, claims: Mapping[str, object]) -> str:
     at = _time(claims, name) if name == "exp" else None
     if at is not None:
         try:
             return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
         except (ValueError, OverflowError, OSError):
             pass
-    return shown(json.dumps(claims[name], ensure_ascii=False))
+    return printable(json.dumps(claims[name], ensure_ascii=False))
 
 
 def _time(claims: Mapping[str, object], name: str) -> float | None:
@@ -195,4 +195,4 @@ def _status(answer: bytes) -> str:
     except (ValueError, RecursionError):
         found = None
     status = found.get("status") if isinstance(found, dict) else None
-    return shown(status if isinstance(status, str) else text)
+    return printable(status if isinstance(status, str) else text)

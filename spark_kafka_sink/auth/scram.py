@@ -5,7 +5,7 @@ SASLprep. A delegation token uses the same exchange: its id is the name, its bas
 password, and the message has `tokenauth=true` (KIP-48). Otherwise `tokenauth` is not sent, because
 some brokers reject it.
 
-Deriving the keys of a password takes many rounds of hashing. `KeptKeys` caches them by mechanism,
+Deriving the keys of a password takes many rounds of hashing. `KeyCache` caches them by mechanism,
 user, password, salt and number of iterations. All five are in the cache key. Without one of them, a
 wrong password or another user of the same process could log in with cached keys.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from spark_kafka_sink.auth.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512, shown, utf8
+from spark_kafka_sink.auth.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512, printable, utf8
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 
 # RFC 7677 forbids fewer iterations than the first; more than the second take over a second.
@@ -65,7 +65,7 @@ def scram_keys(mechanism: str, user: str, password: str, salt: bytes, iterations
     )
 
 
-class KeptKeys:
+class KeyCache:
     """`scram_keys` with a cache of the last 64 results; any thread may call it."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class ScramExchange:
             raise self._failed("the broker's message is no text") from None
         error = _ERROR.match(message)
         if error is not None:
-            raise self._failed(f"the broker says: {shown(error['error'])}")
+            raise self._failed(f"the broker says: {printable(error['error'])}")
         if self._signature is None:
             return self._last(message)
         self._verify(message, self._signature)
@@ -161,7 +161,7 @@ class ScramExchange:
         iterations = int(digits) if len(digits) <= len(str(MAX_ITERATIONS)) else None
         if iterations is None or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise self._failed(
-                f"the broker asks for {shown(digits)} iterations: expected "
+                f"the broker asks for {printable(digits)} iterations: expected "
                 f"{MIN_ITERATIONS} to {MAX_ITERATIONS}; make the user's credentials again with "
                 "kafka-configs.sh"
             )

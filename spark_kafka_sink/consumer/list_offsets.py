@@ -40,7 +40,9 @@ def reader_advice(code: int, _topic: str) -> str | None:
     return _ADVICE.get(code) or advice(code)
 
 
-def refusal(topic_partition: TopicPartition, code: int, node_id: int, api: str) -> ApiException:
+def partition_error(
+    topic_partition: TopicPartition, code: int, node_id: int, api: str
+) -> ApiException:
     """Return the exception for the error code of one partition in a response."""
     row = error_code(code)
     text = f"{topic_partition} cannot be read: {api} gave {row.name} ({code}) from node {node_id}"
@@ -53,7 +55,7 @@ def refusal(topic_partition: TopicPartition, code: int, node_id: int, api: str) 
 OffsetsByPartition: TypeAlias = dict[int, int]
 
 
-class Asked(NamedTuple):
+class OffsetsQuery(NamedTuple):
     """The offsets to look up. timestamp: in ms, or -1 for the end and -2 for the start."""
 
     topic: str
@@ -70,54 +72,54 @@ class OffsetsLookup:
 
     def __init__(
         self,
-        asked: Asked,
+        query: OffsetsQuery,
         *,
         metadata: ClusterMetadata,
         retry_backoff: ExponentialBackoff,
         random: Random,
     ) -> None:
-        self._asked = asked
+        self._query = query
         self._metadata = metadata
         self._retry_backoff = retry_backoff
         self._random = random
-        self._under_way: dict[int, RequestFuture] = {}
+        self._in_flight: dict[int, RequestFuture] = {}
         self._attempts = 0
-        self._not_before = 0.0
+        self._retry_at = 0.0
         self._last_error = ""
         self.found: OffsetsByPartition = {}
 
     @property
     def is_done(self) -> bool:
         """Whether every partition has its offset."""
-        return len(self.found) == len(set(self._asked.partitions))
+        return len(self.found) == len(set(self._query.partitions))
 
     def next_due_at(self, now: float) -> float:
         """Return when to send requests for the missing partitions again."""
-        return self._not_before if self._not_before > now else float("inf")
+        return self._retry_at if self._retry_at > now else float("inf")
 
     def requests(self, now: float) -> list[tuple[int, ListOffsetsRequest]]:
         """Return the requests that are due, by node.
 
         Each node has at most one request in flight.
         """
-        if now < self._not_before:
+        if now < self._retry_at:
             return []
         by_node: dict[int, list[int]] = {}
         leaderless = False
-        for number in self._asked.partitions:
-            leader = self._metadata.leader(TopicPartition(self._asked.topic, number))
+        for number in self._query.partitions:
+            leader = self._metadata.leader(TopicPartition(self._query.topic, number))
             if number in self.found:
                 continue
             if leader is None:
                 leaderless = True
-            elif leader.id not in self._under_way:
+            elif leader.id not in self._in_flight:
                 by_node.setdefault(leader.id, []).append(number)
         if leaderless:
             self._wait("no leader is known", now)
         return [(node_id, self._request(numbers)) for node_id, numbers in by_node.items()]
 
     def _request(self, numbers: list[int]) -> ListOffsetsRequest:
-        topic, _, timestamp, isolation_level = self._asked
+        topic, _, timestamp, isolation_level = self._query
         known = self._metadata.topic(topic)
         epochs = [] if known is None else known.leader_epochs
         partitions = [
@@ -133,14 +135,14 @@ class OffsetsLookup:
 
     def sent(self, node_id: int, future: RequestFuture) -> None:
         """Record that a request was sent."""
-        self._under_way[node_id] = future
+        self._in_flight[node_id] = future
 
     def collect(self, now: float) -> None:
         """Process the responses that have arrived. Raise errors that are not retriable."""
-        for node_id, future in list(self._under_way.items()):
+        for node_id, future in list(self._in_flight.items()):
             if not future.is_done:
                 continue
-            del self._under_way[node_id]
+            del self._in_flight[node_id]
             if future.error is not None:
                 if not error_code(future.error.code).retriable:
                     raise future.error
@@ -148,15 +150,15 @@ class OffsetsLookup:
             elif isinstance(future.response, ListOffsetsResponse):
                 for topic in future.response.topics:
                     for answer in topic.partitions:
-                        self._take(answer, node_id, now)
+                        self._handle(answer, node_id, now)
 
-    def _take(self, answer: ListOffsetsPartitionResponse, node_id: int, now: float) -> None:
+    def _handle(self, answer: ListOffsetsPartitionResponse, node_id: int, now: float) -> None:
         code = answer.error_code
         if code == codes.NONE:
             self.found[answer.partition_index] = answer.offset
             return
-        partition = TopicPartition(self._asked.topic, answer.partition_index)
-        error = refusal(partition, code, node_id, "ListOffsets")
+        partition = TopicPartition(self._query.topic, answer.partition_index)
+        error = partition_error(partition, code, node_id, "ListOffsets")
         if not error_code(code).retriable:
             raise error
         self._wait(str(error), now)
@@ -164,12 +166,12 @@ class OffsetsLookup:
     def _wait(self, reason: str, now: float) -> None:
         self._metadata.request_update()
         self._last_error = reason
-        if self._not_before > now:  # several partitions of one response count as one attempt
+        if self._retry_at > now:  # several partitions of one response count as one attempt
             return
-        self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)
+        self._retry_at = now + self._retry_backoff.delay_s(self._attempts, self._random)
         self._attempts += 1
 
     def missing(self) -> str:
         """Return a description of the partitions without an offset, with the last error."""
-        numbers = sorted(set(self._asked.partitions) - self.found.keys())
+        numbers = sorted(set(self._query.partitions) - self.found.keys())
         return f"partitions {numbers}" + (f" ({self._last_error})" if self._last_error else "")

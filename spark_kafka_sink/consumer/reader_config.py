@@ -31,7 +31,7 @@ FetchBytes = Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)]
 # One Arrow array takes at most half of it, and its offsets have 31 bits.
 BufferBytes = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
-_OF_EVERY_CLIENT: Final = frozenset(
+_CLIENT_OPTIONS: Final = frozenset(
     {
         "bootstrap.servers",
         "client.dns.lookup",
@@ -79,8 +79,8 @@ def reader_config(options: Mapping[str, Any]) -> ReaderConfig:
     check_options(options)
     own = {f.encode_name for f in msgspec.structs.fields(ReaderConfig)} - {"client"}
     for name in options:
-        if name not in own | _OF_EVERY_CLIENT and not name.startswith(_SECURITY):
-            close = nearest(name, own | _OF_EVERY_CLIENT)
+        if name not in own | _CLIENT_OPTIONS and not name.startswith(_SECURITY):
+            close = nearest(name, own | _CLIENT_OPTIONS)
             hint = f"; did you mean {close}?" if close else ""
             message = f"{name} is not an option of a topic reader{hint}"
             raise ConfigException(message)

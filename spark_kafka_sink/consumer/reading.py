@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.consumer.list_offsets import refusal
+from spark_kafka_sink.consumer.list_offsets import partition_error
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ApiException, api_exception
 from spark_kafka_sink.model import TopicPartition
@@ -50,7 +50,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 # The rows of one batch. Each row repeats the topic's name, which can be longer than the record.
-_MOST_ROWS: Final = 1 << 16
+_MAX_BATCH_ROWS: Final = 1 << 16
 
 
 def next_offset(data: PartitionData, start: int, end: int) -> int:
@@ -139,11 +139,11 @@ def _rows(
         names=SCHEMA.names[2:],
     )
     parts.clear()
-    wanted = (offsets >= start) & (offsets < end)
-    if not wanted.all():
-        rows = rows.filter(pa.array(wanted))
-    for first in range(0, len(rows), _MOST_ROWS):
-        of_slice = rows.slice(first, _MOST_ROWS).columns
+    in_range = (offsets >= start) & (offsets < end)
+    if not in_range.all():
+        rows = rows.filter(pa.array(in_range))
+    for first in range(0, len(rows), _MAX_BATCH_ROWS):
+        of_slice = rows.slice(first, _MAX_BATCH_ROWS).columns
         count = len(of_slice[0])
         topics = pa.repeat(pa.scalar(topic_partition.topic), count)
         partitions = pa.repeat(pa.scalar(topic_partition.partition, pa.int32()), count)
@@ -179,8 +179,8 @@ class PartitionReading:
     position: int
     end: int
     attempts: int = 0
-    not_before: float = 0.0
-    is_under_way: bool = False
+    retry_at: float = 0.0
+    is_in_flight: bool = False
     needs_offset: bool = False
     last_error: str = ""
 
@@ -191,7 +191,7 @@ class PartitionReading:
 
     def is_due(self, now: float) -> bool:
         """Whether to send a request; a partition has at most one request in flight."""
-        waits = self.is_under_way or self.needs_offset or self.not_before > now
+        waits = self.is_in_flight or self.needs_offset or self.retry_at > now
         return not (waits or self.is_done)
 
 
@@ -255,7 +255,7 @@ class Reading:
 
     def next_due_at(self, now: float) -> float:
         """Return when the next waiting partition may be requested again."""
-        waiting = [p.not_before for p in self.partitions if not p.is_done and p.not_before > now]
+        waiting = [p.retry_at for p in self.partitions if not p.is_done and p.retry_at > now]
         return min(waiting, default=_NEVER)
 
     def fetches(self, now: float) -> list[Fetch]:
@@ -277,7 +277,7 @@ class Reading:
         epochs = [] if known is None else known.leader_epochs
         topic_id = self._metadata.topic_id(self._topic)
         for partition in partitions:
-            partition.is_under_way = True
+            partition.is_in_flight = True
         asked = [
             FetchPartition(
                 partition=p.topic_partition.partition,
@@ -298,7 +298,7 @@ class Reading:
 
     def failed(self, fetch: Fetch, error: ApiException, now: float) -> None:
         """Process a request without a response. Raise errors that are not retriable."""
-        self._back(fetch)
+        self._completed(fetch)
         if not error_code(error.code).retriable:
             raise error
         for partition in fetch.partitions:
@@ -306,10 +306,10 @@ class Reading:
 
     def answered(self, fetch: Fetch, response: FetchResponse, now: float) -> FetchOutcome:
         """Process a response. Raise errors that are not retriable."""
-        self._back(fetch)
+        self._completed(fetch)
         if response.error_code != codes.NONE:
             for partition in fetch.partitions:
-                self._refused(partition, fetch.node_id, response.error_code, now)
+                self._handle_error(partition, fetch.node_id, response.error_code, now)
             return FetchOutcome()
         outcome = FetchOutcome()
         answers = {
@@ -320,21 +320,21 @@ class Reading:
             if data is None:
                 self._wait(partition, "the broker's answer does not name this partition", now)
             elif data.error_code != codes.NONE:
-                self._refused(partition, fetch.node_id, data.error_code, now)
+                self._handle_error(partition, fetch.node_id, data.error_code, now)
             else:
                 self._read(partition, data, outcome)
         return outcome
 
-    def _back(self, fetch: Fetch) -> None:
+    def _completed(self, fetch: Fetch) -> None:
         self._busy.discard(fetch.node_id)
         for partition in fetch.partitions:
-            partition.is_under_way = False
+            partition.is_in_flight = False
 
     def _read(
         self, partition: PartitionReading, data: PartitionData, outcome: FetchOutcome
     ) -> None:
         start = partition.position
-        with _at(partition.topic_partition, start):
+        with _with_position(partition.topic_partition, start):
             position = next_offset(data, start, partition.end)
         partition.attempts = 0
         if position > start:
@@ -346,7 +346,7 @@ class Reading:
     def _records(
         self, partition: PartitionReading, data: PartitionData, start: int
     ) -> Iterator[pa.RecordBatch]:
-        with _at(partition.topic_partition, start):
+        with _with_position(partition.topic_partition, start):
             yield from fetched_records(
                 partition.topic_partition,
                 data,
@@ -356,8 +356,10 @@ class Reading:
                 budget_bytes=self._limits.budget_bytes,
             )
 
-    def _refused(self, partition: PartitionReading, node_id: int, code: int, now: float) -> None:
-        error = refusal(partition.topic_partition, code, node_id, "Fetch")
+    def _handle_error(
+        self, partition: PartitionReading, node_id: int, code: int, now: float
+    ) -> None:
+        error = partition_error(partition.topic_partition, code, node_id, "Fetch")
         if code == codes.OFFSET_OUT_OF_RANGE:
             partition.needs_offset = True
             partition.last_error = str(error)
@@ -369,10 +371,10 @@ class Reading:
     def _wait(self, partition: PartitionReading, reason: str, now: float) -> None:
         self._metadata.request_update()
         partition.last_error = reason
-        partition.not_before = now + self._retry_backoff.delay_s(partition.attempts, self._random)
+        partition.retry_at = now + self._retry_backoff.delay_s(partition.attempts, self._random)
         partition.attempts += 1
 
-    def moved(self, partition: PartitionReading, earliest: int, latest: int, now: float) -> None:
+    def reset(self, partition: PartitionReading, earliest: int, latest: int, now: float) -> None:
         """Process the log's offsets for a partition whose position is out of range.
 
         A reading from the earliest offset continues at the current earliest offset. Raise
@@ -406,7 +408,7 @@ class Reading:
         partition.position = earliest
         partition.needs_offset = False
 
-    def stuck_at(self) -> str:
+    def unfinished(self) -> str:
         """Return a description of the partitions that are not read to their end, with errors."""
         return "; ".join(
             f"{p.topic_partition} at offset {p.position} of {p.end}"
@@ -417,7 +419,7 @@ class Reading:
 
 
 @contextmanager
-def _at(topic_partition: TopicPartition, offset: int) -> Iterator[None]:
+def _with_position(topic_partition: TopicPartition, offset: int) -> Iterator[None]:
     """Add the partition and the requested offset to errors about records."""
     try:
         yield

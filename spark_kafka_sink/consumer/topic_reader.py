@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.consumer.list_offsets import (
-    Asked,
     OffsetsByPartition,
     OffsetsLookup,
+    OffsetsQuery,
     reader_advice,
 )
 from spark_kafka_sink.consumer.reader_config import reader_config
@@ -149,7 +149,7 @@ class TopicReader:
         """
         self._check_open()
         check_topic_name(topic)
-        wanted = None if partitions is None else _partition_numbers(partitions)
+        numbers = None if partitions is None else _partition_numbers(partitions)
         is_known = isinstance(isolation_level, str) and isolation_level in _ISOLATION_LEVELS
         if not is_known:
             expected = ", ".join(_ISOLATION_LEVELS)
@@ -158,17 +158,17 @@ class TopicReader:
         _check_offsets("start", start)
         _check_offsets("end", end)
         level = _ISOLATION_LEVELS[isolation_level]
-        batches = self._read(_Wanted(topic, wanted, start, end, level))
+        batches = self._read(_ReadArguments(topic, numbers, start, end, level))
         return _Batches(batches, self._caller)
 
-    def _read(self, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+    def _read(self, arguments: _ReadArguments) -> Iterator[pa.RecordBatch]:
         deadline = self._deadline()
-        numbers = self._partitions(wanted, deadline)
-        starts = self._offsets(wanted, numbers, wanted.start, deadline)
-        ends = self._offsets(wanted, numbers, wanted.end, deadline)
+        numbers = self._partitions(arguments, deadline)
+        starts = self._offsets(arguments, numbers, arguments.start, deadline)
+        ends = self._offsets(arguments, numbers, arguments.end, deadline)
         shared = self._config
         reading = Reading(
-            wanted.topic,
+            arguments.topic,
             {number: (starts[number], ends[number]) for number in numbers},
             limits=FetchLimits(
                 max_bytes=shared.fetch_max_bytes,
@@ -177,23 +177,23 @@ class TopicReader:
                 max_wait_ms=shared.fetch_max_wait_ms,
                 budget_bytes=shared.buffer_memory,
             ),
-            read_committed=wanted.isolation_level == READ_COMMITTED,
-            from_earliest=wanted.start == "earliest",
+            read_committed=arguments.isolation_level == READ_COMMITTED,
+            from_earliest=arguments.start == "earliest",
             metadata=self._metadata,
             retry_backoff=self._retry_backoff,
             random=self._random,
         )
-        yield from self._run(reading, wanted)
+        yield from self._run(reading, arguments)
 
-    def _run(self, reading: Reading, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+    def _run(self, reading: Reading, arguments: _ReadArguments) -> Iterator[pa.RecordBatch]:
         deadline = self._deadline()
-        under_way: list[tuple[Fetch, RequestFuture]] = []
+        in_flight: list[tuple[Fetch, RequestFuture]] = []
         outcome = FetchOutcome()
         while True:
             self._check_open()
             for fetch in reading.fetches(self._clock()):
                 cap = _LAST_FETCH_BY_NAME if fetch.topic_id == ZERO_UUID else None
-                under_way.append((fetch, self._client.send(fetch.node_id, fetch.message, cap)))
+                in_flight.append((fetch, self._client.send(fetch.node_id, fetch.message, cap)))
             if outcome.records:
                 for records in outcome.records:
                     yield from records
@@ -202,22 +202,24 @@ class TopicReader:
             if reading.is_done:
                 return
             if self._clock() >= deadline:
-                self._give_up(f"{wanted.topic} could not be read on: {reading.stuck_at()}")
+                self._raise_timeout(
+                    f"{arguments.topic} could not be read on: {reading.unfinished()}"
+                )
             # The poll of another reading or a lookup may have completed these requests.
-            if not any(future.is_done for _, future in under_way):
+            if not any(future.is_done for _, future in in_flight):
                 self._poll(min(deadline, reading.next_due_at(self._clock())))
-            outcome = self._collect(reading, under_way)
+            outcome = self._collect(reading, in_flight)
             if outcome.progress:
                 deadline = self._deadline()
-            self._look_up_moved(reading, wanted, deadline)
+            self._reset_out_of_range(reading, arguments, deadline)
 
     def _collect(
-        self, reading: Reading, under_way: list[tuple[Fetch, RequestFuture]]
+        self, reading: Reading, in_flight: list[tuple[Fetch, RequestFuture]]
     ) -> FetchOutcome:
         """Process the responses that have arrived."""
         outcome = FetchOutcome()
-        for fetch, future in [each for each in under_way if each[1].is_done]:
-            under_way.remove((fetch, future))
+        for fetch, future in [each for each in in_flight if each[1].is_done]:
+            in_flight.remove((fetch, future))
             if future.error is not None:
                 reading.failed(fetch, future.error, self._clock())
             elif isinstance(future.response, FetchResponse):
@@ -226,78 +228,82 @@ class TopicReader:
                 outcome.progress |= found.progress
         return outcome
 
-    def _look_up_moved(self, reading: Reading, wanted: _Wanted, deadline: float) -> None:
+    def _reset_out_of_range(
+        self, reading: Reading, arguments: _ReadArguments, deadline: float
+    ) -> None:
         moved = reading.out_of_range()
         if not moved:
             return
         numbers = [p.topic_partition.partition for p in moved]
-        earliest = self._lookup(wanted, numbers, EARLIEST_TIMESTAMP, deadline)
-        latest = self._lookup(wanted, numbers, LATEST_TIMESTAMP, deadline)
+        earliest = self._lookup(arguments, numbers, EARLIEST_TIMESTAMP, deadline)
+        latest = self._lookup(arguments, numbers, LATEST_TIMESTAMP, deadline)
         for partition in moved:
             number = partition.topic_partition.partition
-            reading.moved(partition, earliest[number], latest[number], self._clock())
+            reading.reset(partition, earliest[number], latest[number], self._clock())
 
     # -- before the first record ------------------------------------------------------------------
 
-    def _partitions(self, wanted: _Wanted, deadline: float) -> list[int]:
+    def _partitions(self, arguments: _ReadArguments, deadline: float) -> list[int]:
         """Wait until the topic is known, and return the partitions to read."""
-        metadata, asked_before = self._metadata, self._metadata.requests
-        metadata.track(wanted.topic, self._clock())
-        while (known := metadata.topic(wanted.topic)) is None:
-            error = metadata.take_error(wanted.topic)
+        metadata, requests_before = self._metadata, self._metadata.requests
+        metadata.track(arguments.topic, self._clock())
+        while (known := metadata.topic(arguments.topic)) is None:
+            error = metadata.take_error(arguments.topic)
             if error is not None:
-                is_own = metadata.told_for(wanted.topic) > asked_before
+                is_own = metadata.told_for(arguments.topic) > requests_before
                 if is_own or isinstance(error, InvalidTopicException):
                     raise error
                 # The error answers an earlier request and may be out of date: request the metadata
                 # again.
-                metadata.track(wanted.topic, self._clock())
+                metadata.track(arguments.topic, self._clock())
             if self._clock() >= deadline:
-                error = metadata.topic_error(wanted.topic)
+                error = metadata.topic_error(arguments.topic)
                 if error is not None:
                     raise error
                 if not metadata.nodes:
-                    raise self._no_broker(wanted.topic)
-                self._give_up(f"topic {wanted.topic} is not known")
+                    raise self._no_broker(arguments.topic)
+                self._raise_timeout(f"topic {arguments.topic} is not known")
             self._poll(deadline)
-        there = range(len(known.leaders))
-        asked = wanted.partitions
-        if asked is None:
-            given = [o for o in (wanted.start, wanted.end) if not isinstance(o, str)]
+        existing = range(len(known.leaders))
+        numbers = arguments.partitions
+        if numbers is None:
+            given = [o for o in (arguments.start, arguments.end) if not isinstance(o, str)]
             # The partitions of both; `_offsets` rejects those that only one of them has.
             named = dict.fromkeys(number for offsets in given for number in offsets)
-            asked = list(named if given else there)
-        missing = [number for number in asked if number not in there]
+            numbers = list(named if given else existing)
+        missing = [number for number in numbers if number not in existing]
         if missing:
-            has = f"the partitions 0 to {len(there) - 1}"
-            message = f"topic {wanted.topic} has {has}, not {missing}"
+            has = f"the partitions 0 to {len(existing) - 1}"
+            message = f"topic {arguments.topic} has {has}, not {missing}"
             raise ConfigException(message)
-        return asked
+        return numbers
 
     def _offsets(
-        self, wanted: _Wanted, numbers: list[int], offsets: Offsets, deadline: float
+        self, arguments: _ReadArguments, numbers: list[int], offsets: Offsets, deadline: float
     ) -> OffsetsByPartition:
         if isinstance(offsets, str):
-            return self._lookup(wanted, numbers, _TIMESTAMPS[offsets], deadline)
+            return self._lookup(arguments, numbers, _TIMESTAMPS[offsets], deadline)
         missing = [number for number in numbers if number not in offsets]
         if missing:
-            message = f"no offset is given for the partitions {missing} of topic {wanted.topic}"
+            message = f"no offset is given for the partitions {missing} of topic {arguments.topic}"
             raise ConfigException(message)
         return {number: offsets[number] for number in numbers}
 
     def _lookup(
-        self, wanted: _Wanted, numbers: list[int], timestamp: int, deadline: float
+        self, arguments: _ReadArguments, numbers: list[int], timestamp: int, deadline: float
     ) -> OffsetsByPartition:
         """Return the offsets of a timestamp, requested from the leaders."""
         lookup = OffsetsLookup(
-            Asked(wanted.topic, numbers, timestamp, wanted.isolation_level),
+            OffsetsQuery(arguments.topic, numbers, timestamp, arguments.isolation_level),
             metadata=self._metadata,
             retry_backoff=self._retry_backoff,
             random=self._random,
         )
         while not lookup.is_done:
             if self._clock() >= deadline:
-                self._give_up(f"the offsets of {wanted.topic} are not known: {lookup.missing()}")
+                self._raise_timeout(
+                    f"the offsets of {arguments.topic} are not known: {lookup.missing()}"
+                )
             for node_id, message in lookup.requests(self._clock()):
                 lookup.sent(node_id, self._client.send(node_id, message))
             self._poll(min(deadline, lookup.next_due_at(self._clock())))
@@ -355,7 +361,7 @@ class TopicReader:
             trouble=f" ({trouble})" if trouble else "",
         )
 
-    def _give_up(self, what: str) -> NoReturn:
+    def _raise_timeout(self, what: str) -> NoReturn:
         trouble = self._client.last_errors()
         said = f"{what}; nothing came within {self._limit()}"
         raise TimeoutException(f"{said}; {trouble}" if trouble else said)
@@ -412,7 +418,7 @@ def _check_offsets(name: str, offsets: Offsets) -> None:
             raise ConfigException(message)
 
 
-class _Wanted(NamedTuple):
+class _ReadArguments(NamedTuple):
     """The arguments of a call of `read`."""
 
     topic: str

@@ -62,11 +62,11 @@ logger = logging.getLogger(__name__)
 _NEVER: Final = float("inf")
 # The limits for brokers learned from the driver: after this many failures, or the first failure
 # after this time, the bootstrap addresses are used. That leaves time for them within max.block.ms.
-_HEARSAY_LOSSES: Final = 2
-_HEARSAY_S: Final = 15.0
+_INITIAL_NODES_FAILURES: Final = 2
+_INITIAL_NODES_S: Final = 15.0
 # The time without any response after which a warning lists the failing nodes.
-_SILENCE_S: Final = 5.0
-_MOST_TOLD: Final = 10
+_NO_RESPONSE_S: Final = 5.0
+_MAX_LISTED: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +130,9 @@ class NetworkClient:
         self._metrics = metrics or NetworkMetrics(Metrics())
         self._security = security
         # Whether any broker has accepted this client, and the error if none ever will.
-        self._was_let_in = False
-        self._shut_out: AuthenticationException | None = None
-        self._refusal: AuthenticationException | None = None
+        self._was_ever_ready = False
+        self._fatal_error: AuthenticationException | None = None
+        self._auth_error: AuthenticationException | None = None
         self._selector = selector
         self._config = config
         self._clock = clock
@@ -144,21 +144,21 @@ class NetworkClient:
         # ignored.
         self._channels: dict[int, NodeState] = {}
         self._next_channel = 0
-        self._wanted: set[int] = set()
+        self._connect_to: set[int] = set()
         # Failures still tolerated for brokers learned from the driver, and the time from which one
         # failure is enough.
-        self._losses_left = 0
-        self._patient_until = _NEVER
-        self._heard_in_vain = ""
-        self._for_any: list[tuple[ClientRequest, float]] = []
+        self._failures_left = 0
+        self._tolerant_until = _NEVER
+        self._initial_nodes_error = ""
+        self._unassigned: list[tuple[ClientRequest, float]] = []
         # Since when no node is ready although a connection is needed.
-        self._in_vain_since: float | None = None
+        self._no_response_since: float | None = None
         self._has_warned = False
         self._events: list[Event] = []
 
     # -- what is asked for ------------------------------------------------------------------------
 
-    def hear_of_nodes(self, brokers: Iterable[Node]) -> None:
+    def set_initial_nodes(self, brokers: Iterable[Node]) -> None:
         """Use brokers that another client learned from the cluster, until the metadata arrives.
 
         They spread the first requests over all brokers, while otherwise all clients would ask the
@@ -169,17 +169,17 @@ class NetworkClient:
         nodes = {node.id: node for node in brokers}
         if nodes:
             self.set_nodes(nodes)
-            self._losses_left = _HEARSAY_LOSSES
-            self._patient_until = self._clock() + _HEARSAY_S
+            self._failures_left = _INITIAL_NODES_FAILURES
+            self._tolerant_until = self._clock() + _INITIAL_NODES_S
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Replace the known brokers by those in the metadata, and disconnect from the others.
 
         If `nodes` is empty, close every connection and start again from the bootstrap addresses.
         """
-        self._losses_left = 0
+        self._failures_left = 0
         if nodes:
-            self._heard_in_vain = ""
+            self._initial_nodes_error = ""
             for state in self._states.values():
                 if state.node.id < 0:  # the brokers are known, so its failure no longer matters
                     state.last_error = ""
@@ -204,13 +204,13 @@ class NetworkClient:
 
     def connect(self, node_ids: set[int]) -> None:
         """Set the nodes to keep connecting to; other nodes are not connected to."""
-        self._wanted = node_ids
+        self._connect_to = node_ids
 
     def send(self, request: ClientRequest) -> None:
         """Send a request. The result is an event of a later poll."""
         now = self._clock()
         if request.node_id is None:
-            self._for_any.append((request, now + self._config.request_timeout_s))
+            self._unassigned.append((request, now + self._config.request_timeout_s))
             return
         state = self._states.get(request.node_id)
         if state is None or not state.is_ready:
@@ -226,12 +226,12 @@ class NetworkClient:
     def last_errors(self) -> str:
         """Return a description of the nodes with errors. Any thread may call this."""
         now = self._clock()
-        found = [(state.node, state.trouble(now)) for state in list(self._states.values())]
-        failures = [f"{node}: {trouble}" for node, trouble in found if trouble]
-        if self._heard_in_vain:
-            failures.append(self._heard_in_vain)
-        if len(failures) > _MOST_TOLD:
-            failures[_MOST_TOLD:] = [f"and {len(failures) - _MOST_TOLD} more"]
+        found = [(state.node, state.problem(now)) for state in list(self._states.values())]
+        failures = [f"{node}: {problem}" for node, problem in found if problem]
+        if self._initial_nodes_error:
+            failures.append(self._initial_nodes_error)
+        if len(failures) > _MAX_LISTED:
+            failures[_MAX_LISTED:] = [f"and {len(failures) - _MAX_LISTED} more"]
         return "; ".join(failures)
 
     def in_flight_count(self) -> int:
@@ -254,54 +254,56 @@ class NetworkClient:
         """Make connections, send pending requests, wait for the network, and return the events."""
         now = self._clock()
         self._send_waiting(now)
-        self._connect_wanted(now)
+        self._connect_requested(now)
         self._close_idle(now)
-        self._warn_of_silence(now)
+        self._warn_of_no_response(now)
         wait = 0.0 if self._events else min(timeout_s, self._next_deadline(now) - now)
         happened = self._selector.poll(wait)
         self._metrics.fold(self._clock())
         for event in happened:
-            self._on(event, self._clock())
+            self._handle(event, self._clock())
         now = self._clock()
         self._expire(now)
         self._send_waiting(now)
         events, self._events = self._events, []
         return events
 
-    def _warn_of_silence(self, now: float) -> None:
+    def _warn_of_no_response(self, now: float) -> None:
         """Log the nodes that fail, once, long before a caller's timeout."""
-        is_wanted = bool(self._for_any or self._wanted)
+        is_needed = bool(self._unassigned or self._connect_to)
         states = self._states.values()
-        if not is_wanted or any(state.is_ready and not state.last_error for state in states):
-            self._in_vain_since = None
-        elif self._in_vain_since is None:
-            self._in_vain_since = now
-        elif now >= self._in_vain_since + _SILENCE_S and not self._has_warned:
+        if not is_needed or any(state.is_ready and not state.last_error for state in states):
+            self._no_response_since = None
+        elif self._no_response_since is None:
+            self._no_response_since = now
+        elif now >= self._no_response_since + _NO_RESPONSE_S and not self._has_warned:
             self._has_warned = True
-            message = f"no broker has answered for {now - self._in_vain_since:.0f} s, still trying"
+            message = (
+                f"no broker has answered for {now - self._no_response_since:.0f} s, still trying"
+            )
             tried = self.last_errors()
-            whole = f"{message}: {tried}" if tried else message
+            text = f"{message}: {tried}" if tried else message
             with safe_logging():
-                warn_once(logger, whole, "silence")
+                warn_once(logger, text, "silence")
 
     def _next_deadline(self, now: float) -> float:
-        due = [deadline for _, deadline in self._for_any]
-        if self._in_vain_since is not None and not self._has_warned:
-            due.append(self._in_vain_since + _SILENCE_S)
+        due = [deadline for _, deadline in self._unassigned]
+        if self._no_response_since is not None and not self._has_warned:
+            due.append(self._no_response_since + _NO_RESPONSE_S)
         for node_id, state in self._states.items():
             connection = state.connection
             if connection is None:
-                if node_id in self._wanted or (self._for_any and state.not_before > now):
-                    due.append(state.not_before)
+                if node_id in self._connect_to or (self._unassigned and state.retry_at > now):
+                    due.append(state.retry_at)
                 continue
-            if self._for_any and state.throttled_until > now:
+            if self._unassigned and state.throttled_until > now:
                 due.append(state.throttled_until)
             due += [state.setup_until, connection.in_flight.expires_at()]
             if state.is_ready and not state.load:
                 due.append(state.last_used + self._config.connections_max_idle_s)
         return min(due, default=_NEVER)
 
-    def _on(self, event: SelectorEvent, now: float) -> None:
+    def _handle(self, event: SelectorEvent, now: float) -> None:
         state = self._channels.get(event.channel)
         if state is None or state.connection is None:
             return
@@ -320,13 +322,13 @@ class NetworkClient:
             self._metrics.sent(state.node.id, state.sending.popleft())
             done = state.connection.sent()
             if done is not None:
-                state.well()
+                state.succeeded()
                 self._events.append(done)
         elif isinstance(event, Closed):
             why = event.reason
             if event.error is None:
-                why += _circumstances(state.connection)
-            self._lost(state, why, now, error=event.error)
+                why += _likely_cause(state.connection)
+            self._connection_lost(state, why, now, error=event.error)
 
     def _received(self, state: NodeState, connection: Connection, data: bytes, now: float) -> None:
         answers = 0
@@ -339,17 +341,17 @@ class NetworkClient:
                     continue
                 answers += 1
                 if isinstance(event, Answered):
-                    state.well()
+                    state.succeeded()
                 elif isinstance(event, NodeReady):
-                    self._was_let_in = True
+                    self._was_ever_ready = True
                     state.set_up()
                 self._events.append(event)
         except AuthenticationException as error:
-            self._lost(state, str(error), now, error=error)
+            self._connection_lost(state, str(error), now, error=error)
             return
         except ProtocolError as error:
-            state.frame_broken()
-            self._lost(state, str(error), now)
+            state.invalid_frame()
+            self._connection_lost(state, str(error), now)
             return
         finally:
             self._metrics.received(state.node.id, len(data), answers)
@@ -384,10 +386,10 @@ class NetworkClient:
 
     def _send_waiting(self, now: float) -> None:
         """Send requests for any node to the least loaded one, or connect to it."""
-        waiting, self._for_any = self._for_any, []
+        waiting, self._unassigned = self._unassigned, []
         for request, deadline in waiting:
-            if self._shut_out is not None:
-                self._events.append(_refused(request, self._shut_out))
+            if self._fatal_error is not None:
+                self._events.append(_auth_failed(request, self._fatal_error))
                 continue
             state = self._least_loaded(now)
             if state is not None and state.can_send(now):
@@ -396,7 +398,7 @@ class NetworkClient:
                 reason = self.last_errors() or "no broker could be reached"
                 self._failed(request, None, error_codes.REQUEST_TIMED_OUT, reason)
             else:
-                self._for_any.append((request, deadline))
+                self._unassigned.append((request, deadline))
                 if state is not None and state.can_connect(now):
                     self._connect(state, now)
 
@@ -417,8 +419,8 @@ class NetworkClient:
 
     # -- connections ------------------------------------------------------------------------------
 
-    def _connect_wanted(self, now: float) -> None:
-        for node_id in self._wanted:
+    def _connect_requested(self, now: float) -> None:
+        for node_id in self._connect_to:
             state = self._states.get(node_id)
             if state is not None and state.can_connect(now):
                 self._connect(state, now)
@@ -431,7 +433,7 @@ class NetworkClient:
                 node = state.node
             address = state.next_address(self._resolver)
         except (OSError, UnicodeError) as error:
-            self._lost(state, f"the host name cannot be resolved ({error})", now)
+            self._connection_lost(state, f"the host name cannot be resolved ({error})", now)
             return
         layer = login = None
         if self._security is not None:
@@ -439,10 +441,10 @@ class NetworkClient:
                 layer = self._security.layer(node)
                 login = self._security.login(self._random.random())
             except KafkaException as error:
-                refusal = AuthenticationException(str(error))
+                auth_error = AuthenticationException(str(error))
                 if isinstance(error, AuthenticationException):
-                    refusal = error
-                self._lost(state, str(error), now, error=refusal)
+                    auth_error = error
+                self._connection_lost(state, str(error), now, error=auth_error)
                 return
         state.connecting(now, self._config.connection_setup_timeout, self._random)
         state.connection = Connection(
@@ -472,7 +474,7 @@ class NetworkClient:
         self._states.update({each.node.id: each for each in made})
         return made[0]
 
-    def _lost(
+    def _connection_lost(
         self,
         state: NodeState,
         reason: str,
@@ -488,7 +490,7 @@ class NetworkClient:
         was_ready = state.is_ready
         reason += state.advertised_hint
         self._release(state)
-        state.lost(reason, now, self._config.reconnect_backoff, self._random)
+        state.disconnected(reason, now, self._config.reconnect_backoff, self._random)
         was = "ready" if was_ready else "being made"
         with safe_logging():
             logger.info("connection to %s lost (it was %s): %s", state.node, was, reason)
@@ -499,27 +501,27 @@ class NetworkClient:
                     request, state.node.id, code, f"connection lost: {reason}" if lost else reason
                 )
         self._events.append(NodeDown(state.node.id, reason))
-        self._refusal = error or self._refusal
-        self._look_whether_shut_out()
-        if self._losses_left and state.node.id >= 0 and not state.addresses:
-            self._losses_left -= 1
-            if not self._losses_left or now >= self._patient_until:
-                self._heard_in_vain = f"{state.node}: {reason}"
+        self._auth_error = error or self._auth_error
+        self._check_fatal_error()
+        if self._failures_left and state.node.id >= 0 and not state.addresses:
+            self._failures_left -= 1
+            if not self._failures_left or now >= self._tolerant_until:
+                self._initial_nodes_error = f"{state.node}: {reason}"
                 self.set_nodes({})
 
-    def _look_whether_shut_out(self) -> None:
+    def _check_fatal_error(self) -> None:
         """Decide whether no broker will ever accept this client, and if so, fail all its requests.
 
         All brokers check the same credentials, so one rejected login is enough. Certificates differ
         between brokers, so every bootstrap address is tried.
         """
-        if self._was_let_in or self._refusal is None:
+        if self._was_ever_ready or self._auth_error is None:
             return
-        if isinstance(self._refusal, SslAuthenticationException):
+        if isinstance(self._auth_error, SslAuthenticationException):
             bootstrap = [state for state in self._states.values() if state.node.id < 0]
-            if not all(state.was_tried for state in bootstrap):
+            if not all(state.has_failed for state in bootstrap):
                 return
-        self._shut_out = self._refusal
+        self._fatal_error = self._auth_error
 
     def _release(self, state: NodeState) -> None:
         state.sending.clear()
@@ -532,7 +534,7 @@ class NetworkClient:
         if state.connection is not None:
             said = state.last_error
             state.named_by = None
-            self._lost(state, reason, self._clock())
+            self._connection_lost(state, reason, self._clock())
             state.last_error = said
 
     def _expire(self, now: float) -> None:
@@ -549,7 +551,7 @@ class NetworkClient:
                     reason = f"the connection was not up within {option}"
                 else:
                     reason = f"the connection was still {where} after {option}"
-                self._lost(state, reason, now)
+                self._connection_lost(state, reason, now)
             elif now >= connection.in_flight.expires_at():
                 timeout_ms = round(self._config.request_timeout_s * 1000)
                 reason = f"no answer within {prefix}request.timeout.ms={timeout_ms}"
@@ -557,7 +559,7 @@ class NetworkClient:
                     reason += f", not even to ApiVersions; {NO_BROKER}"
                 elif not connection.is_ready:
                     reason += f" {connection.state.value}"
-                self._lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
+                self._connection_lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
 
     def _close_idle(self, now: float) -> None:
         """Close the connection that was unused for longest, if for too long; one per poll."""
@@ -572,11 +574,11 @@ class NetworkClient:
             self._events.append(NodeDown(oldest.node.id, "idle"))
 
 
-def _refused(request: ClientRequest, error: AuthenticationException) -> RequestFailed:
+def _auth_failed(request: ClientRequest, error: AuthenticationException) -> RequestFailed:
     return RequestFailed(request, None, error.code, str(error), error)
 
 
-def _circumstances(connection: Connection) -> str:
+def _likely_cause(connection: Connection) -> str:
     """Return the likely reason why a peer closed the connection, from its state."""
     if connection.is_inside_answer:
         return " in the middle of an answer"

@@ -22,8 +22,8 @@ NO_BROKER: Final = "it may expect TLS, or be no Kafka broker"
 """What a peer may be that does not even answer ApiVersions."""
 # Connecting takes less time than the first; closing the connection on a first request less than the
 # second.
-_PATIENCE_S: Final = 0.5
-_HANGS_UP_S: Final = 5.0
+_MIN_CONNECTING_S: Final = 0.5
+_MIN_READY_S: Final = 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +42,7 @@ class NodeState:
     failures: int = 0
     failed_connects: int = 0
     last_attempt: float = float("-inf")
-    not_before: float = 0.0
+    retry_at: float = 0.0
     setup_until: float = float("inf")
     last_used: float = 0.0
     throttled_until: float = 0.0
@@ -65,7 +65,7 @@ class NodeState:
         return 0 if self.connection is None else self.connection.load
 
     @property
-    def was_tried(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether every address of the node failed and none is being tried."""
         return bool(self.last_error) and self.connection is None and not self.addresses
 
@@ -75,7 +75,7 @@ class NodeState:
 
     def can_connect(self, now: float) -> bool:
         """Whether there is no connection and the back-off is over."""
-        return self.connection is None and now >= self.not_before
+        return self.connection is None and now >= self.retry_at
 
     def next_address(self, resolver: HostResolver) -> Address:
         """Return the address to try: each address of the host in turn, then resolve again.
@@ -110,7 +110,7 @@ class NodeState:
         """Record that the connection is set up within its timeout."""
         self.setup_until = float("inf")
 
-    def well(self) -> None:
+    def succeeded(self) -> None:
         """Record a response, or a written request that expects none; the errors before are over.
 
         A connection alone does not prove this. A listener that expects SASL answers ApiVersions and
@@ -119,16 +119,16 @@ class NodeState:
         self.failures = 0
         self.last_error = ""
 
-    def trouble(self, now: float) -> str:
+    def problem(self, now: float) -> str:
         """Return a description of the node's error, empty if none is known."""
         waited = now - self.last_attempt
         connection = self.connection
         if self.last_error:
-            if connection is not None and connection.is_ready and waited > _HANGS_UP_S:
+            if connection is not None and connection.is_ready and waited > _MIN_READY_S:
                 return ""
             minutes = int((now - self.failed_at) // 60)
             return self.last_error + (f", {minutes} min ago" if minutes else "")
-        if connection is None or connection.is_ready or waited < _PATIENCE_S:
+        if connection is None or connection.is_ready or waited < _MIN_CONNECTING_S:
             return ""
         if connection.state is ConnectionState.CONNECTING:
             return f"no connection after {waited:.0f} s{self.advertised_hint}"
@@ -136,7 +136,7 @@ class NodeState:
             return f"it is still {connection.state.value} after {waited:.0f} s"
         return f"it takes connections, but has said nothing for {waited:.0f} s; {NO_BROKER}"
 
-    def frame_broken(self) -> None:
+    def invalid_frame(self) -> None:
         """Record that the peer's bytes are not Kafka frames.
 
         The next connection tries ApiVersions version 0, and the one after it the newest version
@@ -158,7 +158,9 @@ class NodeState:
             f"; {named_by} answered and named this address: see the broker's advertised.listeners"
         )
 
-    def lost(self, reason: str, now: float, backoff: ExponentialBackoff, random: Random) -> None:
+    def disconnected(
+        self, reason: str, now: float, backoff: ExponentialBackoff, random: Random
+    ) -> None:
         """Record that the connection broke or failed; it may be tried again after a back-off.
 
         After an established connection, the host is resolved again, because its address may have
@@ -173,7 +175,7 @@ class NodeState:
         self.setup_until = float("inf")
         self.last_error, self.failed_at = reason, now
         self.last_attempt = now
-        self.not_before = now + backoff.delay_s(self.failures, random)
+        self.retry_at = now + backoff.delay_s(self.failures, random)
         self.failures += 1
 
 

@@ -113,9 +113,9 @@ class ConsumerNetworkClient:
         )
         return cls(client, clock, config.request_timeout_ms / 1000)
 
-    def hear_of_nodes(self, brokers: Iterable[Node]) -> None:
+    def set_initial_nodes(self, brokers: Iterable[Node]) -> None:
         """Use brokers that another client learned from the cluster (see `NetworkClient`)."""
-        self._client.hear_of_nodes(brokers)
+        self._client.set_initial_nodes(brokers)
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Replace the known brokers by those in the cluster's metadata."""

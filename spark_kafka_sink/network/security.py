@@ -29,7 +29,7 @@ from spark_kafka_sink.auth.mechanisms import (
     PlainExchange,
     SaslExchange,
     checked_mechanism,
-    shown,
+    printable,
 )
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerExchange,
@@ -39,7 +39,7 @@ from spark_kafka_sink.auth.oauthbearer import (
 )
 from spark_kafka_sink.auth.pem import StoreKind, store_kind
 from spark_kafka_sink.auth.references import ALLOWED_PATHS, ProcessLimits, References, providers
-from spark_kafka_sink.auth.scram import KeptKeys, ScramExchange
+from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 from spark_kafka_sink.logs import masked, warn_once
@@ -53,15 +53,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SERVED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+_SUPPORTED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 _EXTENSION: Final = "extension_"
 _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", re.DOTALL)
-_KEPT_KEYS: Final = KeptKeys()
+_KEY_CACHE: Final = KeyCache()
 # A limit on memory; it is far more than any store or file of secrets has.
-_MOST_BYTES: Final = 16 << 20
+_MAX_FILE_BYTES: Final = 16 << 20
 # Files of the kernel are not read, or a process's environment could be read in spite of the limits.
-_NO_DISK: Final = ("/proc/", "/sys/", "/dev/")
-os.register_at_fork(after_in_child=_KEPT_KEYS.forget)
+_KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
+os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class _Credentials:
     name: str
     is_token: bool = False
 
-    def told(self, mechanism: str) -> str:
+    def description(self, mechanism: str) -> str:
         """Return the description of the credentials for messages."""
         kind = "the delegation token" if self.is_token else "user"
-        return f"of {kind} {shown(self.name)!r} by {mechanism}"
+        return f"of {kind} {printable(self.name)!r} by {mechanism}"
 
 
 class _Disk:
@@ -147,18 +147,18 @@ class Security:
         # Find errors in the credentials before there is a connection.
         self._exchange()
         if self._mechanism == OAUTHBEARER:
-            told = f"by {OAUTHBEARER} ({token_facts(self._token().value)})"
-            return Login(self._exchange_again, told, chance)
-        return Login(self._exchange_again, self._credentials().told(self._mechanism), chance)
+            description = f"by {OAUTHBEARER} ({token_facts(self._token().value)})"
+            return Login(self._exchange_again, description, chance)
+        return Login(self._exchange_again, self._credentials().description(self._mechanism), chance)
 
     def _checked_mechanism(self) -> str:
         """Return the mechanism. Raise ConfigException if it is not supported."""
         config, prefix = self._config, self._config.option_prefix
         mechanism = checked_mechanism(config.sasl_mechanism)
-        if mechanism not in _SERVED:
+        if mechanism not in _SUPPORTED:
             raise ConfigException(
                 f"{prefix}sasl.mechanism is {mechanism}, which is not supported yet: set "
-                f"{prefix}sasl.mechanism to one of {', '.join(_SERVED)}"
+                f"{prefix}sasl.mechanism to one of {', '.join(_SUPPORTED)}"
             )
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
@@ -250,7 +250,7 @@ class Security:
             given.user,
             given.password,
             nonce=secrets.token_urlsafe(24),
-            keys=_KEPT_KEYS,
+            keys=_KEY_CACHE,
             is_token=given.is_token,
         )
 
@@ -372,12 +372,12 @@ def _content(path: str) -> bytes:
     """
     real = Path(os.path.realpath(path))
     # Check this before opening the file: opening a pipe would wait for a writer.
-    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_NO_DISK):
+    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_KERNEL_FILES):
         raise ValueError("it is no file of a disk")
     with real.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+        content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise ValueError(f"it has more than {_MAX_FILE_BYTES} bytes")
     return content
 
 

@@ -39,7 +39,7 @@ SYSTEM_FILES: Final = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-_MOST_KEPT: Final = 16
+_MAX_CONTEXTS: Final = 16
 
 _TRUSTSTORE: Final = "ssl.truststore.location or ssl.truststore.certificates"
 _KEYSTORE: Final = "ssl.keystore.location, or ssl.keystore.key and ssl.keystore.certificate.chain"
@@ -78,7 +78,7 @@ class TlsContext:
         return TlsLayer(self.context, host, peer, has_certificate=self.has_certificate)
 
 
-@lru_cache(maxsize=_MOST_KEPT)
+@lru_cache(maxsize=_MAX_CONTEXTS)
 def client_context(settings: TlsSettings) -> TlsContext:
     """Return the context for some settings; equal settings share one context.
 
@@ -92,17 +92,17 @@ def client_context(settings: TlsSettings) -> TlsContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = settings.checks_host
     if settings.ciphers is not None:
-        _choose(context, settings.ciphers)
+        _set_ciphers(context, settings.ciphers)
     if settings.truststore is None:
-        _trust_the_system_s(context)
+        _trust_system_certificates(context)
     else:
-        _trust(context, settings.truststore, settings.truststore_origin)
+        _load_truststore(context, settings.truststore, settings.truststore_origin)
     if settings.key is not None:
-        _show(context, settings, settings.key)
+        _load_key(context, settings, settings.key)
     return TlsContext(context, settings.key is not None)
 
 
-def _choose(context: ssl.SSLContext, ciphers: str) -> None:
+def _set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
     try:
         context.set_ciphers(ciphers)
     except ssl.SSLError:
@@ -111,7 +111,7 @@ def _choose(context: ssl.SSLContext, ciphers: str) -> None:
         ) from None
 
 
-def _trust(context: ssl.SSLContext, text: str, origin: str) -> None:
+def _load_truststore(context: ssl.SSLContext, text: str, origin: str) -> None:
     for number, certificate in enumerate(certificates(text, origin), 1):
         try:
             context.load_verify_locations(cadata=certificate.text)
@@ -123,7 +123,7 @@ def _trust(context: ssl.SSLContext, text: str, origin: str) -> None:
         raise ConfigException(f"{origin}: certificate {number} cannot be read: {why}")
 
 
-def _trust_the_system_s(context: ssl.SSLContext) -> None:
+def _trust_system_certificates(context: ssl.SSLContext) -> None:
     default = ssl.get_default_verify_paths()
     has_folder = False
     with suppress(OSError):
@@ -144,7 +144,7 @@ def _trust_the_system_s(context: ssl.SSLContext) -> None:
     )
 
 
-def _show(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None:
+def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None:
     """Load the key and its certificates, which are sent to brokers that request a certificate."""
     origin = settings.key_origin
     key = private_key(key_text, origin)
@@ -161,7 +161,7 @@ def _show(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None
         return password or ""
 
     try:
-        with _readable("".join(each.text for each in (key, *chain))) as path:
+        with _key_file("".join(each.text for each in (key, *chain))) as path:
             context.load_cert_chain(path, password=given)
     except (ssl.SSLError, ValueError) as error:
         why = _reason(error)
@@ -175,7 +175,7 @@ def _show(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None
 
 
 @contextmanager
-def _readable(text: str) -> Iterator[str]:
+def _key_file(text: str) -> Iterator[str]:
     """Return a path from which OpenSSL can read a key, in memory and not on a disk if possible."""
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("key")
@@ -224,7 +224,7 @@ class TlsLayer:
             raise SslAuthenticationException(
                 f"{peer} is at {host!r}, which is no name that a certificate can have"
             ) from None
-        self._shake_hands()
+        self._do_handshake()
 
     def received(self, data: Buffer) -> bytes:
         """Process received bytes and return the data decrypted from them.
@@ -235,7 +235,7 @@ class TlsLayer:
         if self._failure is not None:
             self._raise(self._failure)
         self._incoming.write(data)
-        if not self.is_secured and not self._shake_hands():
+        if not self.is_secured and not self._do_handshake():
             return b""
         pieces: list[bytes] = []
         try:
@@ -289,7 +289,7 @@ class TlsLayer:
             "TLS; compare security.protocol with the listener"
         )
 
-    def _shake_hands(self) -> bool:
+    def _do_handshake(self) -> bool:
         try:
             self._ssl.do_handshake()
         except ssl.SSLWantReadError:
@@ -311,27 +311,27 @@ class TlsLayer:
 
     def _why(self, error: ssl.SSLError, reason: str) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):
-            return _about_certificate(error, self._host)
+            return _certificate_advice(error, self._host)
         alert = _ALERT.search(reason)
         if alert is not None:
-            return self._about_alert(alert[1])
+            return self._alert_advice(alert[1])
         if reason in _NOT_TLS:
             return (
                 "what the broker sent is not TLS: compare the port and security.protocol with the "
                 "broker's listeners"
             )
-        if reason in _NOTHING_IN_COMMON:
-            return _share_nothing(reason)
+        if reason in _NO_COMMON_SUITE:
+            return _nothing_in_common(reason)
         return _words(reason)
 
-    def _about_alert(self, alert: str) -> str:
+    def _alert_advice(self, alert: str) -> str:
         said = f"the broker says {_words(alert)!r}: "
-        if alert in _REFUSALS and self._has_certificate:
+        if alert in _CERTIFICATE_ALERTS and self._has_certificate:
             return (
                 f"{said}it refuses the client's certificate, which has expired, is not valid yet, "
                 "or is of a CA that the broker does not trust; see ssl.keystore.*"
             )
-        if alert in _REFUSALS:
+        if alert in _CERTIFICATE_ALERTS:
             return f"{said}it asks for a certificate of the client: set {_KEYSTORE}"
         if alert not in _COMMON_ALERTS:
             return f"{said}its log may say more"
@@ -340,7 +340,7 @@ class TlsLayer:
             if self._has_certificate
             else (f", or the broker asks for a certificate of the client: set {_KEYSTORE}")
         )
-        return f"{said}{_share_nothing(alert)}{asked}"
+        return f"{said}{_nothing_in_common(alert)}{asked}"
 
 
 def take_piece(buffers: deque[memoryview]) -> tuple[Buffer, int]:
@@ -366,7 +366,7 @@ def take_piece(buffers: deque[memoryview]) -> tuple[Buffer, int]:
 
 
 _ALERT: Final = re.compile(r"ALERT_(\w+)")
-_REFUSALS: Final = frozenset(
+_CERTIFICATE_ALERTS: Final = frozenset(
     {
         "BAD_CERTIFICATE", "CERTIFICATE_REQUIRED", "CERTIFICATE_UNKNOWN", "CERTIFICATE_EXPIRED",
         "CERTIFICATE_REVOKED", "UNSUPPORTED_CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED",
@@ -375,7 +375,7 @@ _REFUSALS: Final = frozenset(
 _COMMON_ALERTS: Final = frozenset(
     {"HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "INSUFFICIENT_SECURITY", "ILLEGAL_PARAMETER"}
 )
-_NOTHING_IN_COMMON: Final = frozenset(
+_NO_COMMON_SUITE: Final = frozenset(
     {"UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION", "NO_PROTOCOLS_AVAILABLE", "WRONG_CIPHER_RETURNED"}
 )
 _NOT_TLS: Final = frozenset(
@@ -387,10 +387,10 @@ _UNKNOWN_ISSUER: Final = frozenset({2, 20, 21})
 _SELF_SIGNED: Final = frozenset({18, 19})
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
-_OTHER_NAME: Final = frozenset({62, 64})
+_WRONG_NAME: Final = frozenset({62, 64})
 
 
-def _about_certificate(error: ssl.SSLCertVerificationError, host: str) -> str:
+def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
     code, words = error.verify_code, error.verify_message.rstrip(".")
     said = f"the broker's certificate is refused here ({words}): "
     if code in _UNKNOWN_ISSUER:
@@ -407,7 +407,7 @@ def _about_certificate(error: ssl.SSLCertVerificationError, host: str) -> str:
         return f"{said}the broker needs a new one"
     if code == _NOT_YET_VALID:
         return f"{said}compare the clocks of this machine and of the broker"
-    if code in _OTHER_NAME:
+    if code in _WRONG_NAME:
         return (
             f"{said}{host!r} is what the broker advertises, or what bootstrap.servers has; the "
             "certificate must have it among its subject alternative names"
@@ -415,7 +415,7 @@ def _about_certificate(error: ssl.SSLCertVerificationError, host: str) -> str:
     return f"{said}see {_TRUSTSTORE}"
 
 
-def _share_nothing(reason: str) -> str:
+def _nothing_in_common(reason: str) -> str:
     return (
         f"client and broker share no protocol or cipher suite ({_words(reason)}): see "
         "ssl.enabled.protocols and ssl.cipher.suites"

@@ -107,7 +107,7 @@ class TlsSelector(Selector):
         try:
             data = tls.layer.received(memoryview(self._received)[:size])
         except (AuthenticationException, ConnectionError) as error:
-            return [self._refused(channel, error)]
+            return [self._failed(channel, error)]
         if tls.layer.is_secured and not tls.is_open:
             tls.is_open = True
             events.append(Secured(channel.id))
@@ -117,7 +117,7 @@ class TlsSelector(Selector):
             events.append(self._broken(channel, "the broker closed the connection"))
         return events
 
-    def _refused(self, channel: Channel, error: Exception) -> Closed:
+    def _failed(self, channel: Channel, error: Exception) -> Closed:
         """Close a channel whose TLS failed, and send the alert first."""
         tls = self._tls.pop(channel.id)
         _send_last(channel, bytes(tls.encrypted) + tls.layer.outgoing())
@@ -136,7 +136,7 @@ class TlsSelector(Selector):
         except BlockingIOError:
             pass
         except AuthenticationException as error:
-            return [*events, self._refused(channel, error)]
+            return [*events, self._failed(channel, error)]
         except OSError as error:
             return [*events, *self._after_write_error(channel, error)]
         self._watch(channel)

@@ -76,7 +76,7 @@ def _snappy() -> Compress:
         import pyarrow as pa  # noqa: PLC0415 - see the module's docstring
 
         block = pa.Codec("snappy")
-        view = memoryview(_whole(pieces))
+        view = memoryview(_joined(pieces))
         out = [_XERIAL_HEADER]
         for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
             packed = block.compress(view[start : start + _XERIAL_BLOCK_BYTES], asbytes=True)
@@ -109,13 +109,13 @@ def _zstd(level: int) -> Compress:
         import pyarrow as pa  # noqa: PLC0415 - see the module's docstring
 
         block = pa.Codec("zstd", compression_level=level)
-        packed: bytes = block.compress(_whole(pieces), asbytes=True)
+        packed: bytes = block.compress(_joined(pieces), asbytes=True)
         return packed
 
     return compress
 
 
-def _whole(pieces: Sequence[Buffer]) -> Buffer:
+def _joined(pieces: Sequence[Buffer]) -> Buffer:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 

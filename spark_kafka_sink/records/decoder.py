@@ -33,21 +33,23 @@ def read_varints(data: UInt8s, positions: Int64s, ends: Int64s, bits: int) -> tu
         raise corrupt("a record ends where a number should be")
     byte = data[positions]
     values = (byte & 0x7F).astype(np.uint64)
-    behind = positions + 1
-    going_on = np.flatnonzero(byte & 0x80)
+    following = positions + 1
+    unfinished = np.flatnonzero(byte & 0x80)
     shift = 7
-    while len(going_on):
-        at = behind[going_on]
-        if shift >= bits or (at >= ends[going_on]).any():
+    while len(unfinished):
+        at = following[unfinished]
+        if shift >= bits or (at >= ends[unfinished]).any():
             raise corrupt("a number is longer than its type or its record")
         byte = data[at]
         if bits - shift < 7 and (byte >> (bits - shift)).any():
             raise corrupt(f"a number does not fit {bits} bits")
-        values[going_on] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-        behind[going_on] += 1
-        going_on = going_on[byte >= 0x80]
+        values[unfinished] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        following[unfinished] += 1
+        unfinished = unfinished[byte >= 0x80]
         shift += 7
-    return (values >> np.uint64(1)).view(np.int64) ^ -(values & np.uint64(1)).view(np.int64), behind
+    return (values >> np.uint64(1)).view(np.int64) ^ -(values & np.uint64(1)).view(
+        np.int64
+    ), following
 
 
 def read_varint(buffer: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
@@ -130,7 +132,7 @@ def read_fields(
 
     Raise CorruptRecordException. Headers are not checked.
     """
-    starts, ends = _places(section, count)
+    starts, ends = _record_positions(section, count)
     data = np.frombuffer(section, np.uint8)
     # Skip the byte of attributes, none of which is used.
     timestamps, at = read_varints(data, starts + 1, ends, VARLONG_BITS)
@@ -143,7 +145,7 @@ def read_fields(
     return RecordFields(offsets + base_offset, times, keys, values, at, ends)
 
 
-def _places(section: memoryview, count: int) -> tuple[Int64s, Int64s]:
+def _record_positions(section: memoryview, count: int) -> tuple[Int64s, Int64s]:
     """Return where each record's attributes begin and where the record ends, int64 of `count`."""
     # An array takes 8 bytes per position where a list takes 40; a record can be as small as 7
     # bytes.
@@ -206,8 +208,8 @@ def _headers(
     # A header takes at least two bytes.
     if (counts < 0).any() or (counts > (ends - positions) // 2).any():
         raise corrupt("a record has more headers than bytes for them")
-    places: list[tuple[int, int, int, int, bool]] = []
-    behind = positions.copy()
+    spans: list[tuple[int, int, int, int, bool]] = []
+    following = positions.copy()
     for row in np.flatnonzero(counts).tolist():
         position, end = int(positions[row]), int(ends[row])
         for _ in range(counts[row]):
@@ -219,15 +221,15 @@ def _headers(
             position = value + max(size, 0)
             if size < -1 or position > end:
                 raise corrupt("a header's value does not fit its record")
-            places.append((key, key_end, value, position, size >= 0))
-        behind[row] = position
-    table = np.array(places, np.int64)
-    every = np.ones(len(table), np.bool_)
-    keys = valid_utf8(gather(section, table[:, 0], table[:, 1], every))
+            spans.append((key, key_end, value, position, size >= 0))
+        following[row] = position
+    table = np.array(spans, np.int64)
+    all_valid = np.ones(len(table), np.bool_)
+    keys = valid_utf8(gather(section, table[:, 0], table[:, 1], all_valid))
     values = gather(section, table[:, 2], table[:, 3], table[:, 4].astype(np.bool_))
     list_offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     entries = pa.StructArray.from_arrays([keys, values], ["key", "value"])
-    return pa.ListArray.from_arrays(list_offsets, entries), behind
+    return pa.ListArray.from_arrays(list_offsets, entries), following
 
 
 def no_headers(rows: int) -> pa.Array:

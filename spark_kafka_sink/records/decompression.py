@@ -22,7 +22,7 @@ from spark_kafka_sink.records.compression import Buffer
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
 # A copy of up to 64 bytes is encoded in three bytes.
-_SNAPPY_LARGEST_RATIO: Final = 22
+_MAX_SNAPPY_RATIO: Final = 22
 _GZIP_WINDOW_BITS: Final = 31
 _FIRST_GZIP_STEP_BYTES: Final = 64
 _STREAM_BYTES: Final = 1 << 20
@@ -60,7 +60,7 @@ def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
     members.
     """
     view = memoryview(data)
-    whole = bytearray()
+    unpacked = bytearray()
     position = 0
     while position < len(view):
         stream = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
@@ -69,12 +69,12 @@ def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
             piece = view[position : position + step]
             if not piece:
                 raise corrupt("a gzip member has no end")
-            whole += stream.decompress(piece, limit_bytes + 1 - len(whole))
-            if len(whole) > limit_bytes:
+            unpacked += stream.decompress(piece, limit_bytes + 1 - len(unpacked))
+            if len(unpacked) > limit_bytes:
                 raise _too_large(limit_bytes)
             position += len(piece) - len(stream.unused_data)
             step *= 2
-    return whole
+    return unpacked
 
 
 def _snappy(data: Buffer, limit_bytes: int) -> Buffer:
@@ -106,7 +106,7 @@ def _snappy_block(block: memoryview, before_bytes: int, limit_bytes: int) -> Buf
         shift += 7
         if byte < 0x80:
             break
-    if size > len(block) * _SNAPPY_LARGEST_RATIO:
+    if size > len(block) * _MAX_SNAPPY_RATIO:
         raise corrupt(f"a snappy block of {len(block)} bytes cannot stand for {size}")
     if before_bytes + size > limit_bytes:
         raise _too_large(limit_bytes)
@@ -116,22 +116,22 @@ def _snappy_block(block: memoryview, before_bytes: int, limit_bytes: int) -> Buf
 
 def _lz4(data: Buffer, limit_bytes: int) -> Buffer:
     stream = lz4.frame.LZ4FrameDecompressor()
-    whole: bytes = stream.decompress(data, limit_bytes + 1)
-    if len(whole) > limit_bytes:
+    unpacked: bytes = stream.decompress(data, limit_bytes + 1)
+    if len(unpacked) > limit_bytes:
         raise _too_large(limit_bytes)
     if not stream.eof:
         raise corrupt("an lz4 frame has no end")
-    return whole
+    return unpacked
 
 
 def _zstd(data: Buffer, limit_bytes: int) -> Buffer:
-    whole = bytearray()
+    unpacked = bytearray()
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
         while part := stream.read(_STREAM_BYTES):
-            whole += part
-            if len(whole) > limit_bytes:
+            unpacked += part
+            if len(unpacked) > limit_bytes:
                 raise _too_large(limit_bytes)
-    return whole
+    return unpacked
 
 
 _CODECS: Final[dict[int, tuple[str, Callable[[Buffer, int], Buffer]]]] = {

@@ -81,25 +81,25 @@ class Pieces:
         if longest <= _INLINE_BYTES:
             self._views[where, 1:] = _first_bytes(column.data, starts)
             return
-        self._halves[where, 1] = self._places(column, starts)
+        self._halves[where, 1] = self._positions(column, starts)
         if shortest <= _INLINE_BYTES:
             short = np.flatnonzero(lengths <= _INLINE_BYTES)
             at = np.arange(len(self._views))[where][short]
             self._views[at, 1:] = _first_bytes(column.data, starts[short])
 
-    def _places(self, column: BinaryColumn, starts: Int64s) -> Int64s:
+    def _positions(self, column: BinaryColumn, starts: Int64s) -> Int64s:
         """Add the column's bytes to the buffers. Return the position and the buffer of each row."""
         first, last = int(column.offsets[0]), int(column.offsets[-1])
         numbers: int | Int64s = len(self._buffers)
         for start in range(first, last, 1 << _BUFFER_BITS):
             self._buffers.append(pa.py_buffer(column.data[start:last]))
-        places = starts - first
+        positions = starts - first
         if last - first > 1 << _BUFFER_BITS:
-            numbers = numbers + (places >> _BUFFER_BITS)
-            places &= (1 << _BUFFER_BITS) - 1
-        places <<= 32
-        places |= numbers
-        return places
+            numbers = numbers + (positions >> _BUFFER_BITS)
+            positions &= (1 << _BUFFER_BITS) - 1
+        positions <<= 32
+        positions |= numbers
+        return positions
 
     def gather(self) -> tuple[memoryview, Int64s]:
         """Lay the elements out one after another.

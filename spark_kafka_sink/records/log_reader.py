@@ -37,7 +37,7 @@ _GROUP_BYTES: Final = 256 * 1024
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CHECKED_FROM: Final = 21
 _CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
-_LARGEST_BASE_OFFSET: Final = 2**63 - 2**32
+_MAX_BASE_OFFSET: Final = 2**63 - 2**32
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _ABORT: Final = 0
 
@@ -156,7 +156,7 @@ def _batch(entry: memoryview) -> LogBatch:
     if len(entry) < RECORD_BATCH_OVERHEAD:
         raise corrupt(f"a batch of {len(entry)} bytes is smaller than its header")
     header = _Header(*_HEADER.unpack_from(entry))
-    if not 0 <= header.base_offset <= _LARGEST_BASE_OFFSET:
+    if not 0 <= header.base_offset <= _MAX_BASE_OFFSET:
         raise corrupt(f"a batch has the offset {header.base_offset}")
     found = crc32c(entry[_CHECKED_FROM:])
     if found != header.crc:

@@ -40,12 +40,12 @@ _PRIME_4, _PRIME_5 = 0x27D4EB2F, 0x165667B1
 _MASK = 0xFFFFFFFF
 
 
-def with_old_checksum(frame: Buffer) -> bytes:
+def with_v0_checksum(frame: Buffer) -> bytes:
     """Return an lz4 frame with the header checksum that message sets of v0 have."""
     return _with_checksum(frame, 0)
 
 
-def with_new_checksum(frame: Buffer) -> bytes:
+def with_standard_checksum(frame: Buffer) -> bytes:
     """Return an lz4 frame of a v0 message set with the checksum that every lz4 library expects."""
     return _with_checksum(frame, _MAGIC_BYTES)
 
@@ -64,11 +64,11 @@ def _with_checksum(frame: Buffer, hashed_from: int) -> bytes:
 def xxhash32(data: bytes) -> int:
     """Return the xxHash32 of fewer than 16 bytes, for which the algorithm has a short form."""
     value = _PRIME_5 + len(data)
-    whole = len(data) // 4 * 4
-    for start in range(0, whole, 4):
+    aligned = len(data) // 4 * 4
+    for start in range(0, aligned, 4):
         value += int.from_bytes(data[start : start + 4], "little") * _PRIME_3
         value = _rotate(value, 17) * _PRIME_4
-    for byte in data[whole:]:
+    for byte in data[aligned:]:
         value += byte * _PRIME_5
         value = _rotate(value, 11) * _PRIME_1
     value &= _MASK
@@ -112,7 +112,7 @@ def message_set(magic: int, columns: RecordColumns, codec: Codec) -> tuple[Buffe
         return (plain,)
     (packed,) = codec((plain,))
     if magic == 0 and codec.id == LZ4:
-        packed = with_old_checksum(packed)
+        packed = with_v0_checksum(packed)
     wrapped = RecordColumns.of(
         key=None,
         value=BinaryColumn(np.frombuffer(packed, np.uint8), np.array([0, len(packed)]), None),
@@ -252,7 +252,7 @@ def _unwrap(wrapper: _Message, limit_bytes: int) -> list[_Message]:
     if packed is None or codec_id > LZ4:
         raise corrupt(f"the wrapper message at offset {wrapper.offset} has no value or codec")
     if wrapper.magic == 0 and codec_id == LZ4:
-        packed = with_new_checksum(packed)
+        packed = with_standard_checksum(packed)
     inner = [
         _message(entry)
         for entry in split_entries(memoryview(decompress(codec_id, packed, limit_bytes)))

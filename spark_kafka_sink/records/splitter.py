@@ -36,11 +36,11 @@ def split_records(
     invalid.
     """
     fields = read_fields(section, count, 0, base_timestamp_ms)
-    every = np.ones(count, np.bool_)
+    all_valid = np.ones(count, np.bool_)
     columns = RecordColumns.of(
         key=BinaryColumn.of(fields.keys),
         value=BinaryColumn.of(fields.values),
-        headers=BinaryColumn.of(gather(section, fields.header_starts, fields.ends, every)),
+        headers=BinaryColumn.of(gather(section, fields.header_starts, fields.ends, all_valid)),
         timestamps_ms=fields.timestamps_ms,
     )
     order = np.arange(count)

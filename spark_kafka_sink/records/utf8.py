@@ -31,11 +31,11 @@ def valid_utf8(array: pa.Array) -> pa.Array:
         return data.cast(kind)
     except pa.ArrowInvalid:
         encoded = data.dictionary_encode()
-        texts = [replaced(text) for text in encoded.dictionary.to_pylist()]
+        texts = [decode_utf8(text) for text in encoded.dictionary.to_pylist()]
         return pa.array(texts, kind).take(encoded.indices)
 
 
-def replaced(text: bytes) -> str:
+def decode_utf8(text: bytes) -> str:
     """Return bytes as text, with U+FFFD for invalid UTF-8."""
     try:
         return text.decode()

@@ -103,7 +103,7 @@ class VarintFields:
         """Add the same byte to all rows."""
         if byte:
             self._add(np.full(self._rows, byte, np.uint64), 8)
-        self._go_on(8, 8, None)
+        self._advance(8, 8, None)
 
     def varint(self, zigzagged: UInt64s, widths: Int64s | None = None) -> None:
         """Add a varint to each row; widths: those of `varint_widths`, if they are known."""
@@ -113,14 +113,14 @@ class VarintFields:
         first, second = varint_words(zigzagged, widths)
         self._add(first, most)
         if second is None:
-            self._go_on(least, most, widths)
+            self._advance(least, most, widths)
             return
         # Some varints have 9 or 10 bytes; the second word of the others is 0.
-        self._go_on(_WORD_BITS, _WORD_BITS, None)
+        self._advance(_WORD_BITS, _WORD_BITS, None)
         self._add(second, most - _WORD_BITS)
-        self._go_on(least - _WORD_BITS, most - _WORD_BITS, widths - 8)
+        self._advance(least - _WORD_BITS, most - _WORD_BITS, widths - 8)
 
-    def _go_on(self, least_bits: int, most_bits: int, widths: Int64s | None) -> None:
+    def _advance(self, least_bits: int, most_bits: int, widths: Int64s | None) -> None:
         """Advance the position of the next field."""
         if self._bits is None and least_bits != most_bits:
             self._bits = np.full(self._rows, self._least_bits, np.uint64)

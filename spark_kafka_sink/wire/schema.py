@@ -181,7 +181,7 @@ def _runs(fields: list[Field]) -> Iterator[list[Field]]:
         yield run
 
 
-def _once(compile_one: Callable[..., _Compiled]) -> Callable[..., _Compiled]:
+def _compiled_once(compile_one: Callable[..., _Compiled]) -> Callable[..., _Compiled]:
     """Compile each version of each class once (functools.cache would lose the types for mypy)."""
     compiled: dict[tuple[type, int, bool], _Compiled] = {}
 
@@ -196,14 +196,14 @@ def _once(compile_one: Callable[..., _Compiled]) -> Callable[..., _Compiled]:
 
 # The size in bytes of a null or empty value, which is its length field. The key is the type and
 # whether the encoding is compact.
-_LEAST_BYTES = {
+_MIN_BYTES = {
     ("string", False): 2, ("bytes", False): 4, ("array", False): 4, ("uuid", False): 16,
     ("string", True): 1, ("bytes", True): 1, ("array", True): 1, ("uuid", True): 16,
 }  # fmt: skip
 _KINDS = {str: "string", bytes: "bytes", memoryview: "bytes", Records: "bytes", UUID: "uuid"}
 
 
-@_once
+@_compiled_once
 def reader(cls: type, version: int, *, flexible: bool) -> Reader:
     """Return a compiled ``read(buffer, position) -> (message, next position)`` for one version."""
     source = _Source()
@@ -247,7 +247,7 @@ def _read_run(source: _Source, run: list[Field], version: int, *, flexible: bool
 
 def _read_array(source: _Source, field: Field, version: int, *, flexible: bool) -> None:
     length = source.primitive("read", "array_length", flexible=flexible, nullable=field.nullable)
-    element = _least_bytes(field, version, flexible=flexible)
+    element = _min_bytes(field, version, flexible=flexible)
     source.lines.append(f"n, pos = {length}(buf, pos, {element})")
     if field.letter is not None:
         unpack = source.name(struct.unpack_from, "unpack")
@@ -269,18 +269,18 @@ def _read_array(source: _Source, field: Field, version: int, *, flexible: bool) 
     source.lines += [f"if n == -1: m.{field.name} = None", "else:", *(f"    {b}" for b in build)]
 
 
-def _least_bytes(field: Field, version: int, *, flexible: bool) -> int:
+def _min_bytes(field: Field, version: int, *, flexible: bool) -> int:
     """Return the smallest size in bytes of one value of `field`, or of one element of an array."""
     if field.letter is not None:
         return struct.calcsize(">" + field.letter)
     kind = _KINDS.get(field.wire_type)
     if kind is not None:
-        return _LEAST_BYTES[kind, flexible]
+        return _MIN_BYTES[kind, flexible]
     tags = 1 if flexible else 0
     return tags + sum(
-        _LEAST_BYTES["array", flexible]
+        _MIN_BYTES["array", flexible]
         if inner.is_array
-        else _least_bytes(inner, version, flexible=flexible)
+        else _min_bytes(inner, version, flexible=flexible)
         for inner in fields_of(field.wire_type, version)
         if inner.tag is None
     )
@@ -320,7 +320,7 @@ def _read_tagged(source: _Source, tagged: list[Field], version: int) -> None:
     source.lines.append("    pos = end")
 
 
-@_once
+@_compiled_once
 def writer(cls: type, version: int, *, flexible: bool) -> MessageWriter:
     """Return a compiled ``write(message, writer)`` for one version of `cls`."""
     source = _Source()
