@@ -15,8 +15,9 @@ export PYTHONDONTWRITEBYTECODE :=
 # Spark runs the Java of JAVA_HOME; so do the tests, which look for java on the PATH.
 JAVA_PATH := $(if $(JAVA_HOME),PATH="$(JAVA_HOME)/bin:$$PATH")
 
-# Tests find their helpers in tests/, and the jobs' modules in jobs/.
-TESTS_PATH := PYTHONPATH=tests:jobs
+# Where tests, jobs and benchmarks find their modules. Never the root: Spark would import the
+# checkout in place of the wheel.
+TESTS_PATH := PYTHONPATH=benchmarks:tests:jobs
 
 ifneq ($(filter-out 0 1,$(STREAM)),)
 $(error STREAM is '$(STREAM)': expected 1, for streams too, or 0)
@@ -92,7 +93,7 @@ soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain an
 	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py
 
 bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, side by side; ARGS="--list" names cells
-	@$(JAVA_PATH) $(TESTS_PATH) PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
+	@$(JAVA_PATH) $(TESTS_PATH) PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m bench.each_cell $(ARGS)
 
 clean:  ## remove the virtual environment and caches of tools
 	rm -rf $(VENV) .venv-bench .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
