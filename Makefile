@@ -46,7 +46,7 @@ demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOO
 	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream)
 
 broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; PORT=n for another port
-	@exec $(BIN)/python jobs/broker.py $(if $(PORT),--port='$(PORT)')
+	@PYTHONPATH=jobs exec $(BIN)/python -m job.broker $(if $(PORT),--port='$(PORT)')
 
 test: java $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
 	@$(MAKE) --no-print-directory --jobs 2 check kafka
@@ -99,7 +99,7 @@ clean:  ## remove the virtual environment and caches of tools
 	rm -rf $(VENV) .venv-bench .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 java: python
-	@$(PYTHON) jobs/java_version.py
+	@$(PYTHON) jobs/job/java_version.py
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { echo "Python 3.11 or newer is missing: install it, or name one with 'make PYTHON=/path/to/python3'." >&2; exit 1; }

@@ -19,9 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import arguments
-import running
 from bench.cells import CELLS, CONTENDERS, CORE, Cell
+from job import arguments, running
 
 _NAME: Final = "run.py"
 _EXTRAS: Final = ("psutil", "rich", "matplotlib", "confluent_kafka", "kafka")

@@ -21,9 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import kafka_jars
 import run
-import running
+from job import kafka_jars, running
 from support import checkout, fetch_kafka
 from support.own_broker import broker_in, memory_with_room
 from support.spark_processes import SPARK_SUBMIT, environment

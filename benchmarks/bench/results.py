@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import running
+from job import running
 
 from bench.cells import Cell
 from bench.rounds import Result, Turn

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-import running
+from job import running
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession

@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from typing import Final, NamedTuple, Self
 
-import running
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from job import running
 from kafka.admin import KafkaAdminClient
 
 from bench import raw_socket

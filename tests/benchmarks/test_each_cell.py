@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from bench.cells import CONTENDERS
 from bench.each_cell import agreed
-from running import JobError
+from job.running import JobError
 from support import checkout, fetch_kafka
 
 ROOT = Path(__file__).parents[2]

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-import running
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from job import running
 from spark_kafka_sink.spark.options import is_sink_option
 
 FORMATS: Final = ("parquet", "csv", "json", "orc", "text", "table")

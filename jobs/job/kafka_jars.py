@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import quoteattr
 
-import children
-import java_version
+from job import children, java_version
 
 MIRROR: Final = "KAFKA_JARS_MIRROR"
 _LIST: Final = Path(__file__).with_suffix(".toml")

