@@ -46,7 +46,7 @@ from spark_kafka_sink.model import (
     TopicPartition,
     check_callable,
     check_counts,
-    check_moment,
+    check_monotonic_time,
     check_timeout,
     check_topic_name,
     checked,
@@ -233,7 +233,7 @@ class KafkaProducer:
         """
         check_callable("on_failure", on_failure, "what takes an AppendFailure")
         checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
-        check_moment("lingers_since", lingers_since)
+        check_monotonic_time("lingers_since", lingers_since)
         self._columns.append(
             topic,
             record_batch,
