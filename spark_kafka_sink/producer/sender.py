@@ -162,7 +162,6 @@ class Sender:
 
     def _drop_unsent_of_aborted(self, transactions: TransactionManager) -> None:
         """Give up what was never sent, where its transaction will be aborted (KIP-654)."""
-        self._accumulator.is_completing_transaction = transactions.is_completing
         if not transactions.gives_up:
             return
         for batch in self._accumulator.unsent():
@@ -213,7 +212,8 @@ class Sender:
         """Take a batch of each partition into requests, as many for a node as it takes."""
         requests: dict[int, DrainedBatches] = {}
         busy: set[int] = set()
-        due = self._accumulator.sendable(now)
+        is_completing = self._transactions is not None and self._transactions.is_completing
+        due = self._accumulator.sendable(now, completes_transaction=is_completing)
         for batch in chain(due, self._accumulator.sendable_for_room(due)):
             leader = self._metadata.leader(batch.topic_partition)
             if leader is None:

@@ -43,7 +43,7 @@ def test_a_batch_that_an_answer_does_not_name_fails_and_nothing_stays_in_flight(
         told = "the broker's answer does not name this partition"
         assert is_named or told in str(batch.error)
     assert not producer.accumulator.has_incomplete
-    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory
     for partition in (0, 1):
         producer.append(partition, FULL)
     producer.now += 10

@@ -178,7 +178,7 @@ def test_an_abort_drops_what_was_not_sent_and_waits_for_what_was(version: int) -
     assert [batch.state for batch in producer.done()] == [BatchState.SUCCEEDED]
     assert calls(producer)[-1] is Call.ABORT
     assert end_call(producer) is None
-    assert producer.accumulator.available_bytes == producer.accumulator.buffer_memory_bytes
+    assert producer.accumulator.pool.available_bytes == producer.accumulator.pool.total_bytes
 
 
 def test_batches_that_a_caller_is_filling_are_dropped_once_it_has_let_go() -> None:
