@@ -34,11 +34,12 @@ from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.completion import BatchCompletion, Deliveries
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies
-from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender, SenderPoll
 from spark_kafka_sink.producer.sender_config import SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences

@@ -18,14 +18,14 @@ from typing import TypeVar
 
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.producer_batch import (
-    BatchState,
     ProducerBatch,
     RetainedBuffer,
     is_worth_keeping,
 )
-from spark_kafka_sink.producer.record_spans import RecordSpan, SpanOwner
+from spark_kafka_sink.producer.record_spans import SpanOwner
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.compression import Codec, CompressionRatioEstimator
 from spark_kafka_sink.records.encoder import EncodedRecords
@@ -189,11 +189,9 @@ class RecordAccumulator:
                         full.append(batch)
                 batch = self._new_batch(topic_partition, cut.base_timestamp_ms, now)
             copied = batch.copied_bytes
-            if owner is not None:
-                span = RecordSpan(owner, cut.start, batch.record_count, cut.stop - cut.start)
-                batch.spans.append(span)
             piece = encoded.buffer[edges[number] : edges[number + 1]]
-            batch.append(piece, cut.stop - cut.start, cut.max_timestamp_ms, whole)
+            records = cut.stop - cut.start
+            batch.append(piece, records, cut.max_timestamp_ms, whole, owner, cut.start)
             charged += batch.copied_bytes - copied
         if whole is not None:
             charged += whole.size_bytes
@@ -268,8 +266,7 @@ class RecordAccumulator:
                 yield batch
 
     def _count_draining(self, batch: ProducerBatch, size_bytes: int) -> None:
-        self.pool.draining_bytes += size_bytes - batch.draining_bytes
-        batch.draining_bytes = size_bytes
+        self.pool.draining_bytes += batch.draining(size_bytes)
 
     def next_sendable_at(self, now: float) -> float:
         """Give when `sendable` will give more than now because of time alone."""

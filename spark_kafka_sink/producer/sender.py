@@ -22,6 +22,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import KafkaException, TransactionAbortedException, api_exception
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.metadata import (
     NO_LEADER_EPOCH,
@@ -34,7 +35,7 @@ from spark_kafka_sink.producer.produce_requests import (
     ProduceRequests,
     SentBatches,
 )
-from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender_config import SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
@@ -267,8 +268,7 @@ class Sender:
             self._sequences.assign(batch)
         elif self._config.max_in_flight == 1:
             self._muted.add(batch.topic_partition)
-        batch.sent(drained.node_id)
-        batch.leader_epoch = self._metadata.leader_epoch(batch.topic_partition)
+        batch.sent(drained.node_id, self._metadata.leader_epoch(batch.topic_partition))
         drained.batches.append(batch)
         drained.size_bytes += size_bytes
 
@@ -332,7 +332,7 @@ class Sender:
             if batch.retry_at > now and batch.state is BatchState.SEALED:
                 epoch = self._metadata.leader_epoch(batch.topic_partition)
                 if epoch not in (NO_LEADER_EPOCH, batch.leader_epoch):
-                    batch.retry_at = now
+                    batch.end_backoff(now)
 
     def _request_failed(self, event: RequestFailed, now: float) -> None:
         message, context = event.request.message, event.request.context

@@ -8,8 +8,9 @@ import pytest
 from support.pure_producer import TOPIC, PureProducer, Settings, batches
 
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
-from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch, RetainedBuffer
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, RetainedBuffer
 from spark_kafka_sink.records.compression import NO_COMPRESSION
 from spark_kafka_sink.wire.exchange import Answered
 from spark_kafka_sink.wire.messages import (

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 from support.pure_producer import FULL, PureProducer, Settings, batches, bytes_of, sequences
 
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.buffer_pool import Reservation
-from spark_kafka_sink.producer.producer_batch import BatchState
 from spark_kafka_sink.wire.exchange import Answered, NodeDown, NodeReady, NodeThrottled
 from spark_kafka_sink.wire.messages import MetadataRequest, ProduceRequest
 from spark_kafka_sink.wire.versions import NodeApiVersions

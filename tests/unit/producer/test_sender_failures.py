@@ -10,7 +10,7 @@ from spark_kafka_sink.errors import (
     PolicyViolationException,
     TimeoutException,
 )
-from spark_kafka_sink.producer.producer_batch import BatchState
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeDown, NodeThrottled
 from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponseTopic
 
@@ -205,11 +205,13 @@ def test_a_batch_that_expires_in_flight_keeps_its_memory_until_the_answer() -> N
     (request,) = producer.poll()
     producer.now = 30.0
     producer.poll()
-    assert [b.state for b in producer.done()] == [BatchState.FAILED] * 2
+    in_flight, waiting = producer.done()
+    assert (in_flight.state, waiting.state) == (BatchState.ABANDONED, BatchState.FAILED)
     assert producer.accumulator.pool.available_bytes < producer.settings.buffer_memory
     producer.lose(request, TIMED_OUT)
     assert producer.done() == []
     assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory
+    assert in_flight.state is BatchState.FAILED
 
 
 def _expired_in_flight() -> tuple[PureProducer, ClientRequest]:
@@ -223,7 +225,7 @@ def _expired_in_flight() -> tuple[PureProducer, ClientRequest]:
     producer.now = 30.0
     producer.append(0, FULL)
     assert producer.poll() == [], "sent before the fate of the batch before is known"
-    assert [b.state for b in producer.done()] == [BatchState.SUCCEEDED, BatchState.FAILED]
+    assert [b.state for b in producer.done()] == [BatchState.SUCCEEDED, BatchState.ABANDONED]
     return producer, request
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.pure_producer import PureProducer, Settings, batches
 
 from spark_kafka_sink.errors import UnsupportedCompressionTypeException
-from spark_kafka_sink.producer.producer_batch import BatchState
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.wire.exchange import Answered, NodeReady
 from spark_kafka_sink.wire.messages import ProduceRequest, ProduceResponse
 from spark_kafka_sink.wire.versions import NodeApiVersions

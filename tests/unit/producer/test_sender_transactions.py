@@ -19,8 +19,8 @@ from spark_kafka_sink.errors import (
     UnsupportedCompressionTypeException,
 )
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.error_actions import Call
-from spark_kafka_sink.producer.producer_batch import BatchState
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
 from spark_kafka_sink.producer.transactions.state import TransactionState
