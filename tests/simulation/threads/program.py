@@ -88,8 +88,8 @@ class Program:
             # What has expired at a broker keeps its memory up to the end of its request.
             self.world.sleep(1.0)
         accumulator = thread.accumulator
-        kept = accumulator.buffer_memory_bytes - accumulator.available_bytes
-        left = (kept, accumulator.waiters, accumulator.flushes, accumulator._held)
+        kept = accumulator.pool.total_bytes - accumulator.pool.available_bytes
+        left = (kept, accumulator.pool.waiters, accumulator.flushes, accumulator._held)
         self._require(left == (0, 0, 0, set()), f"bytes, waiters, flushes and holds left: {left}")
 
     # -- callers ----------------------------------------------------------------------------------

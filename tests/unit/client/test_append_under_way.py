@@ -73,7 +73,7 @@ def sent(producer: KafkaProducer) -> int:
 def is_empty(producer: KafkaProducer) -> bool:
     """Tell whether nothing is left to be sent, nor any memory taken."""
     accumulator = producer._thread.accumulator
-    is_free = accumulator.available_bytes == accumulator.buffer_memory_bytes
+    is_free = accumulator.pool.available_bytes == accumulator.pool.total_bytes
     return is_free and not accumulator.has_incomplete and sent(producer) == 0
 
 

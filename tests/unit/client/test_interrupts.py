@@ -100,10 +100,10 @@ class World:
         with thread.lock:
             accumulator = thread.accumulator
             assert accumulator.incomplete == []
-            assert (accumulator.waiters, accumulator.flushes) == (0, 0)
+            assert (accumulator.pool.waiters, accumulator.flushes) == (0, 0)
             if thread.fatal_error is None:
                 assert (accumulator._held, accumulator._packing) == (set(), set())
-                assert accumulator.available_bytes == accumulator.buffer_memory_bytes
+                assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
             else:
                 assert re.search("in the middle of a change|closed force", str(thread.fatal_error))
         for row, future in self.futures.items():
