@@ -25,9 +25,8 @@ from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import DataException, KafkaException, RecordTooLargeException
 from spark_kafka_sink.model import AppendFailure, checked
-from spark_kafka_sink.plugins.batch_partitioner import with_partitions
+from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner, with_partitions
 from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
-from spark_kafka_sink.plugins.loading import BatchPartitioner
 from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, check_partitions

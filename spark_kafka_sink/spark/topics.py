@@ -28,8 +28,7 @@ from spark_kafka_sink.errors import (
     internal_topic_error,
 )
 from spark_kafka_sink.model import TOPIC_NAME
-from spark_kafka_sink.spark.options import SinkOptions
-from spark_kafka_sink.spark.shipped_files import with_shipped_files
+from spark_kafka_sink.spark.options import SinkOptions, with_shipped_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
