@@ -53,7 +53,7 @@ from spark_kafka_sink.model import (
     checked_brokers,
     checked_number,
 )
-from spark_kafka_sink.plugins.loading import OPTION as PARTITIONER
+from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS
 from spark_kafka_sink.plugins.user_code import UserCode, without_user_code
 from spark_kafka_sink.producer.completion import PartitionDelivery
 from spark_kafka_sink.producer.slices import slice_bytes
@@ -108,7 +108,7 @@ class KafkaProducer:
         given: dict[str, Any] = {}
         if isinstance(configs, ProducerConfig):
             config = configs
-            given = {PARTITIONER: config.partitioner_class}
+            given = {PARTITIONER_CLASS: config.partitioner_class}
         else:
             check_options(configs)
             given = dict(configs)
