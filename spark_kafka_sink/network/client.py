@@ -486,7 +486,13 @@ class NetworkClient:
         was_ready = state.is_ready
         reason += state.advertised_hint
         self._release(state)
-        state.lost(reason, now, self._config.reconnect_backoff, self._random)
+        state.lost(
+            reason,
+            now,
+            self._config.reconnect_backoff,
+            self._random,
+            is_refused_by_tls=isinstance(error, SslAuthenticationException),
+        )
         was = "ready" if was_ready else "being made"
         with safe_logging():
             logger.info("connection to %s lost (it was %s): %s", state.node, was, reason)

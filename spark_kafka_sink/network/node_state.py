@@ -157,16 +157,26 @@ class NodeState:
             f"; {named_by} answered and named this address: see the broker's advertised.listeners"
         )
 
-    def lost(self, reason: str, now: float, backoff: ExponentialBackoff, random: Random) -> None:
+    def lost(
+        self,
+        reason: str,
+        now: float,
+        backoff: ExponentialBackoff,
+        random: Random,
+        *,
+        is_refused_by_tls: bool = False,
+    ) -> None:
         """Note that the connection broke or did not come up; it may be tried again after a pause.
 
-        After one that was up, the host is resolved anew: it may have moved.
+        After one that was up, the host is resolved again: it may have moved. A refusal by TLS
+        concerns one address: the host's next one is tried, as after a refusal by TCP.
         """
         if self.connection is None or self.connection.state is ConnectionState.CONNECTING:
             self.failed_connects += 1
         else:
             self.failed_connects = 0
-            self.addresses = None
+            if not is_refused_by_tls:
+                self.addresses = None
         self.connection = None
         self.setup_until = float("inf")
         self.last_error, self.failed_at = reason, now

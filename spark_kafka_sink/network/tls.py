@@ -232,8 +232,6 @@ class TlsLayer:
         Raise SslAuthenticationException if one side refuses the other, and ConnectionError if the
         connection broke in another way.
         """
-        if self._failure is not None:
-            self._raise(self._failure)
         self._incoming.write(data)
         if not self.is_secured and not self._shake_hands():
             return b""
@@ -254,10 +252,15 @@ class TlsLayer:
         except ssl.SSLError as error:
             if not pieces:
                 self._raise(error)
-            # What came whole before the fault is given first.
+            # The caller gets what came whole before the fault; then `check` raises.
             self._failure = error
         self._has_answer = self._has_answer or bool(pieces)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def check(self) -> None:
+        """Raise as `received` does if a fault came behind the data that it returned last."""
+        if self._failure is not None:
+            self._raise(self._failure)
 
     def encrypt(self, piece: Buffer) -> bytes:
         """Return what is to be sent for a piece; raise as `received` does."""
@@ -280,8 +283,6 @@ class TlsLayer:
 
     def at_end_of_stream(self) -> str:
         """Return what to say where the broker closed the connection without a word of TLS."""
-        if self._failure is not None:
-            return f"TLS: {_words(_reason(self._failure))}"
         if self.is_secured:
             return "the broker closed the connection"
         return (
