@@ -492,7 +492,9 @@ class NetworkClient:
         was_ready = state.is_ready
         reason += state.advertised_hint
         self._release(state)
-        state.disconnected(reason, now, self._config.reconnect_backoff, self._random)
+        by_tls = isinstance(error, SslAuthenticationException)
+        backoff = self._config.reconnect_backoff
+        state.disconnected(reason, now, backoff, self._random, by_tls=by_tls)
         was = "ready" if was_ready else "being made"
         with safe_logging():
             logger.info("connection to %s lost (it was %s): %s", state.node, was, reason)

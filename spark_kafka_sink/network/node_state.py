@@ -157,18 +157,25 @@ class NodeState:
         return f"; {named_by} returned this address: check the broker's advertised.listeners"
 
     def disconnected(
-        self, reason: str, now: float, backoff: ExponentialBackoff, random: Random
+        self,
+        reason: str,
+        now: float,
+        backoff: ExponentialBackoff,
+        random: Random,
+        *,
+        by_tls: bool = False,
     ) -> None:
         """Record that the connection broke or failed; it may be tried again after a back-off.
 
         After an established connection, the host is resolved again, because its address may have
-        changed.
+        changed. by_tls: TLS refused this address; the host's next address is tried.
         """
         if self.connection is None or self.connection.state is ConnectionState.CONNECTING:
             self.failed_connects += 1
         else:
             self.failed_connects = 0
-            self.addresses = None
+            if not by_tls:
+                self.addresses = None
         self.connection = None
         self.setup_until = float("inf")
         self.last_error, self.failed_at = reason, now

@@ -232,8 +232,6 @@ class TlsLayer:
         Raise SslAuthenticationException if one side rejects the other, and ConnectionError if the
         connection broke for another reason.
         """
-        if self._failure is not None:
-            self._raise(self._failure)
         self._incoming.write(data)
         if not self.is_secured and not self._do_handshake():
             return b""
@@ -254,10 +252,15 @@ class TlsLayer:
         except ssl.SSLError as error:
             if not pieces:
                 self._raise(error)
-            # Return the data before the error first; the next call raises the error.
+            # Return the data before the error first; `check` raises the error.
             self._failure = error
         self._has_answer = self._has_answer or bool(pieces)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def check(self) -> None:
+        """Raise as `received` does if an error follows the data that it returned last."""
+        if self._failure is not None:
+            self._raise(self._failure)
 
     def encrypt(self, piece: Buffer) -> bytes:
         """Return the encrypted bytes of a piece. Raise as `received` does."""
@@ -280,8 +283,6 @@ class TlsLayer:
 
     def at_end_of_stream(self) -> str:
         """Return the message for a connection that the broker closed without a TLS alert."""
-        if self._failure is not None:
-            return f"TLS: {_words(_reason(self._failure))}"
         if self.is_secured:
             return "the broker closed the connection"
         return (

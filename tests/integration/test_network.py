@@ -24,6 +24,7 @@ from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
     ConfigException,
+    SslAuthenticationException,
     TimeoutException,
     TopicAuthorizationException,
     UnsupportedVersionException,
@@ -69,10 +70,6 @@ def config(address: str, max_block_ms: int = 60_000, **more: object) -> dict[str
             "does not speak Kafka's protocol: it speaks HTTP",
         ),
         (b"SSH-2.0-OpenSSH_9.2p1\r\n", "does not speak Kafka's protocol: it speaks SSH"),
-        (
-            b"\x15\x03\x03\x00\x02\x02\x46",
-            "does not speak Kafka's protocol: it expects TLS",
-        ),
         (struct.pack(">i", -5), r"invalid receive \(size = -5\)"),
         (struct.pack(">i", 2**31 - 1), r"size = 2147483647 larger than"),
         (struct.pack(">ii", 500, 0) + b"half", "in the middle of a response"),
@@ -87,6 +84,17 @@ def test_a_peer_that_is_no_broker_is_named_with_what_it_said(noise: bytes, told:
             producer.partitions_for("t")
         assert str(error.value).startswith("no broker has answered within max.block.ms=1000; ")
         assert f"bootstrap ({peer.address})" in str(error.value)
+
+
+def test_a_listener_that_expects_tls_is_an_error_at_once() -> None:
+    alert = b"\x15\x03\x03\x00\x02\x02\x50"
+    told = r"bootstrap .* expects TLS: set security\.protocol to SSL"
+    with (
+        ScriptedBroker(alert) as peer,
+        KafkaProducer(config(peer.address)) as producer,
+        pytest.raises(SslAuthenticationException, match=told),
+    ):
+        producer.partitions_for("t")
 
 
 def test_a_listener_that_expects_sasl_is_told_as_one(broker: ScriptedBroker) -> None:

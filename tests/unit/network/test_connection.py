@@ -16,6 +16,7 @@ from spark_kafka_sink import __version__
 from spark_kafka_sink.errors import (
     IllegalStateException,
     ProtocolError,
+    SslAuthenticationException,
     UnsupportedVersionException,
 )
 from spark_kafka_sink.network.connection import (
@@ -240,6 +241,13 @@ def test_a_peer_that_does_not_speak_kafka_is_refused_before_memory_is_taken(data
     connection, _ = ready()
     with pytest.raises(ProtocolError, match="does not speak Kafka's protocol"):
         list(connection.received(data, 0.0))
+
+
+def test_a_listener_that_expects_tls_is_refused_by_its_alert() -> None:
+    connection = Connection(1, "client", 30.0)
+    connection.connected(0.0)
+    with pytest.raises(SslAuthenticationException, match=r"expects TLS: set security\.protocol"):
+        list(connection.received(b"\x15\x03\x03\x00\x02\x02\x50", 0.0))
 
 
 def test_a_broker_without_a_usable_version_is_told_by_name() -> None:
