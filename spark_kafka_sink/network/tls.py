@@ -107,7 +107,7 @@ def _set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
         context.set_ciphers(ciphers)
     except ssl.SSLError:
         raise ConfigException(
-            f"ssl.cipher.suites names no suite that this machine's OpenSSL has: {ciphers}"
+            f"ssl.cipher.suites has no suite that this machine's OpenSSL supports: {ciphers}"
         ) from None
 
 
@@ -139,7 +139,7 @@ def _trust_system_certificates(context: ssl.SSLContext) -> None:
         context.load_verify_locations(importlib.import_module("certifi").where())
         return
     raise ConfigException(
-        "this machine has no list of certificates that it trusts, where Python looks for one: set "
+        "Python finds no trusted certificates on this machine: set "
         f"{_TRUSTSTORE}, or install the package certifi"
     )
 
@@ -166,9 +166,9 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
     except (ssl.SSLError, ValueError) as error:
         why = _reason(error)
         if why == "KEY_VALUES_MISMATCH":
-            why = "its first certificate belongs to another key: a chain begins with the client's"
+            why = "its first certificate does not match the key: a chain begins with the client's"
         elif key.is_encrypted:
-            why = f"ssl.key.password does not open the key ({why})"
+            why = f"ssl.key.password does not decrypt the key ({why})"
     else:
         return
     raise ConfigException(f"{origin} cannot be used: {why}")
@@ -222,7 +222,7 @@ class TlsLayer:
             )
         except (ValueError, TypeError):  # TypeError: of NUL
             raise SslAuthenticationException(
-                f"{peer} is at {host!r}, which is no name that a certificate can have"
+                f"{peer} is at {host!r}, which cannot be a name in a certificate"
             ) from None
         self._do_handshake()
 
@@ -329,17 +329,17 @@ class TlsLayer:
         said = f"the broker says {_words(alert)!r}: "
         if alert in _CERTIFICATE_ALERTS and self._has_certificate:
             return (
-                f"{said}it refuses the client's certificate, which has expired, is not valid yet, "
+                f"{said}it rejects the client's certificate, which has expired, is not valid yet, "
                 "or is of a CA that the broker does not trust; see ssl.keystore.*"
             )
         if alert in _CERTIFICATE_ALERTS:
-            return f"{said}it asks for a certificate of the client: set {_KEYSTORE}"
+            return f"{said}it requires a client certificate: set {_KEYSTORE}"
         if alert not in _COMMON_ALERTS:
-            return f"{said}its log may say more"
+            return f"{said}check the broker's log"
         asked = (
             ""
             if self._has_certificate
-            else (f", or the broker asks for a certificate of the client: set {_KEYSTORE}")
+            else (f", or the broker requires a client certificate: set {_KEYSTORE}")
         )
         return f"{said}{_nothing_in_common(alert)}{asked}"
 
@@ -393,7 +393,7 @@ _WRONG_NAME: Final = frozenset({62, 64})
 
 def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
     code, words = error.verify_code, error.verify_message.rstrip(".")
-    said = f"the broker's certificate is refused here ({words}): "
+    said = f"the broker's certificate is not accepted ({words}): "
     if code in _UNKNOWN_ISSUER:
         return (
             f"{said}set {_TRUSTSTORE} to the certificate of the CA that signed it; if it has that, "
@@ -405,7 +405,7 @@ def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
             "own; the one that is set may be of another CA"
         )
     if code == _EXPIRED:
-        return f"{said}the broker needs a new one"
+        return f"{said}the broker needs a new certificate"
     if code == _NOT_YET_VALID:
         return f"{said}compare the clocks of this machine and of the broker"
     if code in _WRONG_NAME:

@@ -72,10 +72,10 @@ def config(address: str, max_block_ms: int = 60_000, **more: object) -> dict[str
         (b"SSH-2.0-OpenSSH_9.2p1\r\n", "does not speak Kafka's protocol: it speaks SSH"),
         (struct.pack(">i", -5), r"invalid receive \(size = -5\)"),
         (struct.pack(">i", 2**31 - 1), r"size = 2147483647 larger than"),
-        (struct.pack(">ii", 500, 0) + b"half", "in the middle of an answer"),
+        (struct.pack(">ii", 500, 0) + b"half", "in the middle of a response"),
         (struct.pack(">ii", 4, 77), "answered correlation id 77 where 0 was asked"),
-        (struct.pack(">iihi", 10, 0, 0, 10**6), "before it said which versions it speaks"),
-        (b"", "before it said which versions it speaks; it may expect TLS, or be no Kafka broker"),
+        (struct.pack(">iihi", 10, 0, 0, 10**6), "before it answered ApiVersions"),
+        (b"", "before it answered ApiVersions; it may expect TLS, or may not be a Kafka broker"),
     ],
 )
 def test_a_peer_that_is_no_broker_is_named_with_what_it_said(noise: bytes, told: str) -> None:
@@ -111,7 +111,7 @@ def test_a_port_that_takes_connections_and_says_nothing_is_told_as_one() -> None
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with KafkaProducer(config(address, 1000)) as producer:
-            told = rf"bootstrap \({address}\): it takes connections, but has said nothing for 1 s"
+            told = rf"bootstrap \({address}\): it accepts connections but has sent nothing for 1 s"
             with pytest.raises(TimeoutException, match=told):
                 producer.partitions_for("t")
         with (
@@ -123,7 +123,7 @@ def test_a_port_that_takes_connections_and_says_nothing_is_told_as_one() -> None
 
 def test_a_controller_s_port_is_told_as_one(kafka: KafkaCluster) -> None:
     address = kafka.controllers.split(",")[0]
-    told = rf"bootstrap \({address}\): .*this is a KRaft controller's listener"
+    told = rf"bootstrap \({address}\): .*this is the listener of a KRaft controller"
     with KafkaProducer(config(address)) as producer:
         with pytest.raises(UnsupportedVersionException, match=told):
             producer.partitions_for("t")

@@ -340,7 +340,7 @@ class TransactionManager:
         self._queue.coordinators.node_down(node_id)
 
     def forget_coordinators(self) -> None:
-        """Have everything looked up again: the bootstrap servers are asked anew (KIP-1102)."""
+        """Have everything looked up again: reconnecting to the bootstrap servers (KIP-1102)."""
         self._queue.coordinators.forget_all()
 
     def request_failed(

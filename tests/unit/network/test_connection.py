@@ -258,17 +258,17 @@ def test_a_broker_without_a_usable_version_is_told_by_name() -> None:
         error_code=0, api_keys=[ApiVersion(api_key=3, min_version=0, max_version=0)]
     )
     list(connection.received(broker.frame(APIS[18], 4, 0, old), 0.0))
-    with pytest.raises(UnsupportedVersionException, match=r"Metadata: it accepts 0 to 0"):
+    with pytest.raises(UnsupportedVersionException, match=r"Metadata: it supports 0 to 0"):
         connection.send(ClientRequest(node_id=1, message=METADATA), 0.0)
     produce = ProduceRequest(acks=1, timeout_ms=1, topic_data=[])
-    with pytest.raises(UnsupportedVersionException, match=r"Produce: it accepts none"):
+    with pytest.raises(UnsupportedVersionException, match=r"Produce: it supports none"):
         connection.send(ClientRequest(node_id=1, message=produce), 0.0)
 
 
 def test_a_request_is_refused_where_no_version_can_say_what_it_says() -> None:
     connection, _ = ready()
     request = ClientRequest(node_id=1, message=METADATA, max_version=11, min_version=12)
-    with pytest.raises(UnsupportedVersionException, match=r"speaks 12 to 11"):
+    with pytest.raises(UnsupportedVersionException, match=r"supports 12 to 11"):
         connection.send(request, 0.0)
 
 
