@@ -190,7 +190,7 @@ class ProducerThread:
                 metrics=network_metrics,
                 security=security,
             )
-            self._client.hear_of_nodes(brokers)
+            self._client.set_initial_nodes(brokers)
             self.metrics = ProducerMetrics(
                 metrics,
                 network_metrics,

@@ -269,7 +269,6 @@ class RowProducer:
                 raise TOO_LARGE.error(
                     topic=topic,
                     partition=row.partition,
-                    record="the record",
                     size=f"up to {size}",
                     limit=f"{name}={limit}",
                     hint=RAISE_LIMIT.format(option=name),
