@@ -33,7 +33,8 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.logs import safe_logging, warn_once
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.connection import Connection, ConnectionState
+from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.node_state import NO_BROKER, NodeState, least_loaded
 from spark_kafka_sink.network.security import Security

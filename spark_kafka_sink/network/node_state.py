@@ -14,7 +14,8 @@ from typing import Final
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.connection import Connection, ConnectionState
+from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.selector import Address, HostResolver
 from spark_kafka_sink.wire.messages import API_VERSIONS
 

@@ -22,8 +22,8 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.connection import (
     _CLIENT_PAUSES_SINCE,
     Connection,
-    ConnectionState,
 )
+from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.wire import schema
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, NodeThrottled
 from spark_kafka_sink.wire.messages import (
