@@ -49,7 +49,7 @@ def groups_of_help(job: str) -> dict[str, str]:
 
 def test_verify_takes_the_groups_of_arguments_that_its_help_names() -> None:
     verify, produce, stream = map(groups_of_help, ("verify.py", "produce.py", "stream.py"))
-    assert "of the three groups of arguments below: source, rows\nto records, Kafka." in verify[""]
+    assert "in the three groups below: source, rows to\nrecords, Kafka." in verify[""]
     for title in SHARED:
         assert verify[title].strip() == produce[title].strip() == stream[title].strip()
     assert produce.keys() == {"", "options", *SHARED}

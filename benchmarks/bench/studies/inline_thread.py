@@ -1,7 +1,7 @@
-"""The I/O thread's loop without its thread: run by who calls the producer, in between.
+"""The I/O thread's loop without its thread: the caller runs it between its calls.
 
-An experiment of `variants`: batches wait for their turn here while the caller has no rows, and
-whoever calls from two threads would be in the loop twice.
+An experiment of `variants`: batches wait here while the caller has no rows, and with two calling
+threads the loop would run twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _NoThread(threading.Thread):
 
 
 class _TurningCondition:
-    """Whoever waits takes turns of the loop."""
+    """Waiters run turns of the loop."""
 
     def __init__(self, thread: InlineThread) -> None:
         self._thread = thread
@@ -39,7 +39,7 @@ class _TurningCondition:
         return True
 
     def notify_all(self) -> None:
-        """Nobody else waits."""
+        """Do nothing, because there are no other waiters."""
 
 
 class InlineThread(ProducerThread):
@@ -64,7 +64,7 @@ class InlineThread(ProducerThread):
         return _NoThread(target=run)
 
     def turn(self, longest_s: float) -> None:
-        """Do what one turn of the loop does, and wait no longer than so."""
+        """Run one turn of the loop, and wait at most `longest_s`."""
         with self.lock:
             now = self._clock()
             has_news = self._take_in(self._work, self._events, now)
@@ -72,7 +72,7 @@ class InlineThread(ProducerThread):
             has_news = self._collect() or has_news or self._work.has_news
         self._act(self._work, now)
         self._make_calls()
-        # Who called may wait for just that.
+        # The caller may wait for just that.
         wait = 0.0 if has_news else min(longest_s, self._work.next_poll_at - self._clock())
         self._events = self._client.poll(max(0.0, wait))
         self._observe(self._events)
