@@ -62,7 +62,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 def before_slice(
     monkeypatch: pytest.MonkeyPatch, bench: Bench, number: int, happen: Callable[[], None]
 ) -> Iterator[None]:
-    """Have something happen before the slice of a number wants memory."""
+    """Call `happen` before the slice with this number requests memory."""
     waits = bench.producer._waits
     reserve, slices = waits.reserve, [0]
 

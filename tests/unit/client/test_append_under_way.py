@@ -1,7 +1,7 @@
-"""An append that is under way when everything is given up: nothing of it is left over.
+"""An append in progress when everything is given up: nothing of it is left.
 
-The end comes between the two times that an append has the lock: it has held its partitions and
-encoded its rows, and is about to put them into batches. There is no I/O thread.
+The end comes between the two times at which an append holds the lock: it has held its partitions
+and encoded its rows, and is about to put them into batches. There is no I/O thread.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def close(producer: KafkaProducer) -> None:
 
 
 def fail(producer: KafkaProducer) -> None:
-    """Have an error end the producer, as the I/O thread does."""
+    """End the producer with an error, as the I/O thread does."""
     with producer._thread.lock:
         producer._thread.give_up(KafkaException("over for good"))
 
@@ -65,14 +65,14 @@ ENDS = [
 
 
 def sent(producer: KafkaProducer) -> int:
-    """Give how many batches go out now."""
+    """Return the number of batches that are sent now."""
     with producer._thread.lock:
         polled = producer._thread._sender.poll(time.monotonic())
     return sum(len(drained.batches) for drained in polled.drained)
 
 
 def is_empty(producer: KafkaProducer) -> bool:
-    """Tell whether nothing is left to be sent, nor any memory taken."""
+    """Return whether nothing is left to send, and no memory is used."""
     accumulator = producer._thread.accumulator
     is_free = accumulator.pool.available_bytes == accumulator.pool.total_bytes
     return is_free and not accumulator.has_incomplete and sent(producer) == 0
@@ -81,7 +81,7 @@ def is_empty(producer: KafkaProducer) -> bool:
 def have_it_end_under_way(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, end: Callable[[KafkaProducer], None]
 ) -> None:
-    """Have the end come when the next rows are encoded, and in no batch yet."""
+    """End the producer when the next rows are encoded, and in no batch yet."""
 
     def encode_until_the_end(
         grouped: GroupedRows, opens: list[OpenBatch]

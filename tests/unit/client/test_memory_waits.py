@@ -46,7 +46,7 @@ def with_memory(**config: object) -> Iterator[KafkaProducer]:
 
 
 class Gate:
-    """Stands for the turn to append: whoever takes it stops until the test goes on."""
+    """Blocks appends at a certain point until the test continues."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -92,7 +92,7 @@ def test_an_append_that_ends_frees_what_it_reserved_too_much(clock: Clock) -> No
 def packing_later(
     producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[SliceProgress]]:
-    """Keep appends from compressing what they filled, and give it."""
+    """Delay the compression of filled batches, and yield them."""
     filled: list[SliceProgress] = []
     with monkeypatch.context() as patch:
         patch.setattr(producer._columns._appender, "pack", filled.append)
