@@ -12,7 +12,8 @@ import pytest
 from bench.cells import CONTENDERS
 from bench.each_cell import agreed
 from job.running import JobError
-from support import checkout, fetch_kafka
+from support.brokers import fetch_kafka
+from support.documents import checkout
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120
