@@ -19,6 +19,7 @@ from support.pure.pure_producer import TOPIC, PureProducer, batches
 from support.pure.pure_producer import Settings as PureSettings
 
 from bench.scaling.model import Settings
+from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
 from spark_kafka_sink.producer.slices import choose_partitions, encode_rows, topic_load
@@ -93,7 +94,7 @@ class SimulatedTask:
         for number in range(slices):
             self._pass_time(until=(number + 1) * rows / rows_per_s)
             self._append(rows, partitions)
-        self._producer.accumulator.flushes += 1
+        self._producer.accumulator.begin_flush()
         while self._producer.accumulator.has_incomplete:
             self._send()
             self._pass_time(until=self._answers[0][0])
@@ -115,18 +116,18 @@ class SimulatedTask:
         grouped = choose_partitions(
             Rows(columns, [TOPIC], None, chosen), sizes, [topic], self._partitioner, self._load
         )
-        accumulator, reserved = producer.accumulator, int(sizes.sum())
-        accumulator.waiters += 1
-        while not accumulator.reserve(reserved):
+        accumulator, reservation = producer.accumulator, Reservation()
+        accumulator.pool.wait(reservation)
+        while not accumulator.pool.reserve(reservation, int(sizes.sum())):
             self._send()
             self._pass_time(until=self._answers[0][0])
-        accumulator.waiters -= 1
+        accumulator.pool.stop_waiting(reservation)
         cuts, encoded = encode_rows(grouped, accumulator.hold(grouped.targets))
         accumulator.append(grouped.targets, cuts, encoded, producer.now)
         accumulator.let_go(grouped.targets)
-        taken = accumulator.buffer_memory_bytes - accumulator.available_bytes
+        taken = accumulator.pool.total_bytes - accumulator.pool.available_bytes
         self.seen.memory_bytes = max(self.seen.memory_bytes, taken)
-        accumulator.give_back(reserved)
+        accumulator.pool.give_back(reservation)
 
     def _load(self, name: str, topic: TopicMetadata) -> TopicLoad:
         producer = self._producer

@@ -111,10 +111,10 @@ class StartStorm:
     def _give_up(self, attempt: _Attempt) -> None:
         client = attempt.client
         self.given_up_at.append(attempt.until)
-        client.lost("it took too long", attempt.until, PAUSE, self._random)
+        client.disconnected("it took too long", attempt.until, PAUSE, self._random)
         if attempt.is_up:
             client.failed_connects = 0
-        self._ask(client, client.not_before)
+        self._ask(client, client.retry_at)
 
     def _send(self, attempt: _Attempt, at: float) -> None:
         heapq.heappush(self._packets, (at, next(self._numbers), attempt))
@@ -122,7 +122,7 @@ class StartStorm:
     def _accept(self, until: float) -> None:
         while self._queue and self._accepts_next_at <= until:
             client = self._queue.popleft()
-            client.well()
+            client.succeeded()
             self.connected_at.append(self._accepts_next_at)
             self.waits_s.append(self._accepts_next_at - self._began[client])
             self._accepts_next_at += self._accept_every_s
