@@ -13,7 +13,8 @@ from bench.cells import CONTENDERS
 from bench.each_cell import agreed, main
 from job import running
 from job.running import JobError
-from support import checkout, fetch_kafka
+from support.brokers import fetch_kafka
+from support.documents import checkout
 
 ROOT = Path(__file__).parents[2]
 

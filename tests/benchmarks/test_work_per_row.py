@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pytest
-from support.idle_producer import idle_producer
-from support.pure_producer import TOPIC, PureProducer, Settings
+from support.pure.idle_producer import idle_producer
+from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.options import SinkOptions, sink_options

@@ -8,8 +8,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from support.inner_tests import TESTS, options
-from support.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.brokers.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.programs.inner_tests import TESTS, options
 
 TIMEOUT_S = 120
 # Nobody writes into the pipe. What a worker of pytest-xdist says on stdout, nobody hears.

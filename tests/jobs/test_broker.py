@@ -22,9 +22,9 @@ import pyspark
 import pytest
 from conftest import need_kafka
 from job import kafka_jars
-from support.job_server import ROOT, TIMEOUT_S
-from support.processes import hear, listened_to, marked_processes, press_ctrl_c
-from support.topic_settings import nodes, setting
+from support.brokers.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.brokers.topic_settings import nodes, setting
+from support.spark.job_server import ROOT, TIMEOUT_S
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
@@ -310,7 +310,9 @@ def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Pa
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("command", [(*BROKER, "--port", "0"), ("-m", "support.fetch_kafka")])
+@pytest.mark.parametrize(
+    "command", [(*BROKER, "--port", "0"), ("-m", "support.brokers.fetch_kafka")]
+)
 def test_ctrl_c_while_jars_come_is_no_traceback(
     mirror: Mirror, tmp_path: Path, command: tuple[str, ...]
 ) -> None:

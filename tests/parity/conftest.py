@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from conftest import need_kafka, topic_maker
-from support import fetch_kafka
-from support.kafka_cluster import KafkaCluster
-from support.peer import OURS, THEIRS, Sink
+from support.brokers import fetch_kafka
+from support.brokers.kafka_cluster import KafkaCluster
+from support.spark.peer import OURS, THEIRS, Sink
 
 _BOTH = [
     OURS,

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.inner_tests import TESTS, options
+from support.programs.inner_tests import TESTS, options
 
 TIMEOUT_S = 120
 NEEDS_KAFKA = """
@@ -97,7 +97,10 @@ def test_jars_that_cannot_be_fetched_are_a_sentence_each(
     tmp_path: Path, required: str, code: int
 ) -> None:
     ended, said = run(
-        tmp_path, "support.fetch_kafka", REQUIRE_KAFKA=required, KAFKA_JARS_MIRROR=NO_NETWORK
+        tmp_path,
+        "support.brokers.fetch_kafka",
+        REQUIRE_KAFKA=required,
+        KAFKA_JARS_MIRROR=NO_NETWORK,
     )
     assert ended == code
     for name in ("Apache Kafka 4.3.1", "Apache Kafka 3.9.2", "Spark's Kafka sink 4.2.0"):

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support import fetch_kafka
-from support.configuration_table import DOCUMENT, render
-from support.jvm import run_java
+from support.brokers import fetch_kafka
+from support.brokers.jvm import run_java
+from support.documents.configuration_table import DOCUMENT, render
 
 from spark_kafka_sink.config import (
     NO_EFFECT,
@@ -553,7 +553,7 @@ def test_defaults_of_the_caller_are_not_the_users_words() -> None:
 def test_the_table_of_options_is_what_the_code_says() -> None:
     assert DOCUMENT.read_text() == render(), (
         "docs/configuration.md is stale: "
-        "PYTHONPATH=tests:jobs python -m support.configuration_table"
+        "PYTHONPATH=tests:jobs python -m support.documents.configuration_table"
     )
 
 
