@@ -10,7 +10,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -156,13 +156,20 @@ class OAuthBearerExchange:
 
     A broker that refuses it says so in an answer without an error, and with an error only once the
     client has acknowledged that.
+
+    refused: called with the token if the broker refuses it.
     """
 
     mechanism: Final = OAUTHBEARER
 
-    def __init__(self, token: OAuthBearerToken) -> None:
+    def __init__(
+        self,
+        token: OAuthBearerToken,
+        refused: Callable[[OAuthBearerToken], None] | None = None,
+    ) -> None:
         self.is_complete = False
         self._token = token
+        self._refused = refused
         self._refusal: str | None = None
 
     def first(self) -> bytes:
@@ -179,6 +186,8 @@ class OAuthBearerExchange:
             self.is_complete = True
             return None
         self._refusal = _status(challenge)
+        if self._refused is not None:
+            self._refused(self._token)
         return _SEPARATOR.encode()
 
     def _failed(self, words: str) -> SaslAuthenticationException:

@@ -13,7 +13,13 @@ from pyspark import SparkFiles
 
 from spark_kafka_sink.config import ProducerConfig
 
-_OPTIONS = ("ssl_truststore_location", "ssl_keystore_location")
+_OPTIONS = (
+    "sasl_oauthbearer_assertion_file",
+    "sasl_oauthbearer_assertion_private_key_file",
+    "sasl_oauthbearer_assertion_template_file",
+    "ssl_truststore_location",
+    "ssl_keystore_location",
+)
 
 
 def with_shipped_files(config: ProducerConfig) -> ProducerConfig:
