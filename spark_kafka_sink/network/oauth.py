@@ -125,6 +125,7 @@ class OAuth:
         self._prefix = config.option_prefix
         self._random = Random()  # noqa: S311 - jitter, not secrets
         settings = self._settings()
+        self._named: object = None
         self._callable: Callable[[], object] | None = None
         self.source: TokenSource | None = None
         """Where tokens come from that are fetched; None where a file has them."""
@@ -132,13 +133,13 @@ class OAuth:
             self.file_token()
             return
         if not settings.is_java:
-            self._callable = _callable(self._option(_RETRIEVER), settings.retriever)
+            self._named, self._callable = _callable(self._option(_RETRIEVER), settings.retriever)
         elif settings.url is not None:
             self._check_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
-        self.source = SOURCES.source(
-            (settings, self._timing), lambda: self._source(settings, begin)
-        )
+        # What a name stands for may be defined anew, as in a notebook.
+        key = (settings, self._timing, id(self._named))
+        self.source = SOURCES.source(key, lambda: self._source(settings, begin))
 
     def file_token(self) -> OAuthBearerToken:
         """Return the token that the file has now.
@@ -286,10 +287,9 @@ class OAuth:
     # -- from a callable ---------------------------------------------------------------------------
 
     def _called(self, settings: OAuthSettings) -> OAuthBearerToken:
-        if self._callable is None:
-            self._callable = _callable(self._option(_RETRIEVER), settings.retriever)
+        call = self._callable
         try:
-            found = self._callable()
+            found = None if call is None else call()
         except BaseException as error:  # noqa: BLE001 - a user's own, which may raise anything
             # Its message may have a URL with credentials, or worse.
             why = f"it raised {type(error).__name__}{_place(error)}"
@@ -463,19 +463,22 @@ class AsWritten(OptionValues):
         return text
 
 
-def _callable(option: str, name: str) -> Callable[[], object]:
-    """Return the user's callable, of a class an object. Raise ConfigException if there is none."""
+def _callable(option: str, name: str) -> tuple[object, Callable[[], object]]:
+    """Return what a name stands for, and the user's callable, of a class an object.
+
+    Raise ConfigException if there is none.
+    """
     module, _, attribute = name.rpartition(".")
     try:
-        found: Any = getattr(import_module(module), attribute)
-        found = found() if isinstance(found, type) else found
+        named: Any = getattr(import_module(module), attribute)
+        found = named() if isinstance(named, type) else named
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
         why = f"cannot be imported ({type(error).__name__})"
         if isinstance(error, ImportError | AttributeError):
             why = f"cannot be imported ({error})"
     else:
         if callable(found):
-            return found  # type: ignore[no-any-return] # a user's own
+            return named, found
         why = "cannot be called"
     raise ConfigException(
         f"{option} is {name!r}, which {why}: expected module.Name of a callable without arguments "
