@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from spark_kafka_sink.auth.mechanisms import shown
+from spark_kafka_sink.auth.mechanisms import printable
 from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken, bearer_token
 from spark_kafka_sink.auth.token_renewal import TokenException
 from spark_kafka_sink.errors import SaslAuthenticationException
@@ -93,7 +93,7 @@ def _object(body: bytes) -> Mapping[str, object] | None:
 
 def _described(found: Mapping[str, object] | None) -> str:
     texts = [(found or {}).get(name) for name in ("error", "error_description")]
-    said = ": ".join(shown(text) for text in texts if isinstance(text, str) and text)
+    said = ": ".join(printable(text) for text in texts if isinstance(text, str) and text)
     return f" ({said})" if said else ""
 
 

@@ -7,10 +7,10 @@ import stat
 from pathlib import Path
 from typing import Final
 
-# Far more than any store or file of secrets has; no file fills the memory.
-_MOST_BYTES: Final = 16 << 20
-# The kernel's own, such as a process's environment: no way round a limit on variables.
-_NO_DISK: Final = ("/proc/", "/sys/", "/dev/")
+# A limit on memory; it is far more than any store or file of secrets has.
+_MAX_FILE_BYTES: Final = 16 << 20
+# Files of the kernel are not read, or a process's environment could be read in spite of the limits.
+_KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
 
 
 class Disk:
@@ -21,18 +21,21 @@ class Disk:
         return os.path.realpath(path)
 
     def read(self, path: str) -> bytes:
-        """Return what the file has. Raise OSError or ValueError if it is no file for that."""
+        """Return the contents of a file. Raise OSError or ValueError if it cannot be used."""
         return content(path)
 
 
 def content(path: str) -> bytes:
-    """Return what a file of a disk has. Raise OSError or ValueError if it is none, or too large."""
+    """Return the contents of a file.
+
+    Raise OSError or ValueError for other kinds and large files.
+    """
     real = Path(os.path.realpath(path))
-    # Before it is opened, which waits for a writer where it is a pipe.
-    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_NO_DISK):
-        raise ValueError("it is no file of a disk")
+    # Check this before opening the file: opening a pipe would wait for a writer.
+    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_KERNEL_FILES):
+        raise ValueError("it is not a regular file on a disk")
     with real.open("rb") as file:
-        found = file.read(_MOST_BYTES + 1)
-    if len(found) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+        found = file.read(_MAX_FILE_BYTES + 1)
+    if len(found) > _MAX_FILE_BYTES:
+        raise ValueError(f"it has more than {_MAX_FILE_BYTES} bytes")
     return found

@@ -101,7 +101,7 @@ class TokenSource:
                 self._go_on()
             return found
 
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Return why there is no token now, nothing where there is one or nobody knows yet."""
         with self._changed:
             failure = self._renewal.failure

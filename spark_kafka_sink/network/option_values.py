@@ -28,11 +28,11 @@ class OptionValues:
         self._references = References(providers({}), self._limits, os.environ, self._files)
 
     def resolved(self, option: str, text: str) -> str:
-        """Return a value of an option with what its references give. Raise ConfigException."""
+        """Return a value of an option with its references resolved. Raise ConfigException."""
         return self._references.resolved(f"{self._prefix}{option}", text)
 
     def text(self, option: str, value: str | Secret | None) -> str | None:
-        """Return the same of a value that may be unset, or a secret."""
+        """Return the value of an option with its references resolved, None if it is unset."""
         text = value.value if isinstance(value, Secret) else value
         return None if text is None else self.resolved(option, text)
 
@@ -48,7 +48,7 @@ class OptionValues:
     def jaas(self, text: str, mechanism: str) -> JaasEntry:
         """Return the entry of `sasl.jaas.config`. Raise ConfigException if it is none."""
         if self.is_reference(text):
-            # What it gives is not looked at for references again.
+            # The value of a reference is not searched for references again.
             entry = parse_jaas(self.resolved(_JAAS_OPTION, text))
         else:
             entry = parse_jaas(text).resolved(lambda value: self.resolved(_JAAS_OPTION, value))
@@ -60,7 +60,7 @@ class OptionValues:
         self._limits.check_url(url)
 
     def file(self, option: str, path: str) -> str:
-        """Return the text of a file that this process may read; no message shows its path."""
+        """Return the text of a file that this process may read; messages do not show its path."""
         try:
             real = self._files.real_path(path)
             self._limits.check_path(real, self._files)

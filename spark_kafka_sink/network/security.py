@@ -1,11 +1,11 @@
-"""Security: the TLS and the logins of a client's connections, from its configuration.
+"""Security: the TLS and SASL of a client's connections, from its configuration.
 
-Producer, admin and reader take theirs here. Files are read for each connection, so that renewed
-certificates count from the next one on; equal contents share one context. What is wrong with them
-is found when the client is made. Without TLS, the module ssl is not imported.
+Producer, admin and reader all use it. Files are read for each connection, so that renewed
+certificates are used from the next connection on; equal contents share one context. Errors in files
+are found when the client is constructed. Without TLS, the module ssl is not imported.
 
-Values may have references, such as ``${env:NAME}``. They are looked up for each connection, in the
-process that connects, so that no plan, no pickle and no pool has what they give.
+Values may have references, such as ``${env:NAME}``. They are resolved for each connection, in the
+process that connects, so that their values are in no plan, no pickle and no pool.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from spark_kafka_sink.auth.mechanisms import (
     PlainExchange,
     SaslExchange,
     checked_mechanism,
-    shown,
+    printable,
 )
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerExchange,
     OAuthBearerToken,
     token_facts,
 )
-from spark_kafka_sink.auth.scram import KeptKeys, ScramExchange
+from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 from spark_kafka_sink.logs import warn_once
@@ -49,31 +49,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SERVED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
-_KEPT_KEYS: Final = KeptKeys()
-os.register_at_fork(after_in_child=_KEPT_KEYS.forget)
+_SUPPORTED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+_KEY_CACHE: Final = KeyCache()
+os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
 
 @dataclass(frozen=True, slots=True)
 class _Credentials:
-    """user: as it is sent; name: as messages show it, with references not looked up."""
+    """Credentials. user: as it is sent. name: as messages show it, with unresolved references."""
 
     user: str = field(repr=False)
     password: str = field(repr=False)
     name: str
     is_token: bool = False
 
-    def told(self, mechanism: str) -> str:
-        """Return how messages call whom they are for."""
+    def description(self, mechanism: str) -> str:
+        """Return the description of the credentials for messages."""
         kind = "the delegation token" if self.is_token else "user"
-        return f"of {kind} {shown(self.name)!r} by {mechanism}"
+        return f"of {kind} {printable(self.name)!r} by {mechanism}"
 
 
 class Security:
-    """What connections need besides TCP. Raise ConfigException if it cannot be had.
+    """Makes the TLS layers and the logins of connections. Raise ConfigException if it cannot.
 
-    wake: called from another thread when there is a login that was waited for. is_one_of_many:
-    whether other processes begin to log in at the same time.
+    wake: called by another thread when a login is ready that a connection waits for.
+    is_one_of_many: whether other processes log in at the same time.
     """
 
     def __init__(self, config: ProducerConfig, *, is_one_of_many: bool = False) -> None:
@@ -95,19 +95,19 @@ class Security:
             if self._mechanism == PLAIN and not config.has_tls:
                 warn_once(
                     logger,
-                    f"{config.option_prefix}security.protocol=SASL_PLAINTEXT sends the password "
-                    "of PLAIN in clear: anybody on the way can read it",
+                    f"{config.option_prefix}security.protocol=SASL_PLAINTEXT sends the PLAIN "
+                    "password unencrypted: anyone on the network can read it",
                 )
 
     @classmethod
     def of(cls, config: ProducerConfig, *, is_one_of_many: bool = False) -> Self | None:
-        """Return the security of a configuration, None where connections are bare TCP."""
+        """Return the security of a configuration, None for PLAINTEXT."""
         if config.security_protocol == "PLAINTEXT":
             return None
         return cls(config, is_one_of_many=is_one_of_many)
 
     def close(self) -> None:
-        """Wake nobody any more."""
+        """Call `wake` no more."""
         self.wake = lambda: None
         if self._oauth is not None and self._oauth.source is not None:
             self._oauth.source.detach(self)
@@ -122,17 +122,17 @@ class Security:
         return TlsSelector
 
     def layer(self, node: Node) -> TlsLayer | None:
-        """Return the TLS of a new connection, None where it is not encrypted.
+        """Return the TLS layer of a new connection, None without TLS.
 
-        Raise ConfigException if a file cannot be used any more, and SslAuthenticationException if
-        the host can have no certificate.
+        Raise ConfigException if a file cannot be used (any more), and SslAuthenticationException if
+        no certificate can have the host's name.
         """
         if not self._config.has_tls:
             return None
         return self._context(self._settings()).layer(node.host, str(node))
 
     def has_login(self, node: Node) -> bool:
-        """Return whether `login` can be called; otherwise `wake` is called once it can be."""
+        """Return whether `login` can be called now. If not, `wake` is called once it can be."""
         del node
         if self._oauth is None or self._oauth.source is None:
             return True
@@ -142,16 +142,17 @@ class Security:
             return True
 
     @property
-    def trouble(self) -> str:
-        """Why there is no login now, as far as is known; from any thread."""
+    def problem(self) -> str:
+        """Why there is no login now, empty if that is not known. Any thread may read this."""
         if self._oauth is None or self._oauth.source is None:
             return ""
-        return self._oauth.source.trouble()
+        return self._oauth.source.problem()
 
     def login(self, node: Node, chance: float) -> Login | None:
-        """Return how a new connection logs in, None where it does not; chance: from 0 to 1.
+        """Return the login of a new connection, None without SASL.
 
-        Raise KafkaException if there are no credentials any more.
+        chance: a random number from 0 to 1. Raise KafkaException if the credentials cannot be used
+        (any more).
         """
         del node
         if not self._config.has_sasl:
@@ -160,35 +161,35 @@ class Security:
             token = self._token()
             facts = "there is no token" if token is None else token_facts(token.value)
             return Login(self._exchange_again, f"by {OAUTHBEARER} ({facts})", chance)
-        # What can be wrong with them is found before there is a connection.
+        # Find errors in the credentials before there is a connection.
         self._exchange()
-        return Login(self._exchange_again, self._credentials().told(self._mechanism), chance)
+        return Login(self._exchange_again, self._credentials().description(self._mechanism), chance)
 
     def _checked_mechanism(self) -> str:
-        """Return the mechanism. Raise ConfigException if it cannot be served."""
+        """Return the mechanism. Raise ConfigException if it is not supported."""
         config, prefix = self._config, self._config.option_prefix
         mechanism = checked_mechanism(config.sasl_mechanism)
-        if mechanism not in _SERVED:
+        if mechanism not in _SUPPORTED:
             raise ConfigException(
                 f"{prefix}sasl.mechanism is {mechanism}, which is not supported yet: set "
-                f"{prefix}sasl.mechanism to one of {', '.join(_SERVED)}"
+                f"{prefix}sasl.mechanism to one of {', '.join(_SUPPORTED)}"
             )
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
                 "a reference in the credentials cannot be used with PLAIN over SASL_PLAINTEXT, "
-                "which would send what it gives in clear to any server that bootstrap.servers "
+                "which would send its value unencrypted to any server that bootstrap.servers "
                 "names: use SASL_SSL or SCRAM"
             )
         return mechanism
 
     def _has_reference(self) -> bool:
-        """Return whether a reference gives the user or the password."""
+        """Return whether the user or the password has a reference."""
         config = self._config
         if config.sasl_jaas_config is not None:
             text = config.sasl_jaas_config.value
             if self._values.is_reference(text):
                 return True
-            # The parser takes escapes away: only what it gives shows every reference.
+            # Search the parsed values, because escapes can hide a reference in the text.
             options = parse_jaas(text).options
             values = [options.get("username", ""), options.get("password", "")]
         else:
@@ -220,19 +221,22 @@ class Security:
             given.user,
             given.password,
             nonce=secrets.token_urlsafe(24),
-            keys=_KEPT_KEYS,
+            keys=_KEY_CACHE,
             is_token=given.is_token,
         )
 
     def _exchange_again(self) -> SaslExchange | None:
-        """Return another exchange. Raise SaslAuthenticationException if that cannot be any more."""
+        """Return another exchange.
+
+        Raise SaslAuthenticationException if the credentials became invalid.
+        """
         try:
             return self._exchange()
         except ConfigException as error:
             raise SaslAuthenticationException(str(error)) from None
 
     def _credentials(self) -> _Credentials:
-        """Return whom to log in. Raise ConfigException if the options do not say it."""
+        """Return the credentials. Raise ConfigException if the options have none."""
         config, prefix = self._config, self._config.option_prefix
         jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
         if jaas is not None:
@@ -267,6 +271,6 @@ class Security:
         if not config.ssl_endpoint_identification_algorithm:
             warn_once(
                 logger,
-                f"{prefix}ssl.endpoint.identification.algorithm is empty: whoever has a "
-                "certificate of a trusted CA can pass for a broker",
+                f"{prefix}ssl.endpoint.identification.algorithm is empty: anyone with a "
+                "certificate of a trusted CA can pose as a broker",
             )

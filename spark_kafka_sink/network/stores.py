@@ -34,8 +34,8 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
     protocols = suites.protocols & allowed & {*config.ssl_enabled_protocols.split(",")}
     if not protocols:
         raise ConfigException(
-            "ssl.protocol, ssl.enabled.protocols and ssl.cipher.suites leave no version of TLS "
-            "that all three allow"
+            "ssl.protocol, ssl.enabled.protocols and ssl.cipher.suites have no version of TLS "
+            "in common"
         )
     stores = _Stores(config.option_prefix, values)
     key, key_origin = stores.text(
@@ -82,8 +82,8 @@ class _Stores:
         scheme, is_url, _ = path.partition("://")
         if is_url:
             raise ConfigException(
-                f"{option} is {shown}, and {scheme}: is no folder of this machine: ship the file "
-                "by --files, and give its name alone"
+                f"{option} is {shown}, and {scheme}: is not a folder of this machine: ship the "
+                "file with --files, and set the option to its name"
             )
         try:
             found = content(path)
@@ -97,7 +97,8 @@ class _Stores:
             if password is not None:
                 warn_once(
                     logger,
-                    f"{self._prefix}ssl.{kind}.password has no effect: PEM has no such password",
+                    f"{self._prefix}ssl.{kind}.password has no effect: PEM files have no such "
+                    "password",
                 )
             return found.decode(errors="replace"), origin
         given = self._values.text(f"ssl.{kind}.password", password)

@@ -334,7 +334,7 @@ def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
         (("t0ken", 1, {"a": 1}), "(str, int, dict)"),
         (("t0ken", 1, {}, 1), "(str, int, dict, int)"),
         (("t0 ken", 1), "expected the token alone"),
-        (("t0ken", 1, {"auth": "x"}), "is no name of an extension"),
+        (("t0ken", 1, {"auth": "x"}), "is not the name of an OAUTHBEARER extension"),
     ],
 )
 def test_what_is_no_token_is_refused(own_module: ModuleType, found: object, told: str) -> None:
@@ -408,7 +408,7 @@ def test_what_cannot_be_called_is_refused_on_the_driver(
         (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required user="x";'),
          "has an option that OAuthBearerLoginModule does not have"),
         (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required extension_auth="x";'),
-         "is no name of an extension"),
+         "is not the name of an OAUTHBEARER extension"),
         (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required unsecuredLogin_x="x";'),
          "unsecuredLogin"),
         (by_secret("https://h/", sasl_username="u", sasl_password="p"), "sasl.username has no"),
@@ -472,10 +472,10 @@ def test_an_endpoint_that_is_away_is_waited_for_and_told(server: TokenServer) ->
     made = security(by_secret(server.url))
     woken = threading.Event()
     made.wake = woken.set
-    while not made.trouble:
+    while not made.problem:
         assert not made.has_login(NODE)
         woken.wait(0.1)
-    assert "Connection refused" in made.trouble
+    assert "Connection refused" in made.problem
     server.start()
     exchange(made)
     made.close()
@@ -488,7 +488,7 @@ def test_the_deadline_of_the_options_is_kept() -> None:
         woken = threading.Event()
         made.wake = woken.set
         assert woken.wait(WAIT_S)
-        assert "it gave no whole answer within 0.05 s" in made.trouble
+        assert "it gave no whole answer within 0.05 s" in made.problem
         made.close()
 
 

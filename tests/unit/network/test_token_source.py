@@ -90,7 +90,7 @@ def test_a_client_waits_for_the_first_token_and_is_woken() -> None:
     told = endpoint.tell(token(1100.0))
     client.wait()
     assert endpoint.source.token() is told
-    assert endpoint.source.trouble() == ""
+    assert endpoint.source.problem() == ""
     assert endpoint.fetches == 1
 
 
@@ -122,11 +122,11 @@ def test_while_a_refresh_fails_the_old_token_serves_until_it_ends(
     endpoint.source.attach(client)
     client.wait()
     assert endpoint.source.token() is first
-    assert endpoint.source.trouble() == ""
+    assert endpoint.source.problem() == ""
     assert "the last token still serves" in caplog.text
     endpoint.now = 1100.0
     assert endpoint.source.token() is None
-    assert endpoint.source.trouble() == "the endpoint gives no token: it could not be asked: down"
+    assert endpoint.source.problem() == "the endpoint gives no token: it could not be asked: down"
     second = endpoint.tell(token(1200.0))
     client.wait()
     assert endpoint.source.token() is second
@@ -165,7 +165,7 @@ def test_whatever_is_raised_is_a_failure_that_shows_nothing(error: BaseException
     endpoint.tell(error)
     client.wait()
     assert endpoint.source.token() is None
-    assert endpoint.source.trouble() == f"the endpoint gives no token: {type(error).__name__}"
+    assert endpoint.source.problem() == f"the endpoint gives no token: {type(error).__name__}"
     endpoint.now += 1
     endpoint.source.attach(client)
     endpoint.tell(token(1100.0))
