@@ -156,7 +156,7 @@ def in_transaction(producer: KafkaProducer) -> PureTransactions:
     transactions = PureTransactions()
     assert producer._thread.transactions is not None
     transactions.manager = producer._thread.transactions
-    transactions.manager.node_ready(COORDINATOR, versions_of(2))
+    transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
     return transactions.writing()
 
 

@@ -64,7 +64,7 @@ def manager_of(producer: PureProducer) -> TransactionManager:
 
 def end_call(producer: PureProducer) -> KafkaException | None:
     """Take note of a call's end as its caller does, and give its error."""
-    call = manager_of(producer)._call
+    call = manager_of(producer)._calls.last
     assert call is not None
     assert call.is_done
     call.is_acknowledged = True
