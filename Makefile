@@ -89,7 +89,7 @@ soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain an
 	@$(TESTS_PATH) $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation --transactions --seeds $(or $(SEEDS),50000) --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation.threads --seeds $(or $(SEEDS),20000) --first $(or $(FIRST),0)
-	@$(TESTS_PATH) $(BIN)/python -m simulation.threads --interrupts --seeds $(or $(SEEDS),5000) --first $(or $(FIRST),0)
+	@$(TESTS_PATH) $(BIN)/python -m simulation.threads --interrupts --seeds $(or $(SEEDS),10000) --first $(or $(FIRST),0)
 	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py
 
 bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, side by side; ARGS="--list" names cells

@@ -512,13 +512,8 @@ class KafkaProducer:
         finally:
             error = KafkaException("Producer is closed forcefully.")
             self._given_up += self._thread.undelivered()
-            # What is in batches was sent before what is not, and is told so first.
-            with self._thread.lock:
-                self._thread.give_up(error)
-            self._feeder.give_up(error)
-            is_over = self._thread.stop(
-                None if timeout is None else _join_s(started + timeout, last_callbacks_s)
-            )
+            wait_s = None if timeout is None else _join_s(started + timeout, last_callbacks_s)
+            is_over = self._thread.stop(wait_s, error)
             if not is_over:
                 with safe_logging():
                     logger.warning(

@@ -167,8 +167,8 @@ class ProducerThread:
         self._known_nodes: Mapping[int, Node] = {}
         self._rebootstraps = 0
         self._asleep = False
-        self._stopping = False
-        self._leaving = False
+        self._cut: KafkaException | None = None
+        self._stopping = self._leaving = False
         self._is_in_hurry = False
         self._has_ended = False
         self._name = f"kafka-producer-network-thread | {client_id}"
@@ -272,7 +272,9 @@ class ProducerThread:
         message = f"{what} came in the middle of a change to the producer's batches: make another"
         failure = KafkaException(message)
         failure.__cause__ = error
-        self.give_up(failure)
+        # The I/O thread gives up the batches: no interrupt comes there, and half of that is no end.
+        self._cut = self._sender.fatal_error = failure
+        self.changed.notify_all()
         self.wake()
 
     # -- for callers, without the lock -------------------------------------------------------------
@@ -323,14 +325,18 @@ class ProducerThread:
                 records[batch.topic_partition.topic] += batch.record_count
         return records
 
-    def stop(self, timeout_s: float | None = None) -> bool:
-        """End the thread and close the connections; what is in flight is abandoned.
+    def stop(self, timeout_s: float | None = None, error: KafkaException | None = None) -> bool:
+        """End the thread and close the connections; what is not acknowledged fails with `error`.
 
+        The thread does that, where nothing interrupts it: a call may be repeated that was.
         timeout_s: how long to wait for the thread, which user code may hold up; None for as long as
         it takes. Returns whether it has ended, or will with the callback that calls this.
         """
         with self.lock:
+            if error is not None:
+                self._sender.fatal_error = error
             self._stopping = True
+            self.changed.notify_all()
             self.wake()
         return self.is_current or self.join(timeout_s)
 
@@ -423,6 +429,9 @@ class ProducerThread:
                 self.feeder.feed(self._clock(), hurry=self._hurry)
             with self.lock:
                 now = self._clock()
+                if self._cut is not None:
+                    self.give_up(self._cut)
+                    self._cut = None
                 has_news = self._take_in(work, events, now)
                 if self._leaving:
                     self.accumulator.stop_lingering()

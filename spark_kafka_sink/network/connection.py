@@ -32,6 +32,7 @@ from spark_kafka_sink.errors import (
     IllegalStateException,
     ProtocolError,
     SaslAuthenticationException,
+    SslAuthenticationException,
     UnsupportedSaslMechanismException,
     UnsupportedVersionException,
 )
@@ -285,7 +286,7 @@ class Connection:
         broker or this client refuses the login: the connection is then of no use. The request it
         should have answered, and those after it, are still in flight (`closed`).
         """
-        for frame in self._splitter.feed(data):
+        for frame in self._frames(data):
             sent = self.in_flight.oldest()
             if sent is not None and sent.version == _BARE:
                 self.in_flight.complete_oldest()
@@ -309,6 +310,18 @@ class Connection:
                 latency = now - sent.sent_at
                 yield Answered(sent.request, self.node_id, response, sent.version, latency)
                 yield from self._throttled(sent, response, now)
+
+    def _frames(self, data: Buffer) -> Iterator[bytes]:
+        try:
+            yield from self._splitter.feed(data)
+        except ProtocolError:
+            is_first_answer = self._state is ConnectionState.CHECKING_API_VERSIONS
+            if not (is_first_answer and self._splitter.holds_tls):
+                raise
+            raise SslAuthenticationException(
+                f"{self._peer} expects TLS: set security.protocol to SSL or SASL_SSL, or name the "
+                "port of a listener without TLS"
+            ) from None
 
     def _throttled(
         self, sent: InFlightRequest, response: Response, now: float

@@ -147,7 +147,7 @@ class ProduceRequests:
                     batch = sent.batches.pop(topic_partition)
                     self._completion.answered(batch, answer, event.node_id, now)
         for batch in sent.batches.values():
-            reason = "the broker's answer does not name this partition"
+            reason = "the response does not contain this partition"
             code = codes.UNKNOWN_SERVER_ERROR
             self._completion.failed(batch, code, reason, event.node_id, now)
         return self._take_leaders(event.response, sent.names)

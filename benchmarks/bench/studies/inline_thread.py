@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.producer.sender import SenderPoll
 
@@ -76,7 +77,7 @@ class InlineThread(ProducerThread):
         self._events = self._client.poll(max(0.0, wait))
         self._observe(self._events)
 
-    def stop(self, timeout_s: float | None = None) -> bool:
-        """Close the connections."""
+    def stop(self, timeout_s: float | None = None, error: KafkaException | None = None) -> bool:
+        """Close the connections; `close` has flushed before."""
         self._client.close()
         return True

@@ -170,7 +170,7 @@ def test_closing_with_an_open_transaction_takes_as_long_as_it_is_told(clock: Clo
         with pytest.raises(TimeoutException, match=r"not acknowledged in 3\.0 s"):
             producer.close(3.0)
         assert clock.now - began_at == pytest.approx(3.0)
-        producer._thread._make_calls()
+        producer._thread._end()
         assert sent.done()
 
 
