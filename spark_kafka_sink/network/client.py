@@ -26,6 +26,7 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     AuthenticationException,
     KafkaException,
+    Option,
     ProtocolError,
     SslAuthenticationException,
     UnsupportedVersionException,
@@ -74,7 +75,6 @@ class NetworkConfig:
     """What the client is configured with; times in seconds, infinity for never.
 
     rebootstraps: whether bootstrap addresses are tried while no broker can be (KIP-899).
-    option_prefix: what the user writes before the name of an option.
     """
 
     client_id: str
@@ -86,7 +86,6 @@ class NetworkConfig:
         "use_all_dns_ips"
     )
     rebootstraps: bool = True
-    option_prefix: str = ""
 
     @classmethod
     def of(cls, config: ProducerConfig, client_id: str) -> Self:
@@ -105,7 +104,6 @@ class NetworkConfig:
             connections_max_idle_s=idle_ms / 1000 if idle_ms >= 0 else _NEVER,
             client_dns_lookup=config.client_dns_lookup,
             rebootstraps=config.rebootstraps,
-            option_prefix=config.option_prefix,
         )
 
 
@@ -535,13 +533,12 @@ class NetworkClient:
 
     def _expire(self, now: float) -> None:
         """Drop connections that took too long to come up, or to answer."""
-        prefix = self._config.option_prefix
         for state in list(self._states.values()):
             connection = state.connection
             if connection is None:
                 continue
             if now >= state.setup_until:
-                option = f"{prefix}socket.connection.setup.timeout.ms"
+                option = Option("socket.connection.setup.timeout.ms")
                 where = connection.state.value
                 if connection.state is ConnectionState.CONNECTING:
                     reason = f"the connection was not up within {option}"
@@ -550,7 +547,7 @@ class NetworkClient:
                 self._lost(state, reason, now)
             elif now >= connection.in_flight.expires_at():
                 timeout_ms = round(self._config.request_timeout_s * 1000)
-                reason = f"no answer within {prefix}request.timeout.ms={timeout_ms}"
+                reason = f"no answer within {Option('request.timeout.ms')}={timeout_ms}"
                 if connection.state is ConnectionState.CHECKING_API_VERSIONS:
                     reason += f", not even to ApiVersions; {NO_BROKER}"
                 elif not connection.is_ready:

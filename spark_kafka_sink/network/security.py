@@ -41,7 +41,7 @@ from spark_kafka_sink.auth.pem import StoreKind, store_kind
 from spark_kafka_sink.auth.references import ALLOWED_PATHS, ProcessLimits, References, providers
 from spark_kafka_sink.auth.scram import KeptKeys, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
+from spark_kafka_sink.errors import ConfigException, Option, SaslAuthenticationException
 from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.model import Node, Secret
 from spark_kafka_sink.network.cipher_suites import cipher_suites
@@ -108,7 +108,7 @@ class Security:
             if self._mechanism == PLAIN and not config.has_tls:
                 warn_once(
                     logger,
-                    f"{config.option_prefix}security.protocol=SASL_PLAINTEXT sends the password "
+                    f"{Option('security.protocol')}=SASL_PLAINTEXT sends the password "
                     "of PLAIN in clear: anybody on the way can read it",
                 )
 
@@ -152,12 +152,12 @@ class Security:
 
     def _checked_mechanism(self) -> str:
         """Return the mechanism. Raise ConfigException if it cannot be served."""
-        config, prefix = self._config, self._config.option_prefix
+        config = self._config
         mechanism = checked_mechanism(config.sasl_mechanism)
         if mechanism not in _SERVED:
             raise ConfigException(
-                f"{prefix}sasl.mechanism is {mechanism}, which is not supported yet: set "
-                f"{prefix}sasl.mechanism to one of {', '.join(_SERVED)}"
+                f"{Option('sasl.mechanism')} is {mechanism}, which is not supported yet: set "
+                f"{Option('sasl.mechanism')} to one of {', '.join(_SERVED)}"
             )
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
@@ -191,11 +191,11 @@ class Security:
 
         Raise ConfigException if it cannot be read, and SaslAuthenticationException if it has none.
         """
-        config, prefix = self._config, self._config.option_prefix
-        option = f"{prefix}sasl.oauthbearer.token.endpoint.url"
+        config = self._config
+        option = str(Option("sasl.oauthbearer.token.endpoint.url"))
         if config.sasl_username is not None:
             raise ConfigException(
-                f"{prefix}sasl.username has no effect with {OAUTHBEARER}: remove it"
+                f"{Option('sasl.username')} has no effect with {OAUTHBEARER}: remove it"
             )
         url = self._text(
             "sasl.oauthbearer.token.endpoint.url", config.sasl_oauthbearer_token_endpoint_url
@@ -215,7 +215,7 @@ class Security:
             }
             if any(not name.startswith(_EXTENSION) for name in entry.options):
                 raise ConfigException(
-                    f"{prefix}sasl.jaas.config has options that are no {_EXTENSION}…: a client "
+                    f"{Option('sasl.jaas.config')} has options that are no {_EXTENSION}…: a client "
                     f"that asks for its token is not supported yet; {option} names a file with one"
                 )
         self._limits.check_url(url)
@@ -261,7 +261,7 @@ class Security:
 
     def _credentials(self) -> _Credentials:
         """Return whom to log in. Raise ConfigException if the options do not say it."""
-        config, prefix = self._config, self._config.option_prefix
+        config = self._config
         jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
         if jaas is not None:
             entry = self._jaas(jaas.value)
@@ -273,8 +273,9 @@ class Security:
             return _Credentials(found[0], found[1], name, is_token=is_token)
         if user is None or password is None:
             raise ConfigException(
-                f"{prefix}security.protocol={config.security_protocol} needs credentials: set "
-                f"{prefix}sasl.jaas.config, or {prefix}sasl.username and {prefix}sasl.password"
+                f"{Option('security.protocol')}={config.security_protocol} needs credentials: set "
+                f"{Option('sasl.jaas.config')}, or {Option('sasl.username')} and "
+                f"{Option('sasl.password')}"
             )
         return _Credentials(
             self._resolved("sasl.username", user),
@@ -293,7 +294,7 @@ class Security:
         return entry
 
     def _resolved(self, option: str, text: str) -> str:
-        return self._references.resolved(f"{self._config.option_prefix}{option}", text)
+        return self._references.resolved(str(Option(option)), text)
 
     def _text(self, option: str, value: str | Secret | None) -> str | None:
         """Return the value of an option with what its references give."""
@@ -301,9 +302,7 @@ class Security:
         return None if text is None else self._resolved(option, text)
 
     def _pem(self, option: str, path: str) -> tuple[str, str]:
-        return _pem_file(
-            f"{self._config.option_prefix}{option}", path, self._resolved(option, path)
-        )
+        return _pem_file(str(Option(option)), path, self._resolved(option, path))
 
     def _settings(self) -> TlsSettings:
         from spark_kafka_sink.network.tls import PROTOCOLS, TlsSettings  # noqa: PLC0415 - imports ssl
@@ -345,11 +344,11 @@ class Security:
         return client_context(settings)
 
     def _warn_of_tls(self) -> None:
-        config, prefix = self._config, self._config.option_prefix
+        config = self._config
         if not config.ssl_endpoint_identification_algorithm:
             warn_once(
                 logger,
-                f"{prefix}ssl.endpoint.identification.algorithm is empty: whoever has a "
+                f"{Option('ssl.endpoint.identification.algorithm')} is empty: whoever has a "
                 "certificate of a trusted CA can pass for a broker",
             )
         passwords = {
@@ -357,7 +356,7 @@ class Security:
             "ssl.keystore.password": config.ssl_keystore_password,
         }
         for name in (name for name, value in passwords.items() if value is not None):
-            warn_once(logger, f"{prefix}{name} has no effect: PEM has no such password")
+            warn_once(logger, f"{Option(name)} has no effect: PEM has no such password")
 
 
 def _content(path: str) -> bytes:

@@ -21,6 +21,7 @@ from spark_kafka_sink.errors import (
     InvalidRecordException,
     InvalidTxnStateException,
     KafkaException,
+    Option,
     RetriableException,
     TimeoutException,
     TransactionAbortableException,
@@ -49,7 +50,7 @@ class BatchCompletion:
     fatal_error: an answer after which the producer cannot go on, None if there was none.
     """
 
-    def __init__(  # noqa: PLR0913 - made in one place, by keywords
+    def __init__(
         self,
         *,
         accumulator: RecordAccumulator,
@@ -60,7 +61,6 @@ class BatchCompletion:
         retry_backoff: ExponentialBackoff,
         random: Random,
         transactions: TransactionManager | None = None,
-        option_prefix: str = "",
     ) -> None:
         self.fatal_error: KafkaException | None = None
         self._transactions = transactions
@@ -72,7 +72,6 @@ class BatchCompletion:
         self._delivery_timeout_s = delivery_timeout_s
         self._retry_backoff = retry_backoff
         self._random = random
-        self._option_prefix = option_prefix
         self._done: list[ProducerBatch] = []
         # For messages: why there is no connection to a node; and for how long a node asked to be
         # left alone, and until when.
@@ -147,7 +146,7 @@ class BatchCompletion:
             # A newer leader than the one that was asked need not be waited for (KIP-951).
             moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
             wait = self._retry_backoff.delay_s(batch.attempts, self._random)
-            why = _retried(batch, code, reason, node_id, self._option_prefix)
+            why = _retried(batch, code, reason, node_id)
             batch.retry(now if moved else now + wait, why)
             self._accumulator.reenqueue(batch)
             if code not in self._retried:
@@ -157,7 +156,7 @@ class BatchCompletion:
             return
         if action is Action.RETRY and self._has_run_out(batch, now):
             reason = "; ".join(part for part in (reason, f"{self._timeout()} has passed") if part)
-        error = _exception(batch, code, reason, node_id, self._option_prefix)
+        error = _exception(batch, code, reason, node_id)
         if answer is not None:
             batch.record_errors = _record_errors(batch, answer, error)
         if action is Action.FATAL:
@@ -207,7 +206,7 @@ class BatchCompletion:
         return now >= batch.created_at + self._delivery_timeout_s
 
     def _timeout(self) -> str:
-        return f"{self._option_prefix}delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}"
+        return f"{Option('delivery.timeout.ms')}={round(self._delivery_timeout_s * 1000)}"
 
     def _throttle(self, batch: ProducerBatch, leader: Node | None) -> str:
         """Say for how long the batch's node asked to be left alone since the batch was made."""
@@ -404,21 +403,17 @@ def _record_errors(
     return found
 
 
-def _retried(
-    batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
-) -> ApiException:
+def _retried(batch: ProducerBatch, code: int, reason: str, node_id: int | None) -> ApiException:
     """Make the error of an attempt that another one follows."""
-    said = (_named(code, node_id), reason, advice(code, option_prefix))
+    said = (_named(code, node_id), reason, advice(code))
     return _error_of_attempt(batch, code, node_id, said)
 
 
-def _exception(
-    batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
-) -> ApiException:
+def _exception(batch: ProducerBatch, code: int, reason: str, node_id: int | None) -> ApiException:
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
     attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
     topic = batch.topic_partition.topic
-    hint = advice(code, option_prefix, topic=topic)
+    hint = advice(code, topic=topic)
     if code == codes.TOPIC_AUTHORIZATION_FAILED:
         # As the driver says it, and Metadata where not even DESCRIBE is granted.
         where = "" if node_id is None else f" by node {node_id}"

@@ -9,17 +9,16 @@ from spark_kafka_sink.records.old_formats import LEADER
 from spark_kafka_sink.wire.primitives import Records
 
 
-def records_for(version: int, batch: ProducerBatch, option_prefix: str = "") -> Records:
+def records_for(version: int, batch: ProducerBatch) -> Records:
     """Give a batch as it goes over the wire to a broker whose latest Produce is `version`.
 
-    option_prefix: what the user writes before the name of an option. Raises an ApiException, with
-    its code, for a batch that the broker cannot take.
+    Raises an ApiException, with its code, for a batch that the broker cannot take.
     """
     stamped = batch.stamp()
     if version >= FIRST_WITH_BATCHES:
-        check_zstd(version, batch.codec, option_prefix, LEADER)
+        check_zstd(version, batch.codec, LEADER)
         return stamped
     whole = b"".join(stamped.buffers)
-    converted = down_convert(whole, magic(version), batch.codec, option_prefix)
+    converted = down_convert(whole, magic(version), batch.codec)
     batch.sent_bytes = sum(map(len, converted))
     return Records(converted, batch.sent_bytes)

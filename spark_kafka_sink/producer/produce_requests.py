@@ -90,7 +90,7 @@ class ProduceRequests:
         version = self._versions.get(drained.node_id, NEWEST_PRODUCE)
         for batch in drained.batches:
             try:
-                records = records_for(version, batch, self._config.option_prefix)
+                records = records_for(version, batch)
             except ApiException as error:
                 refused[batch.topic_partition] = error
                 continue

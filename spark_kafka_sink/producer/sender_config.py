@@ -9,14 +9,10 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderConfig:
-    """The sender's part of the configuration; acks as they travel, -1 for all.
-
-    option_prefix: what the user writes before the name of an option.
-    """
+    """The sender's part of the configuration; acks as they travel, -1 for all."""
 
     acks: int
     max_in_flight: int
     max_request_size_bytes: int
     request_timeout_ms: int
     retry_backoff: ExponentialBackoff
-    option_prefix: str = ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ApiException, api_exception
+from spark_kafka_sink.errors import ApiException, Option, api_exception
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 
@@ -68,16 +68,14 @@ class ProducerIdRequests:
             )
             self._attempts += 1
             return None
-        return no_producer_id(code, reason, self._config.option_prefix, node_id)
+        return no_producer_id(code, reason, node_id)
 
 
-def no_producer_id(
-    code: int, reason: str, option_prefix: str, node_id: int | None = None
-) -> ApiException:
+def no_producer_id(code: int, reason: str, node_id: int | None = None) -> ApiException:
     """Make the error of a cluster, or of one node of it, that gives no producer id."""
     message = f"no producer id could be had: {error_code(code).name} ({code})"
     if reason:
         message += f"; {reason}"
-    message += f"; {option_prefix}enable.idempotence=false does without one"
+    message += f"; {Option('enable.idempotence')}=false does without one"
     message += ", at the price of duplicates"
     return api_exception(code, message, api="InitProducerId", node_id=node_id)
