@@ -1,11 +1,11 @@
-"""Security: the TLS and the logins of a client's connections, from its configuration.
+"""Security: the TLS and SASL of a client's connections, from its configuration.
 
-Producer, admin and reader take theirs here. Files are read for each connection, so that renewed
-certificates count from the next one on; equal contents share one context. What is wrong with them
-is found when the client is made. Without TLS, the module ssl is not imported.
+Producer, admin and reader all use it. Files are read for each connection, so that renewed
+certificates are used from the next connection on; equal contents share one context. Errors in files
+are found when the client is constructed. Without TLS, the module ssl is not imported.
 
-Values may have references, such as ``${env:NAME}``. They are looked up for each connection, in the
-process that connects, so that no plan, no pickle and no pool has what they give.
+Values may have references, such as ``${env:NAME}``. They are resolved for each connection, in the
+process that connects, so that their values are in no plan, no pickle and no pool.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spark_kafka_sink.auth.mechanisms import (
     PlainExchange,
     SaslExchange,
     checked_mechanism,
-    shown,
+    printable,
 )
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerExchange,
@@ -39,7 +39,7 @@ from spark_kafka_sink.auth.oauthbearer import (
 )
 from spark_kafka_sink.auth.pem import StoreKind, store_kind
 from spark_kafka_sink.auth.references import ALLOWED_PATHS, ProcessLimits, References, providers
-from spark_kafka_sink.auth.scram import KeptKeys, ScramExchange
+from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option, SaslAuthenticationException
 from spark_kafka_sink.logs import masked, warn_once
@@ -53,30 +53,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SERVED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+_SUPPORTED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 _EXTENSION: Final = "extension_"
 _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", re.DOTALL)
-_KEPT_KEYS: Final = KeptKeys()
-# Far more than any store or file of secrets has; no file fills the memory.
-_MOST_BYTES: Final = 16 << 20
-# The kernel's own, such as a process's environment: no way round a limit on variables.
-_NO_DISK: Final = ("/proc/", "/sys/", "/dev/")
-os.register_at_fork(after_in_child=_KEPT_KEYS.forget)
+_KEY_CACHE: Final = KeyCache()
+# A limit on memory; it is far more than any store or file of secrets has.
+_MAX_FILE_BYTES: Final = 16 << 20
+# Files of the kernel are not read, or a process's environment could be read in spite of the limits.
+_KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
+os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
 
 @dataclass(frozen=True, slots=True)
 class _Credentials:
-    """user: as it is sent; name: as messages show it, with references not looked up."""
+    """Credentials. user: as it is sent. name: as messages show it, with unresolved references."""
 
     user: str = field(repr=False)
     password: str = field(repr=False)
     name: str
     is_token: bool = False
 
-    def told(self, mechanism: str) -> str:
-        """Return how messages call whom they are for."""
+    def description(self, mechanism: str) -> str:
+        """Return the description of the credentials for messages."""
         kind = "the delegation token" if self.is_token else "user"
-        return f"of {kind} {shown(self.name)!r} by {mechanism}"
+        return f"of {kind} {printable(self.name)!r} by {mechanism}"
 
 
 class _Disk:
@@ -87,12 +87,12 @@ class _Disk:
         return os.path.realpath(path)
 
     def read(self, path: str) -> bytes:
-        """Return what the file has. Raise OSError or ValueError if it is no file for that."""
+        """Return the contents of a file. Raise OSError or ValueError if it cannot be used."""
         return _content(path)
 
 
 class Security:
-    """What connections need besides TCP. Raise ConfigException if it cannot be had."""
+    """Makes the TLS layers and the logins of connections. Raise ConfigException if it cannot."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
@@ -114,7 +114,7 @@ class Security:
 
     @classmethod
     def of(cls, config: ProducerConfig) -> Self | None:
-        """Return the security of a configuration, None where connections are bare TCP."""
+        """Return the security of a configuration, None for PLAINTEXT."""
         return None if config.security_protocol == "PLAINTEXT" else cls(config)
 
     @property
@@ -127,37 +127,38 @@ class Security:
         return TlsSelector
 
     def layer(self, node: Node) -> TlsLayer | None:
-        """Return the TLS of a new connection, None where it is not encrypted.
+        """Return the TLS layer of a new connection, None without TLS.
 
-        Raise ConfigException if a file cannot be used any more, and SslAuthenticationException if
-        the host can have no certificate.
+        Raise ConfigException if a file cannot be used (any more), and SslAuthenticationException if
+        no certificate can have the host's name.
         """
         if not self._config.has_tls:
             return None
         return self._context(self._settings()).layer(node.host, str(node))
 
     def login(self, chance: float) -> Login | None:
-        """Return how a new connection logs in, None where it does not; chance: from 0 to 1.
+        """Return the login of a new connection, None without SASL.
 
-        Raise ConfigException if there are no credentials any more.
+        chance: a random number from 0 to 1. Raise ConfigException if the credentials cannot be used
+        (any more).
         """
         if not self._config.has_sasl:
             return None
-        # What can be wrong with them is found before there is a connection.
+        # Find errors in the credentials before there is a connection.
         self._exchange()
         if self._mechanism == OAUTHBEARER:
-            told = f"by {OAUTHBEARER} ({token_facts(self._token().value)})"
-            return Login(self._exchange_again, told, chance)
-        return Login(self._exchange_again, self._credentials().told(self._mechanism), chance)
+            description = f"by {OAUTHBEARER} ({token_facts(self._token().value)})"
+            return Login(self._exchange_again, description, chance)
+        return Login(self._exchange_again, self._credentials().description(self._mechanism), chance)
 
     def _checked_mechanism(self) -> str:
-        """Return the mechanism. Raise ConfigException if it cannot be served."""
+        """Return the mechanism. Raise ConfigException if it is not supported."""
         config = self._config
         mechanism = checked_mechanism(config.sasl_mechanism)
-        if mechanism not in _SERVED:
+        if mechanism not in _SUPPORTED:
             raise ConfigException(
                 f"{Option('sasl.mechanism')} is {mechanism}, which is not supported yet: set "
-                f"{Option('sasl.mechanism')} to one of {', '.join(_SERVED)}"
+                f"{Option('sasl.mechanism')} to one of {', '.join(_SUPPORTED)}"
             )
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
@@ -168,13 +169,13 @@ class Security:
         return mechanism
 
     def _has_reference(self) -> bool:
-        """Return whether a reference gives the user or the password."""
+        """Return whether the user or the password has a reference."""
         config = self._config
         if config.sasl_jaas_config is not None:
             text = config.sasl_jaas_config.value
             if self._is_reference(text):
                 return True
-            # The parser takes escapes away: only what it gives shows every reference.
+            # Search the parsed values, because escapes can hide a reference in the text.
             options = parse_jaas(text).options
             values = [options.get("username", ""), options.get("password", "")]
         else:
@@ -189,7 +190,8 @@ class Security:
     def _token(self) -> OAuthBearerToken:
         """Return the token that the file has now.
 
-        Raise ConfigException if it cannot be read, and SaslAuthenticationException if it has none.
+        Raise ConfigException if the file cannot be read, and SaslAuthenticationException if it has
+        no token.
         """
         config = self._config
         option = str(Option("sasl.oauthbearer.token.endpoint.url"))
@@ -224,7 +226,7 @@ class Security:
         )
 
     def _file(self, option: str, path: str) -> str:
-        """Return the text of a file that this process may read; no message shows its path."""
+        """Return the text of a file that this process may read; messages do not show its path."""
         try:
             real = self._files.real_path(path)
             self._limits.check_path(real, self._files)
@@ -248,19 +250,22 @@ class Security:
             given.user,
             given.password,
             nonce=secrets.token_urlsafe(24),
-            keys=_KEPT_KEYS,
+            keys=_KEY_CACHE,
             is_token=given.is_token,
         )
 
     def _exchange_again(self) -> SaslExchange:
-        """Return another exchange. Raise SaslAuthenticationException if that cannot be any more."""
+        """Return another exchange.
+
+        Raise SaslAuthenticationException if the credentials became invalid.
+        """
         try:
             return self._exchange()
         except ConfigException as error:
             raise SaslAuthenticationException(str(error)) from None
 
     def _credentials(self) -> _Credentials:
-        """Return whom to log in. Raise ConfigException if the options do not say it."""
+        """Return the credentials. Raise ConfigException if the options have none."""
         config = self._config
         jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
         if jaas is not None:
@@ -286,7 +291,7 @@ class Security:
     def _jaas(self, text: str) -> JaasEntry:
         option = "sasl.jaas.config"
         if self._is_reference(text):
-            # What it gives is not looked at for references again.
+            # The value of a reference is not searched for references again.
             entry = parse_jaas(self._resolved(option, text))
         else:
             entry = parse_jaas(text).resolved(lambda value: self._resolved(option, value))
@@ -297,7 +302,7 @@ class Security:
         return self._references.resolved(str(Option(option)), text)
 
     def _text(self, option: str, value: str | Secret | None) -> str | None:
-        """Return the value of an option with what its references give."""
+        """Return the value of an option with its references resolved."""
         text = value.value if isinstance(value, Secret) else value
         return None if text is None else self._resolved(option, text)
 
@@ -360,22 +365,25 @@ class Security:
 
 
 def _content(path: str) -> bytes:
-    """Return what a file of a disk has. Raise OSError or ValueError if it is none, or too large."""
+    """Return the contents of a file.
+
+    Raise OSError or ValueError for other kinds and large files.
+    """
     real = Path(os.path.realpath(path))
-    # Before it is opened, which waits for a writer where it is a pipe.
-    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_NO_DISK):
+    # Check this before opening the file: opening a pipe would wait for a writer.
+    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_KERNEL_FILES):
         raise ValueError("it is no file of a disk")
     with real.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+        content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise ValueError(f"it has more than {_MAX_FILE_BYTES} bytes")
     return content
 
 
 def _pem_file(option: str, given: str, path: str) -> tuple[str, str]:
-    """Return the text of a file of PEM, and how messages call it.
+    """Return the text of a PEM file, and its description for messages.
 
-    given: the option's value, with references in place of what they give.
+    given: the option's value with unresolved references. path: the resolved path.
     """
     shown = masked(given)
     origin = f"the file {shown} of {option}"

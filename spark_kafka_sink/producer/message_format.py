@@ -12,7 +12,7 @@ from spark_kafka_sink.wire.primitives import Records
 def records_for(version: int, batch: ProducerBatch) -> Records:
     """Give a batch as it goes over the wire to a broker whose latest Produce is `version`.
 
-    Raises an ApiException, with its code, for a batch that the broker cannot take.
+    Raise an ApiException, with its code, for a batch that the broker cannot take.
     """
     stamped = batch.stamp()
     if version >= FIRST_WITH_BATCHES:
@@ -20,5 +20,5 @@ def records_for(version: int, batch: ProducerBatch) -> Records:
         return stamped
     whole = b"".join(stamped.buffers)
     converted = down_convert(whole, magic(version), batch.codec)
-    batch.sent_bytes = sum(map(len, converted))
+    batch.down_converted(sum(map(len, converted)))
     return Records(converted, batch.sent_bytes)

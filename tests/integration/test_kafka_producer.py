@@ -167,7 +167,7 @@ def test_memory_that_stays_full_is_an_error_after_max_block_ms() -> None:
         with KafkaProducer(config) as producer:
             with pytest.raises(TimeoutException, match=r"no broker has answered .*=300"):
                 producer.append("t", values("a"))
-            producer._thread.accumulator.available_bytes = 10
+            producer._thread.accumulator.pool.available_bytes = 10
             with pytest.raises(
                 BufferExhaustedException, match=r" max\.block\.ms=300: buffer\.memory="
             ):

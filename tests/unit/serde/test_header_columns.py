@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.record_batches import Headers
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.records.utf8 import replaced
+from spark_kafka_sink.records.utf8 import decode_utf8
 from spark_kafka_sink.serde.arrow_columns import read_rows
 
 ESCAPE = "surrogateescape"
@@ -42,7 +42,7 @@ def section(headers: Headers | None) -> bytes:
     """Write the header section of one record, entry by entry; names as text."""
     written = zigzag(len(headers or ()))
     for name, value in headers or ():
-        text = replaced(name.encode(errors=ESCAPE)).encode()
+        text = decode_utf8(name.encode(errors=ESCAPE)).encode()
         written += zigzag(len(text)) + text
         written += zigzag(-1) if value is None else zigzag(len(value)) + value
     return written
