@@ -44,8 +44,7 @@ from spark_kafka_sink.producer.completion import BatchCompletion, Deliveries
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.sender import Sender, SenderPoll
-from spark_kafka_sink.producer.sender_config import SenderConfig
+from spark_kafka_sink.producer.sender import Sender, SenderConfig, SenderPoll
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.records.compression import codec

@@ -108,8 +108,8 @@ class Security:
             if self._mechanism == PLAIN and not config.has_tls:
                 warn_once(
                     logger,
-                    f"{Option('security.protocol')}=SASL_PLAINTEXT sends the password "
-                    "of PLAIN in clear: anybody on the way can read it",
+                    f"{Option('security.protocol')}=SASL_PLAINTEXT sends the PLAIN "
+                    "password unencrypted: anyone on the network can read it",
                 )
 
     @classmethod
@@ -163,7 +163,7 @@ class Security:
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
                 "a reference in the credentials cannot be used with PLAIN over SASL_PLAINTEXT, "
-                "which would send what it gives in clear to any server that bootstrap.servers "
+                "which would send its value unencrypted to any server that bootstrap.servers "
                 "names: use SASL_SSL or SCRAM"
             )
         return mechanism
@@ -205,8 +205,8 @@ class Security:
         found = None if url is None else _FILE_URL.fullmatch(url)
         if url is None or found is None:
             raise ConfigException(
-                f"{option} is {'not set' if url is None else 'no URL of a file'}: expected "
-                "file:///path of a file with the token; endpoints that are asked by HTTP are not "
+                f"{option} is {'not set' if url is None else 'not the URL of a file'}: expected "
+                "file:///path of a file with the token; HTTP endpoints are not "
                 "supported yet"
             )
         extensions = {}
@@ -217,8 +217,9 @@ class Security:
             }
             if any(not name.startswith(_EXTENSION) for name in entry.options):
                 raise ConfigException(
-                    f"{Option('sasl.jaas.config')} has options that are no {_EXTENSION}…: a client "
-                    f"that asks for its token is not supported yet; {option} names a file with one"
+                    f"{Option('sasl.jaas.config')} has options other than {_EXTENSION}…: a client "
+                    f"that fetches its token is not supported yet; set {option} to a file "
+                    "with a token"
                 )
         self._limits.check_url(url)
         return bearer_token(
@@ -318,8 +319,8 @@ class Security:
         protocols = suites.protocols & allowed & {*config.ssl_enabled_protocols.split(",")}
         if not protocols:
             raise ConfigException(
-                "ssl.protocol, ssl.enabled.protocols and ssl.cipher.suites leave no version of TLS "
-                "that all three allow"
+                "ssl.protocol, ssl.enabled.protocols and ssl.cipher.suites have no version of TLS "
+                "in common"
             )
         chain = self._text("ssl.keystore.certificate.chain", config.ssl_keystore_certificate_chain)
         key_text, origin = self._text("ssl.keystore.key", config.ssl_keystore_key), ""
@@ -353,15 +354,15 @@ class Security:
         if not config.ssl_endpoint_identification_algorithm:
             warn_once(
                 logger,
-                f"{Option('ssl.endpoint.identification.algorithm')} is empty: whoever has a "
-                "certificate of a trusted CA can pass for a broker",
+                f"{Option('ssl.endpoint.identification.algorithm')} is empty: anyone with a "
+                "certificate of a trusted CA can pose as a broker",
             )
         passwords = {
             "ssl.truststore.password": config.ssl_truststore_password,
             "ssl.keystore.password": config.ssl_keystore_password,
         }
         for name in (name for name, value in passwords.items() if value is not None):
-            warn_once(logger, f"{Option(name)} has no effect: PEM has no such password")
+            warn_once(logger, f"{Option(name)} has no effect: PEM files have no such password")
 
 
 def _content(path: str) -> bytes:
@@ -372,7 +373,7 @@ def _content(path: str) -> bytes:
     real = Path(os.path.realpath(path))
     # Check this before opening the file: opening a pipe would wait for a writer.
     if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_KERNEL_FILES):
-        raise ValueError("it is no file of a disk")
+        raise ValueError("it is not a regular file on a disk")
     with real.open("rb") as file:
         content = file.read(_MAX_FILE_BYTES + 1)
     if len(content) > _MAX_FILE_BYTES:
@@ -390,8 +391,8 @@ def _pem_file(option: str, given: str, path: str) -> tuple[str, str]:
     scheme, found, _ = path.partition("://")
     if found:
         raise ConfigException(
-            f"{option} is {shown}, and {scheme}: is no folder of this machine: ship the file by "
-            "--files, and give its name alone"
+            f"{option} is {shown}, and {scheme}: is not a folder of this machine: ship the file "
+            "with --files, and set the option to its name"
         )
     try:
         content = _content(path)
@@ -403,7 +404,7 @@ def _pem_file(option: str, given: str, path: str) -> tuple[str, str]:
         raise ConfigException(f"{origin} cannot be read: {why}")
     if store_kind(content, Path(given).name, origin) is StoreKind.PKCS12:
         raise ConfigException(
-            f"{origin} is PKCS12, which is not supported yet: convert it by openssl pkcs12 -in "
+            f"{origin} is PKCS12, which is not supported yet: convert it with openssl pkcs12 -in "
             f"{Path(given).name} -out {Path(given).stem}.pem -nodes"
         )
     return content.decode(errors="replace"), origin

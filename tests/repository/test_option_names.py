@@ -85,7 +85,7 @@ def test_two_producers_of_one_process_name_options_as_their_own_users_do() -> No
                 producer = made.enter_context(KafkaProducer(config_of(user, options)))
             producers.append((producer, prefix))
         for producer, prefix in producers:
-            said = f"no answer within {prefix}request.timeout.ms=100"
+            said = f"no response within {prefix}request.timeout.ms=100"
             with pytest.raises(TimeoutException, match=said):
                 producer.partitions_for("t")
 
