@@ -24,7 +24,11 @@ from typing import Protocol
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
+from spark_kafka_sink.errors import (
+    BufferExhaustedException,
+    KafkaException,
+    as_options_are_named_here,
+)
 from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
@@ -126,7 +130,6 @@ class ProducerThread:
             retry_backoff=retry_backoff,
             random=random,
             transactions=self.transactions,
-            option_prefix=config.option_prefix,
         )
         self._sender = Sender(
             SenderConfig(
@@ -135,7 +138,6 @@ class ProducerThread:
                 max_request_size_bytes=config.max_request_size,
                 request_timeout_ms=config.request_timeout_ms,
                 retry_backoff=retry_backoff,
-                option_prefix=config.option_prefix,
             ),
             accumulator=self.accumulator,
             metadata=self.metadata,
@@ -208,6 +210,7 @@ class ProducerThread:
             raise
 
     def _make_thread(self, run: Callable[[], None]) -> threading.Thread:
+        run = as_options_are_named_here(run)
         return threading.Thread(target=run, name=self._name, daemon=True)
 
     # -- for callers, under the lock ---------------------------------------------------------------
