@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 from pyspark.sql.types import MapType, StringType, StructType
-from support.scripted_broker import ScriptedBroker, describe
+from support.brokers.scripted_broker import ScriptedBroker, describe
 
 from spark_kafka_sink.errors import (
     ApiException,
@@ -67,7 +67,7 @@ def plan(broker: ScriptedBroker, schema: StructType, options: dict[str, str]) ->
          "kafka.compression.type=zstd needs Produce version 7, which brokers have from Kafka 2.1 "
          "on, and the broker takes at most version 6; choose another kafka.compression.type"),
         (None, 0, {}, PLAIN, UnsupportedVersionException,
-         "the broker has no usable version of Produce: it supports none, this client supports 0 to "),
+         "the broker has no usable version of Produce: it supports none, this client supports 0 "),
     ],
 )  # fmt: skip
 def test_what_a_broker_is_too_old_for_is_refused_before_any_task(

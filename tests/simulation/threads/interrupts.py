@@ -1,8 +1,8 @@
 """Interrupt: KeyboardInterrupt in a user's thread, at a moment that a seed draws.
 
 Python checks for signals at the start of a function, at the end of a C function
-(`support.interrupts`), and while a thread waits for a lock or a condition. The driver's own code is
-not interrupted; in a real system it would be C.
+(`support.pure.interrupts`), and while a thread waits for a lock or a condition. The driver's own
+code is not interrupted; in a real system it would be C.
 """
 
 from __future__ import annotations
