@@ -33,7 +33,7 @@ from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.client.row_producer import RowProducer
 from spark_kafka_sink.client.transaction_calls import ProducerTransactions
 from spark_kafka_sink.config import ProducerConfig, check_options, producer_config
-from spark_kafka_sink.errors import IllegalStateException, KafkaException
+from spark_kafka_sink.errors import IllegalStateException, KafkaException, Option
 from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
@@ -115,7 +115,6 @@ class KafkaProducer:
             config = producer_config(without_user_code(given))
         self._user_code = UserCode(
             given,
-            config.option_prefix,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
         )
@@ -146,8 +145,8 @@ class KafkaProducer:
     def _join(self, thread: ProducerThread, config: ProducerConfig, user_code: UserCode) -> None:
         """Make the caller's side of the thread."""
         limits = self._limits = {
-            f"{config.option_prefix}max.request.size": config.max_request_size,
-            f"{config.option_prefix}buffer.memory": config.buffer_memory,
+            str(Option("max.request.size")): config.max_request_size,
+            str(Option("buffer.memory")): config.buffer_memory,
         }
         self._thread = thread
         # None of these knows the producer: the I/O thread holds them, and has to end with it.

@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_kafka_sink.client.caller import CallerChecks, CallerWaits
 from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import DataException, KafkaException, RecordTooLargeException
+from spark_kafka_sink.errors import DataException, KafkaException, Option, RecordTooLargeException
 from spark_kafka_sink.model import AppendFailure, checked
 from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner, with_partitions
 from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
@@ -292,8 +292,7 @@ class ColumnProducer:
             topics = self._check_partitions(rows, topics, deadline)
             self._drain_rows(deadline, rows.topics)
             if self._partitioner is not None and not built_in:
-                prefix = self._config.option_prefix
-                rows = with_partitions(rows, record_batch, topics, self._partitioner, prefix)
+                rows = with_partitions(rows, record_batch, topics, self._partitioner)
         except KafkaException as error:
             self._thread.refused(record_batch.num_rows, error)
             raise
@@ -352,7 +351,7 @@ class ColumnProducer:
         """Refuse rows that are too large for a request, for memory, or for their topic."""
         check_record_sizes(sizes, self._limits)
         if self._config.compression_type == "none":
-            request = self._config.setting("max.request.size", self._config.max_request_size)
+            request = str(Option("max.request.size", self._config.max_request_size))
             try:
                 check_message_sizes(rows, sizes, self._max_message_bytes, request)
             except RecordTooLargeException:

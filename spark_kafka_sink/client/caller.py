@@ -21,6 +21,7 @@ from spark_kafka_sink.errors import (
     BufferExhaustedException,
     IllegalStateException,
     KafkaException,
+    Option,
     TimeoutException,
 )
 from spark_kafka_sink.producer.buffer_pool import Reservation
@@ -115,7 +116,7 @@ class CallerWaits:
         self._thread.changed.notify_all()
 
     def _no_room(self, size_bytes: int) -> BufferExhaustedException:
-        memory = self._config.setting("buffer.memory", self._config.buffer_memory)
+        memory = Option("buffer.memory", self._config.buffer_memory)
         return BufferExhaustedException(
             f"no room for {size_bytes} bytes within {self._max_block()}: {memory} is full of "
             f"records that no broker has acknowledged yet{self._network_trouble()}"
@@ -214,7 +215,7 @@ class CallerWaits:
     def _topic_timeout(self, name: str, error: KafkaException | None) -> KafkaException:
         limit, trouble = self._max_block(), self._network_trouble()
         if error is None and self._config.max_block_ms:
-            servers = self._config.setting("bootstrap.servers", self._config.bootstrap_servers)
+            servers = Option("bootstrap.servers", self._config.bootstrap_servers)
             return NO_BROKER.error(
                 topic=name, api="Metadata", limit=limit, servers=servers, trouble=trouble
             )
@@ -231,7 +232,7 @@ class CallerWaits:
         return timeout
 
     def _max_block(self) -> str:
-        return self._config.setting("max.block.ms", self._config.max_block_ms)
+        return str(Option("max.block.ms", self._config.max_block_ms))
 
     def _network_trouble(self) -> str:
         trouble = self._thread.network_trouble

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
@@ -24,7 +24,11 @@ from typing import Protocol
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
+from spark_kafka_sink.errors import (
+    BufferExhaustedException,
+    KafkaException,
+    as_options_are_named_here,
+)
 from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
@@ -75,11 +79,12 @@ class ProducerThread:
         self,
         config: ProducerConfig,
         client_id: str,
-        brokers: Iterable[Node] = (),
+        brokers: Sequence[Node] = (),
         *,
         allow_auto_create_topics: bool = True,
     ) -> None:
-        security = Security.of(config)
+        # Tasks begin at the same time; they have heard of brokers from the driver.
+        security = Security.of(config, is_one_of_many=bool(brokers))
         self._clock = time.monotonic
         random = Random()  # noqa: S311 - jitter, not secrets
         retry_backoff = ExponentialBackoff.of_ms(
@@ -125,7 +130,6 @@ class ProducerThread:
             retry_backoff=retry_backoff,
             random=random,
             transactions=self.transactions,
-            option_prefix=config.option_prefix,
         )
         self._sender = Sender(
             SenderConfig(
@@ -134,7 +138,6 @@ class ProducerThread:
                 max_request_size_bytes=config.max_request_size,
                 request_timeout_ms=config.request_timeout_ms,
                 retry_backoff=retry_backoff,
-                option_prefix=config.option_prefix,
             ),
             accumulator=self.accumulator,
             metadata=self.metadata,
@@ -207,6 +210,7 @@ class ProducerThread:
             raise
 
     def _make_thread(self, run: Callable[[], None]) -> threading.Thread:
+        run = as_options_are_named_here(run)
         return threading.Thread(target=run, name=self._name, daemon=True)
 
     # -- for callers, under the lock ---------------------------------------------------------------

@@ -160,7 +160,9 @@ def write(options: SinkOptions, batches: list[pa.RecordBatch]) -> None:
 def work_of_task(columns: dict[str, pa.Array], given: dict[str, str]) -> Work:
     """Count what a task does about rows that come in Arrow batches; given: options of the sink."""
     topic = {} if "topic" in columns else {"topic": TOPIC}
-    options = sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", **topic, **given})
+    # However slow tracing makes the task, no batch waits long enough to be sent on its own.
+    linger = {"kafka.linger.ms": "60000"}
+    options = sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", **linger, **topic, **given})
     batch = pa.record_batch(columns)
     each = batch.num_rows // ARROW_BATCHES
     batches = [batch.slice(number * each, each) for number in range(ARROW_BATCHES)]

@@ -373,6 +373,7 @@ def test_a_broker_ends_when_the_program_that_started_it_is_killed(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long(reason="a broker takes its time to make 200 partitions, and nothing else does")
 @pytest.mark.kafka
 def test_a_broker_keeps_less_of_each_partition_when_it_has_many(tmp_path: Path) -> None:
     need_kafka()

@@ -41,7 +41,7 @@ class PureTransactions:
         self.manager = TransactionManager("tid", 60_000, self.sequences, backoff, Random(1))
         self.coordinator = TransactionCoordinator()
         self.now = 0.0
-        self.manager.node_ready(COORDINATOR, versions_of(version, init_producer_id))
+        self.manager.coordinators.node_ready(COORDINATOR, versions_of(version, init_producer_id))
 
     @property
     def state(self) -> TransactionState:

@@ -34,7 +34,7 @@ class Bench:
         self.transactions = PureTransactions()
         assert producer._thread.transactions is not None
         self.transactions.manager = producer._thread.transactions
-        self.transactions.manager.node_ready(COORDINATOR, versions_of(2))
+        self.transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
         self.transactions.writing()
 
     def run(self) -> list[Call]:

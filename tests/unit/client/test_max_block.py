@@ -113,7 +113,7 @@ def test_who_waits_for_metadata_asks_again_when_another_thread_forgets_topics(
         metadata = producer._thread.metadata
         # Somebody answers in the end, if the topic is asked for.
         clock.after(0.3, producer.forget_topics)
-        clock.after(0.6, lambda: tell(producer, answer([1])) if metadata._tracked else None)
+        clock.after(0.6, lambda: tell(producer, answer([1])) if metadata._topics else None)
         assert give(producer, None, by_row=by_row) is None
 
 
@@ -156,7 +156,7 @@ def in_transaction(producer: KafkaProducer) -> PureTransactions:
     transactions = PureTransactions()
     assert producer._thread.transactions is not None
     transactions.manager = producer._thread.transactions
-    transactions.manager.node_ready(COORDINATOR, versions_of(2))
+    transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
     return transactions.writing()
 
 
