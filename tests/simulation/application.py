@@ -15,7 +15,7 @@ from simulation.batches import NUMBER, POISON
 from simulation.checker import Checker, Ledger
 from simulation.scenario import Append, Scenario
 from simulation.scheduler import Scheduler
-from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
@@ -34,14 +34,14 @@ class Application:
     def __init__(
         self,
         scenario: Scenario,
-        thread: ProducerThread,
+        state: ProducerState,
         scheduler: Scheduler,
         random: Random,
         ledger: Ledger,
         checker: Checker,
     ) -> None:
         self._scenario = scenario
-        self._thread = thread
+        self._state = state
         self._scheduler = scheduler
         self._random = random
         self._ledger = ledger
@@ -56,7 +56,7 @@ class Application:
     def start(self) -> None:
         """Plan the work."""
         for tp in self._scenario.shape.partitions:
-            self._thread.metadata.track(tp.topic, 0.0)
+            self._state.metadata.track(tp.topic, 0.0)
         self._scheduler.after(self._left[0].at, self._next)
         for at in self._scenario.flushes:
             self._scheduler.after(at, self._flush)
@@ -68,9 +68,8 @@ class Application:
         self._scheduler.trace("producer", "is closed")
         self._checker.is_closed = True
         self._left.clear()
-        with self._thread.lock:
-            self._thread.give_up(KafkaException("Producer is closed forcefully."))
-            self._thread.wake()
+        self._state.give_up(KafkaException("Producer is closed forcefully."))
+        self._state.wake()
 
     def _next(self) -> None:
         if not self._left:
@@ -106,11 +105,11 @@ class Application:
         # What expires at a broker keeps its memory up to the end of its request.
         self._checker.check_call("a wait for memory", since, self._delivery_s + self._request_s)
         self.last_step_at = self._scheduler.now
-        accumulator = self._thread.accumulator
+        accumulator = self._state.accumulator
         size = int(record_sizes(columns).sum())
         if not accumulator.reserve(size):
             accumulator.waiters = 1
-            self._thread.wake()
+            self._state.wake()
             self._scheduler.after(_RETRY_S, self._reserve, columns, append, numbers, since)
             return
         accumulator.waiters = 0
@@ -131,7 +130,7 @@ class Application:
         reserved: int,
         numbers: list[int],
     ) -> None:
-        accumulator = self._thread.accumulator
+        accumulator = self._state.accumulator
         if self._checker.is_closed:
             accumulator.let_go(targets)
             accumulator.give_back(reserved)
@@ -147,7 +146,7 @@ class Application:
             "producer", "append records {}..{} to {}", min(numbers), max(numbers),
             ", ".join(map(str, targets)),
         )  # fmt: skip
-        self._thread.wake()
+        self._state.wake()
         self._scheduler.after(self._moment(), self._pack, full)
 
     def _pack(self, full: list[ProducerBatch]) -> None:
@@ -155,17 +154,17 @@ class Application:
         if full:
             batch = full.pop(0)
             batch.pack()
-            self._thread.accumulator.packed(batch)
-            self._thread.wake()
+            self._state.accumulator.packed(batch)
+            self._state.wake()
             self._scheduler.after(self._moment() / 10, self._pack, full)
             return
         wait = self._left[0].at - self._scheduler.now if self._left else 0.0
         self._scheduler.after(max(0.0, wait), self._next)
 
     def _flush(self) -> None:
-        accumulator = self._thread.accumulator
+        accumulator = self._state.accumulator
         accumulator.flushes += 1
-        self._thread.wake()
+        self._state.wake()
         self._wait_for(accumulator.incomplete, self._scheduler.now)
 
     def _wait_for(self, batches: list[ProducerBatch], since: float) -> None:
@@ -174,7 +173,7 @@ class Application:
             self._checker.check_call("a flush", since, self._delivery_s)
             self._scheduler.after(_RETRY_S, self._wait_for, left, since)
         else:
-            self._thread.accumulator.flushes -= 1
+            self._state.accumulator.flushes -= 1
 
     def _moment(self) -> float:
         """Give the time that work outside the lock takes: next to nothing, or a while."""

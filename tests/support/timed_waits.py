@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client import io_thread
+from spark_kafka_sink.client import deadlines, io_thread
 from spark_kafka_sink.wire.messages import MetadataResponse
 from support.unreachable import NOBODY
 
@@ -44,34 +44,33 @@ class Clock:
         return happen
 
 
-class TimedCondition(threading.Condition):
-    """A condition whose waits let the clock's time pass; only who is notified is woken."""
+class TimedSignal:
+    """A signal of `client.deadlines`; to wait for it lets the clock's time pass."""
 
-    def __init__(self, lock: threading.RLock, clock: Clock) -> None:
-        super().__init__(lock)
-        self._lock_of_all = lock
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._notified = 0
+        self._is_taken = False
 
-    def notify(self, n: int = 1) -> None:
-        """Wake who waits; `notify_all` calls this, too."""
-        super().notify(n)
-        self._notified += 1
+    def locked(self) -> bool:
+        """Whether it has not been given."""
+        return self._is_taken
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Have happen what comes, without the lock, until something notifies."""
-        assert timeout is not None
-        assert timeout <= threading.TIMEOUT_MAX, "a lock would raise OverflowError"
-        end, before = self._clock.now + timeout, self._notified
-        while self._notified == before:
-            happen = self._clock.next_until(end)
-            if happen is None:
-                return False
-            self._lock_of_all.release()
-            try:
+    def release(self) -> None:
+        """Give it."""
+        self._is_taken = False
+
+    def acquire(self, *, timeout: float | None = None) -> bool:
+        """Have happen what comes, until the signal is given; the first time, take it."""
+        if self._is_taken:
+            assert timeout is not None
+            assert timeout <= threading.TIMEOUT_MAX, "a lock would raise OverflowError"
+            end = self._clock.now + timeout
+            while self._is_taken:
+                happen = self._clock.next_until(end)
+                if happen is None:
+                    return False
                 happen()
-            finally:
-                self._lock_of_all.acquire()
+        self._is_taken = True
         return True
 
 
@@ -94,13 +93,9 @@ class NoThread:
 def stop_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Have the producers that the test makes go by the clock that is given."""
     clock = Clock()
-    threads = SimpleNamespace(
-        RLock=threading.RLock,
-        Condition=partial(TimedCondition, clock=clock),
-        Thread=NoThread,
-        current_thread=threading.current_thread,
-    )
+    threads = SimpleNamespace(Thread=NoThread, current_thread=threading.current_thread)
     monkeypatch.setattr(io_thread, "threading", threads)
+    monkeypatch.setattr(deadlines, "new_signal", partial(TimedSignal, clock))
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     return clock
 
@@ -119,7 +114,6 @@ def made(**config: object) -> Iterator[KafkaProducer]:
 
 def tell(producer: KafkaProducer, response: MetadataResponse) -> None:
     """Have an answer to a request for metadata come, as the I/O thread takes it."""
-    thread = producer._thread
-    with thread.changed:
-        thread.metadata.update(response, time.monotonic())
-        thread.changed.notify_all()
+    state = producer._state
+    state.metadata.update(response, time.monotonic())
+    state.notify()

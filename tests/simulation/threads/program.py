@@ -72,22 +72,22 @@ class Program:
         while slept_s < self.world.user_slept_s:  # which keeps the I/O thread from it
             slept_s = self.world.user_slept_s
             self.world.sleep(slept_s + self._patience_s(self.world.now))
-        is_left = self.producer._thread.accumulator.has_incomplete or self.producer._feeder._pending
+        is_left = self.producer._state.accumulator.has_incomplete or self.producer._feeder._pending
         self._require(not is_left or self.is_closing, "rows wait for a flush")
 
     def _flush_all(self) -> None:
         """Flush until callbacks send nothing more; then nothing is kept."""
-        thread, feeder = self.producer._thread, self.producer._feeder
+        state, feeder = self.producer._state, self.producer._feeder
         while not self.is_closing:
             self._call("flush", self.producer.flush)
-            if not feeder._pending and not thread.accumulator.has_incomplete:
+            if not feeder._pending and not state.accumulator.has_incomplete:
                 break
-        if self.is_closing or thread.fatal_error is not None:
+        if self.is_closing or state.fatal_error is not None:
             return
         if self.plan.is_hasty:
             # What has expired at a broker keeps its memory up to the end of its request.
             self.world.sleep(1.0)
-        accumulator = thread.accumulator
+        accumulator = state.accumulator
         kept = accumulator.buffer_memory_bytes - accumulator.available_bytes
         left = (kept, accumulator.waiters, accumulator.flushes, accumulator._held)
         self._require(left == (0, 0, 0, set()), f"bytes, waiters, flushes and holds left: {left}")
@@ -157,7 +157,7 @@ class Program:
             return True
         if self.plan.poison and isinstance(error, KafkaException) and not _is_late(error):
             return True
-        if self._interrupt is not None and self.producer._thread.fatal_error is not None:
+        if self._interrupt is not None and self.producer._state.fatal_error is not None:
             return "make another" in str(error)
         while error is not None:
             if isinstance(error, MischiefError | SystemExit):
