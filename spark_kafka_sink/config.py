@@ -568,6 +568,15 @@ PARTITIONERS: Final = {
     "uniformstickypartitioner": "uniformsticky",
     "org.apache.kafka.clients.producer.uniformstickypartitioner": "uniformsticky",
 }
+
+
+def names_own_partitioner(given: object) -> bool:
+    """Return whether the value of partitioner.class is a partitioner of the user's own."""
+    if isinstance(given, str):
+        return "." in given and given.strip().lower() not in PARTITIONERS
+    return given is not None
+
+
 _ALLOWED: Final = {
     "acks": ("all", "-1", "0", "1"),
     "client.dns.lookup": ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),

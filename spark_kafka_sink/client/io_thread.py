@@ -139,13 +139,14 @@ class ProducerThread:
     def _waiting_rows(self) -> Counter[str]:
         return Counter() if self._feeder is None else self._feeder.waiting_rows()
 
-    def stop(self, timeout_s: float | None = None) -> bool:
-        """End the thread and close the connections; what is in flight is abandoned.
+    def stop(self, timeout_s: float | None = None, error: KafkaException | None = None) -> bool:
+        """End the thread and close the connections; what is not acknowledged fails with `error`.
 
+        The thread does that, where nothing interrupts it: a call may be repeated that was.
         timeout_s: how long to wait for the thread, which user code may hold up; None for as long as
         it takes. Returns whether it has ended, or will with the callback that calls this.
         """
-        self._state.stop()
+        self._state.stop(error)
         if not self._is_started:
             self._client.close()
             return True
@@ -260,7 +261,7 @@ def assemble(
     network_metrics = NetworkMetrics(metrics)
     client = _make_client(config, client_id, random, network_metrics)
     try:
-        client.hear_of_nodes(brokers)
+        client.set_initial_nodes(brokers)
         accumulator = make_accumulator(config)
         metadata = make_metadata(config, random, allow_auto_create_topics=allow_auto_create_topics)
         producer_metrics = ProducerMetrics(

@@ -17,8 +17,7 @@ from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies
-from spark_kafka_sink.producer.sender import Sender
-from spark_kafka_sink.producer.sender_config import SenderConfig
+from spark_kafka_sink.producer.sender import Sender, SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.records.compression import codec
 

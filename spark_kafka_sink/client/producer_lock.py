@@ -34,8 +34,8 @@ class ProducerLock(ABC):
         self._is_asleep = False
 
     @abstractmethod
-    def give_up(self, error: KafkaException) -> None:
-        """Fail all that is to be delivered."""
+    def _end_by(self, error: KafkaException) -> None:
+        """Take no more, and have the I/O thread fail what is to be delivered."""
 
     def attach(self, wakeup: Callable[[], None]) -> None:
         """Know what ends the wait of the I/O thread for the network."""
@@ -63,7 +63,9 @@ class ProducerLock(ABC):
         message = f"{what} came in the middle of a change to the producer's batches: make another"
         failure = KafkaException(message)
         failure.__cause__ = error
-        self.give_up(failure)
+        # The I/O thread gives up the batches: no interrupt comes there, and half of that is no end.
+        self._end_by(failure)
+        self._waiters.notify_all()
         self._wake()
 
     def ask(self, question: Callable[[], _T]) -> _T:

@@ -15,7 +15,7 @@ can be interrupted: waits and encoding hold no lock, and what a caller has taken
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -27,11 +27,12 @@ from spark_kafka_sink.client.user_calls import UserCalls
 from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.completion import Deliveries, PartitionDelivery
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import TopicLoad
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
-from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch, unfinished
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
 from spark_kafka_sink.producer.record_spans import SpanOwner
 from spark_kafka_sink.producer.sender import SenderPoll
 from spark_kafka_sink.producer.slices import topic_load
@@ -55,11 +56,12 @@ class ProducerState(ProducerLock):
         self._sender = machines.sender
         self._is_adaptive = machines.is_adaptive
         self._user_calls = UserCalls()
-        # Callers that wait for memory, in order; that flush; and appends that are under way, where
-        # there are transactions. Each leaves once, however often it is taken out.
-        self._memory_queue: deque[PendingAppend] = deque()
+        # Callers that flush, and appends that are under way, where there are transactions. Each
+        # leaves once, however often it is taken out.
         self._flushing: set[object] = set()
         self._open_appends: set[object] = set()
+        # What the I/O thread is to give up all batches with.
+        self._interruption: KafkaException | None = None
         self._is_stopping = False
         self._is_in_hurry = False
         self.ends_when_idle = False
@@ -221,21 +223,17 @@ class ProducerState(ProducerLock):
         partition. Returns the loads of these. The caller gives the bytes back by `release`, also
         where this raises, unless `put_in` has done so.
         """
+        pool = self.accumulator.pool
 
         def take() -> dict[str, TopicLoad] | None:
             call.check()
-            queue, accumulator = self._memory_queue, self.accumulator
-            if queue and queue[0] is not pending:
-                return None
-            room_bytes = accumulator.room_bytes
+            room_bytes = pool.room_bytes
             with self._change:
-                is_taken = accumulator.reserve(size_bytes)
-                if is_taken:
-                    pending.size_bytes = size_bytes
+                is_taken = pool.reserve(pending, size_bytes)
             if is_taken:
                 self._track(topics)
                 return self._loads(to_spread)
-            if accumulator.room_bytes > room_bytes:
+            if pool.room_bytes > room_bytes:
                 self._wake()
             return None
 
@@ -245,22 +243,19 @@ class ProducerState(ProducerLock):
             return loads
         try:
             with self.lock:
-                self._memory_queue.append(pending)
-                self.accumulator.waiters = len(self._memory_queue)
+                pool.wait(pending)
                 self._wake()
             loads = self.wait(take, call.deadline, late, self.metrics.waited_for_memory)
-            self._leave_memory_queue(pending)
+            self._stop_waiting(pending)
         except BaseException:
-            self._leave_memory_queue(pending)
+            self._stop_waiting(pending)
             raise
         return loads
 
-    def _leave_memory_queue(self, pending: PendingAppend) -> None:
+    def _stop_waiting(self, pending: PendingAppend) -> None:
         """Wait for memory no longer; may be called twice."""
         with self.lock:
-            if pending in self._memory_queue:
-                self._memory_queue.remove(pending)
-            self.accumulator.waiters = len(self._memory_queue)
+            self.accumulator.pool.stop_waiting(pending)
             self._waiters.notify_all()
 
     def loads(self, topics: Mapping[str, TopicMetadata]) -> dict[str, TopicLoad]:
@@ -346,17 +341,16 @@ class ProducerState(ProducerLock):
         pending.partitions = ()
 
     def _give_back(self, pending: PendingAppend) -> None:
-        self.accumulator.give_back(pending.size_bytes)
-        pending.size_bytes = 0
+        self.accumulator.pool.give_back(pending)
         self._waiters.notify_all()
 
     def _account(self, batches: Iterable[ProducerBatch]) -> None:
         """Count the memory of batches that were compressed."""
-        available = self.accumulator.available_bytes
+        available = self.accumulator.pool.available_bytes
         for batch in batches:
             self.accumulator.packed(batch)
         # The I/O thread notifies only of what it has done itself.
-        if self.accumulator.available_bytes > available:
+        if self.accumulator.pool.available_bytes > available:
             self._waiters.notify_all()
 
     # -- transactions and the end -----------------------------------------------------------------
@@ -397,7 +391,7 @@ class ProducerState(ProducerLock):
         try:
             with self.lock:
                 self._flushing.add(token)
-                self.accumulator.flushes = len(self._flushing)
+                self.accumulator.begin_flush()
                 waiting_for += self.accumulator.incomplete
                 self._wake()
             calls = self.wait(
@@ -420,8 +414,10 @@ class ProducerState(ProducerLock):
     def _end_flush(self, token: object) -> None:
         """Have rows linger, unless other callers flush; may be called twice."""
         with self.lock:
-            self._flushing.discard(token)
-            self.accumulator.flushes = len(self._flushing)
+            if token in self._flushing:
+                with self._change:
+                    self._flushing.remove(token)
+                    self.accumulator.end_flush()
 
     def give_up(self, error: KafkaException) -> None:
         """Fail every batch with `error`, and take no more."""
@@ -430,10 +426,16 @@ class ProducerState(ProducerLock):
             self._collect()
             self._waiters.notify_all()
 
-    def stop(self) -> None:
-        """Have the I/O thread end; what is in flight is abandoned."""
+    def _end_by(self, error: KafkaException) -> None:
+        self._interruption = self._sender.fatal_error = error
+
+    def stop(self, error: KafkaException | None = None) -> None:
+        """Have the I/O thread end, which fails what is not acknowledged, with `error`."""
         with self.lock:
+            if error is not None:
+                self._sender.fatal_error = error
             self._is_stopping = True
+            self._waiters.notify_all()
             self._wake()
 
     def hurry(self) -> None:
@@ -441,8 +443,7 @@ class ProducerState(ProducerLock):
         if self.transactions is None:
             with self.lock:
                 self._is_in_hurry = True
-                self._flushing.add(self)
-                self.accumulator.flushes = len(self._flushing)
+                self.accumulator.stop_lingering()
                 self._wake()
 
     def end_when_idle(self) -> None:
@@ -487,7 +488,7 @@ class ProducerState(ProducerLock):
     @property
     def is_in_hurry(self) -> bool:
         """Whether rows that linger are to be put into batches at once."""
-        return self.accumulator.waiters > 0 or self._is_in_hurry or self.ends_when_idle
+        return self.accumulator.pool.waiters > 0 or self._is_in_hurry or self.ends_when_idle
 
     def poll(
         self, sent: SenderPoll, events: list[Event], *, has_rows: bool
@@ -498,9 +499,12 @@ class ProducerState(ProducerLock):
         """
         with self.lock:
             now = self._clock()
+            if self._interruption is not None:
+                self.give_up(self._interruption)
+                self._interruption = None
             self._take_in(sent, events, now)
             if self.ends_when_idle:
-                self.accumulator.flushes = 1  # nobody else flushes any more
+                self.accumulator.stop_lingering()
             due = self._sender.poll(now)
             if self._collect() or events or due.has_news:
                 self._waiters.notify_all()

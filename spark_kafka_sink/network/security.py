@@ -1,11 +1,11 @@
-"""Security: the TLS and the logins of a client's connections, from its configuration.
+"""Security: the TLS and SASL of a client's connections, from its configuration.
 
-Producer, admin and reader take theirs here. Files are read for each connection, so that renewed
-certificates count from the next one on; equal contents share one context. What is wrong with them
-is found when the client is made. Without TLS, the module ssl is not imported.
+Producer, admin and reader all use it. Files are read for each connection, so that renewed
+certificates are used from the next connection on; equal contents share one context. Errors in files
+are found when the client is constructed. Without TLS, the module ssl is not imported.
 
-Values may have references, such as ``${env:NAME}``. They are looked up for each connection, in the
-process that connects, so that no plan, no pickle and no pool has what they give.
+Values may have references, such as ``${env:NAME}``. They are resolved for each connection, in the
+process that connects, so that their values are in no plan, no pickle and no pool.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spark_kafka_sink.auth.mechanisms import (
     PlainExchange,
     SaslExchange,
     checked_mechanism,
-    shown,
+    printable,
 )
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerExchange,
@@ -39,7 +39,7 @@ from spark_kafka_sink.auth.oauthbearer import (
 )
 from spark_kafka_sink.auth.pem import StoreKind, store_kind
 from spark_kafka_sink.auth.references import ALLOWED_PATHS, ProcessLimits, References, providers
-from spark_kafka_sink.auth.scram import KeptKeys, ScramExchange
+from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 from spark_kafka_sink.logs import masked, warn_once
@@ -53,30 +53,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SERVED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+_SUPPORTED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 _EXTENSION: Final = "extension_"
 _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", re.DOTALL)
-_KEPT_KEYS: Final = KeptKeys()
-# Far more than any store or file of secrets has; no file fills the memory.
-_MOST_BYTES: Final = 16 << 20
-# The kernel's own, such as a process's environment: no way round a limit on variables.
-_NO_DISK: Final = ("/proc/", "/sys/", "/dev/")
-os.register_at_fork(after_in_child=_KEPT_KEYS.forget)
+_KEY_CACHE: Final = KeyCache()
+# A limit on memory; it is far more than any store or file of secrets has.
+_MAX_FILE_BYTES: Final = 16 << 20
+# Files of the kernel are not read, or a process's environment could be read in spite of the limits.
+_KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
+os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
 
 @dataclass(frozen=True, slots=True)
 class _Credentials:
-    """user: as it is sent; name: as messages show it, with references not looked up."""
+    """Credentials. user: as it is sent. name: as messages show it, with unresolved references."""
 
     user: str = field(repr=False)
     password: str = field(repr=False)
     name: str
     is_token: bool = False
 
-    def told(self, mechanism: str) -> str:
-        """Return how messages call whom they are for."""
+    def description(self, mechanism: str) -> str:
+        """Return the description of the credentials for messages."""
         kind = "the delegation token" if self.is_token else "user"
-        return f"of {kind} {shown(self.name)!r} by {mechanism}"
+        return f"of {kind} {printable(self.name)!r} by {mechanism}"
 
 
 class _Disk:
@@ -87,12 +87,12 @@ class _Disk:
         return os.path.realpath(path)
 
     def read(self, path: str) -> bytes:
-        """Return what the file has. Raise OSError or ValueError if it is no file for that."""
+        """Return the contents of a file. Raise OSError or ValueError if it cannot be used."""
         return _content(path)
 
 
 class Security:
-    """What connections need besides TCP. Raise ConfigException if it cannot be had."""
+    """Makes the TLS layers and the logins of connections. Raise ConfigException if it cannot."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
@@ -108,13 +108,13 @@ class Security:
             if self._mechanism == PLAIN and not config.has_tls:
                 warn_once(
                     logger,
-                    f"{config.option_prefix}security.protocol=SASL_PLAINTEXT sends the password "
-                    "of PLAIN in clear: anybody on the way can read it",
+                    f"{config.option_prefix}security.protocol=SASL_PLAINTEXT sends the PLAIN "
+                    "password unencrypted: anyone on the network can read it",
                 )
 
     @classmethod
     def of(cls, config: ProducerConfig) -> Self | None:
-        """Return the security of a configuration, None where connections are bare TCP."""
+        """Return the security of a configuration, None for PLAINTEXT."""
         return None if config.security_protocol == "PLAINTEXT" else cls(config)
 
     @property
@@ -127,54 +127,55 @@ class Security:
         return TlsSelector
 
     def layer(self, node: Node) -> TlsLayer | None:
-        """Return the TLS of a new connection, None where it is not encrypted.
+        """Return the TLS layer of a new connection, None without TLS.
 
-        Raise ConfigException if a file cannot be used any more, and SslAuthenticationException if
-        the host can have no certificate.
+        Raise ConfigException if a file cannot be used (any more), and SslAuthenticationException if
+        no certificate can have the host's name.
         """
         if not self._config.has_tls:
             return None
         return self._context(self._settings()).layer(node.host, str(node))
 
     def login(self, chance: float) -> Login | None:
-        """Return how a new connection logs in, None where it does not; chance: from 0 to 1.
+        """Return the login of a new connection, None without SASL.
 
-        Raise ConfigException if there are no credentials any more.
+        chance: a random number from 0 to 1. Raise ConfigException if the credentials cannot be used
+        (any more).
         """
         if not self._config.has_sasl:
             return None
-        # What can be wrong with them is found before there is a connection.
+        # Find errors in the credentials before there is a connection.
         self._exchange()
         if self._mechanism == OAUTHBEARER:
-            told = f"by {OAUTHBEARER} ({token_facts(self._token().value)})"
-            return Login(self._exchange_again, told, chance)
-        return Login(self._exchange_again, self._credentials().told(self._mechanism), chance)
+            description = f"by {OAUTHBEARER} ({token_facts(self._token().value)})"
+            return Login(self._exchange_again, description, chance)
+        return Login(self._exchange_again, self._credentials().description(self._mechanism), chance)
 
     def _checked_mechanism(self) -> str:
-        """Return the mechanism. Raise ConfigException if it cannot be served."""
+        """Return the mechanism. Raise ConfigException if it is not supported."""
         config, prefix = self._config, self._config.option_prefix
         mechanism = checked_mechanism(config.sasl_mechanism)
-        if mechanism not in _SERVED:
+        if mechanism not in _SUPPORTED:
             raise ConfigException(
                 f"{prefix}sasl.mechanism is {mechanism}, which is not supported yet: set "
-                f"{prefix}sasl.mechanism to one of {', '.join(_SERVED)}"
+                f"{prefix}sasl.mechanism to one of {', '.join(_SUPPORTED)}"
             )
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
                 "a reference in the credentials cannot be used with PLAIN over SASL_PLAINTEXT, "
-                "which would send what it gives in clear to any server that bootstrap.servers "
+                "which would send its value unencrypted to any server that bootstrap.servers "
                 "names: use SASL_SSL or SCRAM"
             )
         return mechanism
 
     def _has_reference(self) -> bool:
-        """Return whether a reference gives the user or the password."""
+        """Return whether the user or the password has a reference."""
         config = self._config
         if config.sasl_jaas_config is not None:
             text = config.sasl_jaas_config.value
             if self._is_reference(text):
                 return True
-            # The parser takes escapes away: only what it gives shows every reference.
+            # Search the parsed values, because escapes can hide a reference in the text.
             options = parse_jaas(text).options
             values = [options.get("username", ""), options.get("password", "")]
         else:
@@ -189,7 +190,8 @@ class Security:
     def _token(self) -> OAuthBearerToken:
         """Return the token that the file has now.
 
-        Raise ConfigException if it cannot be read, and SaslAuthenticationException if it has none.
+        Raise ConfigException if the file cannot be read, and SaslAuthenticationException if it has
+        no token.
         """
         config, prefix = self._config, self._config.option_prefix
         option = f"{prefix}sasl.oauthbearer.token.endpoint.url"
@@ -203,8 +205,8 @@ class Security:
         found = None if url is None else _FILE_URL.fullmatch(url)
         if url is None or found is None:
             raise ConfigException(
-                f"{option} is {'not set' if url is None else 'no URL of a file'}: expected "
-                "file:///path of a file with the token; endpoints that are asked by HTTP are not "
+                f"{option} is {'not set' if url is None else 'not the URL of a file'}: expected "
+                "file:///path of a file with the token; HTTP endpoints are not "
                 "supported yet"
             )
         extensions = {}
@@ -215,8 +217,9 @@ class Security:
             }
             if any(not name.startswith(_EXTENSION) for name in entry.options):
                 raise ConfigException(
-                    f"{prefix}sasl.jaas.config has options that are no {_EXTENSION}…: a client "
-                    f"that asks for its token is not supported yet; {option} names a file with one"
+                    f"{prefix}sasl.jaas.config has options other than {_EXTENSION}…: a client "
+                    f"that fetches its token is not supported yet; set {option} to a file "
+                    "with a token"
                 )
         self._limits.check_url(url)
         return bearer_token(
@@ -224,7 +227,7 @@ class Security:
         )
 
     def _file(self, option: str, path: str) -> str:
-        """Return the text of a file that this process may read; no message shows its path."""
+        """Return the text of a file that this process may read; messages do not show its path."""
         try:
             real = self._files.real_path(path)
             self._limits.check_path(real, self._files)
@@ -248,19 +251,22 @@ class Security:
             given.user,
             given.password,
             nonce=secrets.token_urlsafe(24),
-            keys=_KEPT_KEYS,
+            keys=_KEY_CACHE,
             is_token=given.is_token,
         )
 
     def _exchange_again(self) -> SaslExchange:
-        """Return another exchange. Raise SaslAuthenticationException if that cannot be any more."""
+        """Return another exchange.
+
+        Raise SaslAuthenticationException if the credentials became invalid.
+        """
         try:
             return self._exchange()
         except ConfigException as error:
             raise SaslAuthenticationException(str(error)) from None
 
     def _credentials(self) -> _Credentials:
-        """Return whom to log in. Raise ConfigException if the options do not say it."""
+        """Return the credentials. Raise ConfigException if the options have none."""
         config, prefix = self._config, self._config.option_prefix
         jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
         if jaas is not None:
@@ -285,7 +291,7 @@ class Security:
     def _jaas(self, text: str) -> JaasEntry:
         option = "sasl.jaas.config"
         if self._is_reference(text):
-            # What it gives is not looked at for references again.
+            # The value of a reference is not searched for references again.
             entry = parse_jaas(self._resolved(option, text))
         else:
             entry = parse_jaas(text).resolved(lambda value: self._resolved(option, value))
@@ -296,7 +302,7 @@ class Security:
         return self._references.resolved(f"{self._config.option_prefix}{option}", text)
 
     def _text(self, option: str, value: str | Secret | None) -> str | None:
-        """Return the value of an option with what its references give."""
+        """Return the value of an option with its references resolved."""
         text = value.value if isinstance(value, Secret) else value
         return None if text is None else self._resolved(option, text)
 
@@ -314,8 +320,8 @@ class Security:
         protocols = suites.protocols & allowed & {*config.ssl_enabled_protocols.split(",")}
         if not protocols:
             raise ConfigException(
-                "ssl.protocol, ssl.enabled.protocols and ssl.cipher.suites leave no version of TLS "
-                "that all three allow"
+                "ssl.protocol, ssl.enabled.protocols and ssl.cipher.suites have no version of TLS "
+                "in common"
             )
         chain = self._text("ssl.keystore.certificate.chain", config.ssl_keystore_certificate_chain)
         key_text, origin = self._text("ssl.keystore.key", config.ssl_keystore_key), ""
@@ -349,42 +355,45 @@ class Security:
         if not config.ssl_endpoint_identification_algorithm:
             warn_once(
                 logger,
-                f"{prefix}ssl.endpoint.identification.algorithm is empty: whoever has a "
-                "certificate of a trusted CA can pass for a broker",
+                f"{prefix}ssl.endpoint.identification.algorithm is empty: anyone with a "
+                "certificate of a trusted CA can pose as a broker",
             )
         passwords = {
             "ssl.truststore.password": config.ssl_truststore_password,
             "ssl.keystore.password": config.ssl_keystore_password,
         }
         for name in (name for name, value in passwords.items() if value is not None):
-            warn_once(logger, f"{prefix}{name} has no effect: PEM has no such password")
+            warn_once(logger, f"{prefix}{name} has no effect: PEM files have no such password")
 
 
 def _content(path: str) -> bytes:
-    """Return what a file of a disk has. Raise OSError or ValueError if it is none, or too large."""
+    """Return the contents of a file.
+
+    Raise OSError or ValueError for other kinds and large files.
+    """
     real = Path(os.path.realpath(path))
-    # Before it is opened, which waits for a writer where it is a pipe.
-    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_NO_DISK):
-        raise ValueError("it is no file of a disk")
+    # Check this before opening the file: opening a pipe would wait for a writer.
+    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_KERNEL_FILES):
+        raise ValueError("it is not a regular file on a disk")
     with real.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+        content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise ValueError(f"it has more than {_MAX_FILE_BYTES} bytes")
     return content
 
 
 def _pem_file(option: str, given: str, path: str) -> tuple[str, str]:
-    """Return the text of a file of PEM, and how messages call it.
+    """Return the text of a PEM file, and its description for messages.
 
-    given: the option's value, with references in place of what they give.
+    given: the option's value with unresolved references. path: the resolved path.
     """
     shown = masked(given)
     origin = f"the file {shown} of {option}"
     scheme, found, _ = path.partition("://")
     if found:
         raise ConfigException(
-            f"{option} is {shown}, and {scheme}: is no folder of this machine: ship the file by "
-            "--files, and give its name alone"
+            f"{option} is {shown}, and {scheme}: is not a folder of this machine: ship the file "
+            "with --files, and set the option to its name"
         )
     try:
         content = _content(path)
@@ -396,7 +405,7 @@ def _pem_file(option: str, given: str, path: str) -> tuple[str, str]:
         raise ConfigException(f"{origin} cannot be read: {why}")
     if store_kind(content, Path(given).name, origin) is StoreKind.PKCS12:
         raise ConfigException(
-            f"{origin} is PKCS12, which is not supported yet: convert it by openssl pkcs12 -in "
+            f"{origin} is PKCS12, which is not supported yet: convert it with openssl pkcs12 -in "
             f"{Path(given).name} -out {Path(given).stem}.pem -nodes"
         )
     return content.decode(errors="replace"), origin

@@ -294,7 +294,7 @@ def test_what_is_kept_holds_no_rows(
     with pool.producer(config) as producer:
         producer.append(topic, rows)
     del rows
-    assert producer._state.accumulator.available_bytes == config.buffer_memory
+    assert producer._state.accumulator.pool.available_bytes == config.buffer_memory
     assert pa.total_allocated_bytes() - before < 1_000_000
 
 

@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def producer(clock: Clock) -> Iterator[KafkaProducer]:
     """A producer that knows nothing and has no memory left."""
     with made(max_block_ms=MAX_BLOCK_S * 1000) as producer:
-        producer._state.accumulator.available_bytes = 0
+        producer._state.accumulator.pool.available_bytes = 0
         yield producer
 
 
@@ -90,7 +90,7 @@ def test_metadata_more_partitions_and_memory_come_within_one_max_block_ms_or_not
     by_row: bool,
 ) -> None:
     def free() -> None:
-        everything = producer._state.accumulator.buffer_memory_bytes
+        everything = producer._state.accumulator.pool.total_bytes
         producer._state.give_back(PendingAppend(everything))
 
     def know(*leaders: int) -> Callable[[], None]:

@@ -69,7 +69,7 @@ def goes_on_when(producer: KafkaProducer, clock: Clock, free: Callable[[], None]
     """Want a byte more than there is, and see that the wait ends when `free` was called."""
     began_at = clock.now
     clock.after(FREED_AFTER_S, free)
-    reserve(producer, producer._state.accumulator.available_bytes + 1)
+    reserve(producer, producer._state.accumulator.pool.available_bytes + 1)
     assert clock.now - began_at == pytest.approx(FREED_AFTER_S)
 
 
@@ -143,33 +143,33 @@ def test_rows_that_linger_do_so_no_longer_where_memory_is_short(clock: Clock) ->
 def test_memory_that_came_when_the_time_was_over_is_found(clock: Clock) -> None:
     with with_memory() as producer:
         accumulator = producer._state.accumulator
-        accumulator.available_bytes = 0
+        accumulator.pool.available_bytes = 0
 
         def too_late_to_be_woken() -> None:
-            accumulator.available_bytes = MEMORY_BYTES
+            accumulator.pool.available_bytes = MEMORY_BYTES
 
         clock.after(1.0, too_late_to_be_woken)
         reserve(producer, 100, clock.now + 1.0)
-        assert accumulator.available_bytes == MEMORY_BYTES - 100
-        accumulator.available_bytes = MEMORY_BYTES
+        assert accumulator.pool.available_bytes == MEMORY_BYTES - 100
+        accumulator.pool.available_bytes = MEMORY_BYTES
 
 
 def test_who_has_no_time_left_gets_nothing_before_who_came_first(clock: Clock) -> None:
     with with_memory() as producer:
         accumulator = producer._state.accumulator
-        accumulator.available_bytes = 50
+        accumulator.pool.available_bytes = 50
         began_at = clock.now
 
         def later() -> None:
             with pytest.raises(BufferExhaustedException, match="no room for 10 bytes"):
                 reserve(producer, 10, began_at + 0.2)
-            assert accumulator.available_bytes == 50
+            assert accumulator.pool.available_bytes == 50
 
         clock.after(0.1, later)
         clock.after(0.3, lambda: producer._state.give_back(PendingAppend(50)))
         reserve(producer, 100, began_at + 1.0)
         assert clock.now - began_at == pytest.approx(0.3)
-        accumulator.available_bytes = MEMORY_BYTES
+        accumulator.pool.available_bytes = MEMORY_BYTES
 
 
 def test_for_who_is_next_and_wants_more_the_io_thread_looks_again(
@@ -177,12 +177,12 @@ def test_for_who_is_next_and_wants_more_the_io_thread_looks_again(
 ) -> None:
     with with_memory() as producer:
         state = producer._state
-        state.accumulator.available_bytes, began, woken_at = 0, clock.now, []
+        state.accumulator.pool.available_bytes, began, woken_at = 0, clock.now, []
         monkeypatch.setattr(state, "_wake", lambda: woken_at.append(clock.now))
         first = PendingAppend()
-        state._memory_queue.append(first)
-        clock.after(FREED_AFTER_S, lambda: state._leave_memory_queue(first))
+        state.accumulator.pool.wait(first)
+        clock.after(FREED_AFTER_S, lambda: state._stop_waiting(first))
         clock.after(2 * FREED_AFTER_S, lambda: state.give_back(PendingAppend(MEMORY_BYTES)))
         reserve(producer, MEMORY_BYTES * 4 // 5, clock.now + 1)
-        state.accumulator.available_bytes = MEMORY_BYTES
+        state.accumulator.pool.available_bytes = MEMORY_BYTES
     assert began + FREED_AFTER_S in woken_at

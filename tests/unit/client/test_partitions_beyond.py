@@ -167,8 +167,9 @@ def known(producer: KafkaProducer) -> TopicMetadata:
 def chunk_of(producer: KafkaProducer, topic: TopicMetadata) -> RowChunk:
     """Make a chunk that has its memory."""
     with producer._state.lock:
-        assert producer._state.accumulator.reserve(1000)
-    return RowChunk(TOPIC, topic, PendingAppend(1000), 0.0, sent_rows())
+        pending = PendingAppend()
+        assert producer._state.accumulator.pool.reserve(pending, 1000)
+    return RowChunk(TOPIC, topic, pending, 0.0, sent_rows())
 
 
 def check_in_batches(producer: KafkaProducer, *sent: Future[RecordMetadata]) -> None:

@@ -97,7 +97,7 @@ def rows_in_batches(producer: KafkaProducer) -> dict[str, int]:
 
 def all_memory_is_free(producer: KafkaProducer) -> bool:
     accumulator = producer._state.accumulator
-    return accumulator.available_bytes == accumulator.buffer_memory_bytes
+    return accumulator.pool.available_bytes == accumulator.pool.total_bytes
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def a_full_chunk(producer: KafkaProducer) -> None:
 
 def rows_that_others_want_the_memory_of(producer: KafkaProducer) -> None:
     producer.send(TOPIC, b"v")
-    size_bytes = producer._state.accumulator.available_bytes + 1
+    size_bytes = producer._state.accumulator.pool.available_bytes + 1
     producer._caller.reserve(PendingAppend(), size_bytes, producer._caller.row_call())
 
 

@@ -75,7 +75,7 @@ def check_goes_on(producer: KafkaProducer) -> None:
     assert called.is_set()
     assert isinstance(later.exception(0), TimeoutException)
     accumulator = producer._state.accumulator
-    assert accumulator.available_bytes == accumulator.buffer_memory_bytes
+    assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
     assert thread.is_alive
     in_time(producer.close)
     assert not thread.is_alive
