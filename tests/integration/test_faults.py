@@ -12,7 +12,7 @@ from random import Random, SystemRandom
 from typing import NamedTuple
 
 import pytest
-from support.fault_proxy import (
+from support.brokers.fault_proxy import (
     API_VERSIONS,
     INIT_PRODUCER_ID,
     METADATA,
