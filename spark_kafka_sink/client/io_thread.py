@@ -36,7 +36,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Protocol
 
@@ -242,7 +242,7 @@ class ProducerThread:
 def assemble(
     config: ProducerConfig,
     client_id: str,
-    brokers: Iterable[Node] = (),
+    brokers: Sequence[Node] = (),
     *,
     allow_auto_create_topics: bool = True,
     make_transactions: MakeTransactions | None = None,
@@ -259,7 +259,9 @@ def assemble(
         tags={"client-id": client_id},
     )
     network_metrics = NetworkMetrics(metrics)
-    client = _make_client(config, client_id, random, network_metrics)
+    # Tasks begin at the same time; they have heard of brokers from the driver.
+    security = Security.of(config, is_one_of_many=bool(brokers))
+    client = _make_client(config, client_id, random, network_metrics, security)
     try:
         client.set_initial_nodes(brokers)
         accumulator = make_accumulator(config)
@@ -278,9 +280,12 @@ def assemble(
 
 
 def _make_client(
-    config: ProducerConfig, client_id: str, random: Random, metrics: NetworkMetrics
+    config: ProducerConfig,
+    client_id: str,
+    random: Random,
+    metrics: NetworkMetrics,
+    security: Security | None,
 ) -> NetworkClient:
-    security = Security.of(config)
     selector_class = Selector if security is None else security.selector_class
     selector = selector_class(
         send_buffer_bytes=config.send_buffer_bytes,

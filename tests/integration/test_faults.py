@@ -21,10 +21,15 @@ from support.brokers.fault_proxy import (
     FaultProxy,
     Kind,
 )
-from support.kafka_cluster import KafkaCluster
-from support.numbered_rows import NumberedRows, numbers
-from support.readers import READERS, create_topic, read_with_confluent, read_with_kafka_python
-from support.state_waits import wait_until
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.numbered_rows import NumberedRows, numbers
+from support.oracles.readers import (
+    READERS,
+    create_topic,
+    read_with_confluent,
+    read_with_kafka_python,
+)
+from support.pure.state_waits import wait_until
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import BufferExhaustedException, TimeoutException

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 from conftest import NewTopic
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
-from support.state_waits import wait_until
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
+from support.pure.state_waits import wait_until
 
 from spark_kafka_sink import KafkaProducer
 

@@ -14,8 +14,8 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from spark_kafka_sink import KafkaProducer
-from support.numbered_rows import NumberedRows
-from support.state_waits import wait_until
+from support.oracles.numbered_rows import NumberedRows
+from support.pure.state_waits import wait_until
 
 _PATIENCE_S = 120.0
 # 3,000 rows per second and partition are a load, and not too many to read back.

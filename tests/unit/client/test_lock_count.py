@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.pure_transactions import PureTransactions
-from support.timed_waits import made, stop_time, tell
-from support.transaction_answers import COORDINATOR, versions_of
-from support.unreachable import TOPIC, answer
+from support.pure.pure_transactions import PureTransactions
+from support.pure.timed_waits import made, stop_time, tell
+from support.pure.transaction_answers import COORDINATOR, versions_of
+from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 
@@ -88,6 +88,6 @@ def test_an_append_in_a_transaction_says_that_it_begins_and_ends(
         transactions = PureTransactions()
         assert producer._state.transactions is not None
         transactions.manager = producer._state.transactions
-        transactions.manager.node_ready(COORDINATOR, versions_of(2))
+        transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
         transactions.writing()
         assert counted(producer, pa.record_batch({"value": ["v"]})) == 5

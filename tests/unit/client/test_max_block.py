@@ -155,7 +155,7 @@ def in_transaction(producer: KafkaProducer) -> PureTransactions:
     transactions = PureTransactions()
     assert producer._state.transactions is not None
     transactions.manager = producer._state.transactions
-    transactions.manager.node_ready(COORDINATOR, versions_of(2))
+    transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
     return transactions.writing()
 
 
@@ -169,7 +169,7 @@ def test_closing_with_an_open_transaction_takes_as_long_as_it_is_told(clock: Clo
         with pytest.raises(TimeoutException, match=r"not acknowledged in 3\.0 s"):
             producer.close(3.0)
         assert clock.now - began_at == pytest.approx(3.0)
-        producer._state.make_calls()
+        producer._thread._end()
         assert sent.done()
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.log_handlers import handling
-from support.pure_producer import TOPIC
-from support.state_waits import wait_until
-from support.unreachable import NOBODY, answer
+from support.pure.log_handlers import handling
+from support.pure.pure_producer import TOPIC
+from support.pure.state_waits import wait_until
+from support.pure.unreachable import NOBODY, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import chunk_feeder, partitioner_threads
