@@ -35,7 +35,7 @@ from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.client.row_producer import RowProducer
 from spark_kafka_sink.client.transaction_calls import ProducerTransactions, transaction_manager
 from spark_kafka_sink.config import ProducerConfig, check_options, producer_config
-from spark_kafka_sink.errors import IllegalStateException, KafkaException
+from spark_kafka_sink.errors import IllegalStateException, KafkaException, Option
 from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
@@ -117,7 +117,6 @@ class KafkaProducer:
             config = producer_config(without_user_code(given))
         self._user_code = UserCode(
             given,
-            config.option_prefix,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
         )
@@ -161,8 +160,8 @@ class KafkaProducer:
     ) -> None:
         """Make the caller's side, and start the thread."""
         limits = self._limits = {
-            f"{config.option_prefix}max.request.size": config.max_request_size,
-            f"{config.option_prefix}buffer.memory": config.buffer_memory,
+            str(Option("max.request.size")): config.max_request_size,
+            str(Option("buffer.memory")): config.buffer_memory,
         }
         self._state, self._thread = state, thread
         # None of these knows the producer: the I/O thread holds them, and has to end with it.

@@ -27,7 +27,7 @@ from spark_kafka_sink.client.deadlines import Call
 from spark_kafka_sink.client.pending_append import EncodedRows, PendingAppend
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import DataException, KafkaException, RecordTooLargeException
+from spark_kafka_sink.errors import DataException, KafkaException, Option, RecordTooLargeException
 from spark_kafka_sink.model import AppendFailure, checked
 from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner, with_partitions
 from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
@@ -266,8 +266,7 @@ class ColumnProducer:
             topics = self._check_partitions(rows, topics, call)
             self._drain_rows(call.deadline, rows.topics)
             if self._partitioner is not None and not built_in:
-                prefix = self._config.option_prefix
-                rows = with_partitions(rows, record_batch, topics, self._partitioner, prefix)
+                rows = with_partitions(rows, record_batch, topics, self._partitioner)
         except KafkaException as error:
             self._state.refuse(record_batch.num_rows, error)
             raise
@@ -324,7 +323,7 @@ class ColumnProducer:
         """Refuse rows that are too large for a request, for memory, or for their topic."""
         check_record_sizes(sizes, self._limits)
         if self._config.compression_type == "none":
-            request = self._config.setting("max.request.size", self._config.max_request_size)
+            request = str(Option("max.request.size", self._config.max_request_size))
             try:
                 check_message_sizes(rows, sizes, self._max_message_bytes, request)
             except RecordTooLargeException:

@@ -23,6 +23,7 @@ from spark_kafka_sink.errors import (
     BufferExhaustedException,
     IllegalStateException,
     KafkaException,
+    Option,
     TimeoutException,
 )
 from spark_kafka_sink.producer.metadata import TopicMetadata

@@ -97,6 +97,7 @@ class ProducerThread:
         state.start_later_threads(self._start_last_calls)
 
     def _make_thread(self, run: Callable[[], None]) -> threading.Thread:
+        run = as_options_are_named_here(run)
         return threading.Thread(target=run, name=self._name, daemon=True)
 
     def start(self, feeder: Feeder | None = None) -> None:

@@ -17,7 +17,6 @@ from support.brokers.mock_cluster import INIT_PRODUCER_ID, PRODUCE, MockCluster
 from support.oracles.readers import read_with_confluent
 
 from spark_kafka_sink import KafkaProducer, errors
-from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
 from spark_kafka_sink.errors import (
     ApiException,
@@ -26,6 +25,7 @@ from spark_kafka_sink.errors import (
     KafkaException,
     TimeoutException,
     TopicAuthorizationException,
+    name_options,
 )
 from spark_kafka_sink.model import TopicPartition
 
@@ -286,8 +286,8 @@ def test_a_producer_id_that_is_refused_is_fatal_and_the_error_says_how_to_do_wit
 
 def test_a_user_of_spark_reads_the_option_with_its_prefix(mock: MockCluster, topic: str) -> None:
     mock.answer_next(INIT_PRODUCER_ID, [31])
-    config = producer_config({"bootstrap.servers": mock.bootstrap}, prefix="kafka.")
-    sending = KafkaProducer(config)
+    with name_options("kafka.".__add__):
+        sending = KafkaProducer({"bootstrap.servers": mock.bootstrap})
     try:
         sending.append(topic, row("refused"))
         with pytest.raises(ClusterAuthorizationException, match=r"; kafka\.enable\.idempotence="):

@@ -35,6 +35,7 @@ from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.options import (
     SinkOptions,
     check_given_options,
+    name_kafka_options,
     sink_options,
     with_shipped_files,
 )
@@ -133,6 +134,7 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
         rows = named.distinct().collect()
         names = sorted(row[0] for row in rows if TOPIC_NAME.match(row[0]))
     with (
+        name_kafka_options(),
         suggest_create_topics(options),
         KafkaAdmin(with_shipped_files(options.producer), has_headers=frame.has("headers")) as admin,
     ):
@@ -168,13 +170,14 @@ def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
 
 
 def _own(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
-    name, prefix = options.producer.partitioner_class, options.producer.option_prefix
+    name = options.producer.partitioner_class
+
+    def chosen(topics: pa.Array, partitions: pa.Array, rows: pa.StructArray) -> pa.Array:
+        with name_kafka_options():
+            return own_partitions(name, topics, partitions, rows)
+
     rows = F.struct(*(frame.column(column).alias(column) for column in frame.names))
-    return _computed(
-        lambda topics, partitions, rows: own_partitions(name, prefix, topics, partitions, rows),
-        _INT,
-        *(place.topic, place.partitions, rows),
-    )
+    return _computed(chosen, _INT, place.topic, place.partitions, rows)
 
 
 def _computed(function: Callable[..., pa.Array], kind: str, *columns: Column) -> Column:

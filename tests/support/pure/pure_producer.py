@@ -66,7 +66,6 @@ class Settings:
     retry_backoff: float = 0.1
     availability_timeout: float = 0.0
     transaction_version: int | None = None
-    option_prefix: str = ""
 
 
 @dataclass
@@ -109,7 +108,6 @@ class PureProducer:
             retry_backoff=backoff,
             random=random,
             transactions=self.transactions,
-            option_prefix=s.option_prefix,
         )
         self.latencies = NodeLatencies(s.availability_timeout)
         self.sender = Sender(
@@ -119,7 +117,6 @@ class PureProducer:
                 max_request_size_bytes=s.max_request_size,
                 request_timeout_ms=30_000,
                 retry_backoff=backoff,
-                option_prefix=s.option_prefix,
             ),
             accumulator=self.accumulator,
             metadata=self.metadata,

@@ -113,7 +113,7 @@ def test_a_layout_by_a_partitioner_that_chooses_a_mark_says_so() -> None:
     rows = pa.array([{"value": "a"}, {"value": "b"}])
     with pytest.raises(DataException, match="gave partition -1 for a row"):
         own_partitions(
-            f"{__name__}.minus_one", "", pa.array([TOPIC] * 2), pa.array([3, 3], pa.int32()), rows
+            f"{__name__}.minus_one", pa.array([TOPIC] * 2), pa.array([3, 3], pa.int32()), rows
         )
 
 

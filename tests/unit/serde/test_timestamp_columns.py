@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.serde.arrow_columns import milliseconds, read_rows
-from spark_kafka_sink.serde.bad_rows import FAULTS, Fault, find_bad_rows
+from spark_kafka_sink.serde.arrow_columns import read_rows
+from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
+from spark_kafka_sink.serde.row_rules import Fault, milliseconds
 
 PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 MOST_SECONDS = (2**63 - 1) // 1000

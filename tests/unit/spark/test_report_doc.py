@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from spark_kafka_sink.serde.bad_rows import Fault
+from spark_kafka_sink.serde.row_rules import Fault
 from spark_kafka_sink.spark.options import OnError
 from spark_kafka_sink.spark.report import (
     BadRowSample,
