@@ -15,8 +15,9 @@ export PYTHONDONTWRITEBYTECODE :=
 # Spark runs the Java of JAVA_HOME; so do the tests, which look for java on the PATH.
 JAVA_PATH := $(if $(JAVA_HOME),PATH="$(JAVA_HOME)/bin:$$PATH")
 
-# Tests find their helpers in tests/, and the jobs' modules in jobs/.
-TESTS_PATH := PYTHONPATH=tests:jobs
+# Where tests, jobs and benchmarks find their modules. Never the root: Spark would import the
+# checkout in place of the wheel.
+TESTS_PATH := PYTHONPATH=benchmarks:tests:jobs
 
 ifneq ($(filter-out 0 1,$(STREAM)),)
 $(error STREAM is '$(STREAM)': expected 1, for streams too, or 0)
@@ -45,7 +46,7 @@ demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOO
 	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream)
 
 broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; PORT=n for another port
-	@exec $(BIN)/python jobs/broker.py $(if $(PORT),--port='$(PORT)')
+	@PYTHONPATH=jobs exec $(BIN)/python -m job.broker $(if $(PORT),--port='$(PORT)')
 
 test: java $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
 	@$(MAKE) --no-print-directory --jobs 2 check kafka
@@ -57,21 +58,21 @@ test-long: java $(VENV)/.test kafka  ## the tests that are marked long, each wit
 
 # What make test begins with waits for different things: disk, network, JVMs.
 kafka: $(VENV)/.test
-	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
-	@$(TESTS_PATH) $(BIN)/python -m support.compiled_spark
-	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.class_archives
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
+	@$(TESTS_PATH) $(BIN)/python -m support.spark.compiled_spark
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.class_archives
 
 test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
-	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
 	@$(JAVA_PATH) FAULT_ROUNDS=$(or $(ROUNDS),150) exec $(BIN)/pytest -s --timeout 7200 tests/integration/test_faults.py tests/integration/test_cluster_faults.py $(ARGS)
 
 test-matrix: java $(VENV)/.test  ## the tests of Spark on each pyspark and Python that is supported and here; ARGS="--spark 4.2 --python 3.13"
-	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
-	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m support.matrix $(ARGS)
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
+	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m support.programs.matrix $(ARGS)
 
 test-lowest: java .venv-lowest/.lowest  ## the unit suite and jobs of Spark on Python 3.11 with the lowest versions that pyproject.toml allows
-	@$(TESTS_PATH) .venv-lowest/bin/python -m support.lowest versions
-	@$(JAVA_PATH) $(TESTS_PATH) .venv-lowest/bin/python -m support.fetch_kafka
+	@$(TESTS_PATH) .venv-lowest/bin/python -m support.programs.lowest versions
+	@$(JAVA_PATH) $(TESTS_PATH) .venv-lowest/bin/python -m support.brokers.fetch_kafka
 	@$(JAVA_PATH) .venv-lowest/bin/python -P -m pytest $(PARALLEL) -m "not kafka and not spark and not long" tests/unit $(ARGS)
 	@$(JAVA_PATH) REQUIRE_KAFKA=1 .venv-lowest/bin/python -P -m pytest tests/spark/test_columns.py tests/jobs/test_bench.py $(ARGS)
 
@@ -92,13 +93,13 @@ soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain an
 	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py
 
 bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, side by side; ARGS="--list" names cells
-	@$(JAVA_PATH) $(TESTS_PATH) PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
+	@$(JAVA_PATH) $(TESTS_PATH) PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m bench.each_cell $(ARGS)
 
 clean:  ## remove the virtual environment and caches of tools
 	rm -rf $(VENV) .venv-bench .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 java: python
-	@$(PYTHON) jobs/java_version.py
+	@$(PYTHON) jobs/job/java_version.py
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { echo "Python 3.11 or newer is missing: install it, or name one with 'make PYTHON=/path/to/python3'." >&2; exit 1; }
@@ -113,7 +114,7 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 
 .venv-lowest/.lowest: $(SOURCES) | python
 	@echo "installing the lowest versions of everything into .venv-lowest …"
-	@$(TESTS_PATH) $(PYTHON) -m support.lowest make .venv-lowest
+	@$(TESTS_PATH) $(PYTHON) -m support.programs.lowest make .venv-lowest
 	@touch $@
 
 # The benchmark's peers are not in the environment of the tests.

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, field
 
-from spark_kafka_sink.errors import ConfigException, listed
+from spark_kafka_sink.errors import ConfigException, Option, listed
 from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.model import Node, Secret
 
@@ -33,6 +33,12 @@ Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 PositiveLong = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 IdleMs = Annotated[int, Meta(ge=5000, le=2**63 - 1)]
 BufferSize = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+WindowFactor = Annotated[float, Meta(ge=0.5, le=1.0)]
+WindowJitter = Annotated[float, Meta(ge=0.0, le=0.25)]
+MinPeriod = Annotated[int, Meta(ge=0, le=900)]
+BufferTime = Annotated[int, Meta(ge=0, le=3600)]
+AssertionLife = Annotated[int, Meta(ge=0, le=86_400)]
+AssertionAge = Annotated[int, Meta(ge=0, le=3600)]
 GzipLevel = Literal[-1, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 Lz4Level = Annotated[int, Meta(ge=1, le=17)]
 ZstdLevel = Annotated[int, Meta(ge=-131072, le=22)]
@@ -166,8 +172,108 @@ class ProducerConfig(
     sasl_oauthbearer_token_endpoint_url: str | None = field(
         name="sasl.oauthbearer.token.endpoint.url", default=None
     )
-    """Where the token of OAUTHBEARER is: a file that somebody keeps up to date, as `file:///path`.
-    Each login reads it. An endpoint that is asked by HTTP is not there yet."""
+    """Where OAUTHBEARER gets its token: an endpoint, `https://…` or `http://…`, or a file that
+    something else keeps up to date, `file:///path`, which each login reads."""
+    sasl_oauthbearer_scope: str | None = field(name="sasl.oauthbearer.scope", default=None)
+    """The scope to ask the token endpoint for; in place of JAAS's `scope`."""
+    sasl_oauthbearer_client_credentials_client_id: str | None = field(
+        name="sasl.oauthbearer.client.credentials.client.id", default=None
+    )
+    """The client's name at the token endpoint; in place of JAAS's `clientId`."""
+    sasl_oauthbearer_client_credentials_client_secret: Secret | None = field(
+        name="sasl.oauthbearer.client.credentials.client.secret", default=None
+    )
+    """The client's secret at the token endpoint; in place of JAAS's `clientSecret`."""
+    sasl_oauthbearer_header_urlencode: bool = field(
+        name="sasl.oauthbearer.header.urlencode", default=False
+    )
+    """Whether the client's name and secret are URL-encoded in the header that has them, as RFC 6749
+    says and few endpoints want."""
+    sasl_oauthbearer_jwt_retriever_class: Annotated[str, Meta(min_length=1)] = field(
+        name="sasl.oauthbearer.jwt.retriever.class",
+        default="org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
+    )
+    """How tokens are fetched: Java's `DefaultJwtRetriever`, `ClientCredentialsJwtRetriever`,
+    `FileJwtRetriever` or `JwtBearerJwtRetriever`, with the package or without; or `module.Name` of
+    a Python callable that returns a token and when it expires."""
+    sasl_oauthbearer_assertion_file: str | None = field(
+        name="sasl.oauthbearer.assertion.file", default=None
+    )
+    """A file with an assertion that something else keeps up to date; it is read for each token."""
+    sasl_oauthbearer_assertion_private_key_file: str | None = field(
+        name="sasl.oauthbearer.assertion.private.key.file", default=None
+    )
+    """A PEM file with the key that signs assertions here, which needs the extra `[pkcs12]`."""
+    sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = field(
+        name="sasl.oauthbearer.assertion.private.key.passphrase", default=None
+    )
+    """What opens an encrypted sasl.oauthbearer.assertion.private.key.file."""
+    sasl_oauthbearer_assertion_algorithm: Literal["RS256", "ES256"] = field(
+        name="sasl.oauthbearer.assertion.algorithm", default="RS256"
+    )
+    """How assertions are signed: `RS256` or `ES256`."""
+    sasl_oauthbearer_assertion_template_file: str | None = field(
+        name="sasl.oauthbearer.assertion.template.file", default=None
+    )
+    """A JSON file with more of an assertion: `{"header": {…}, "payload": {…}}`."""
+    sasl_oauthbearer_assertion_claim_aud: str | None = field(
+        name="sasl.oauthbearer.assertion.claim.aud", default=None
+    )
+    """The claim `aud` of assertions, mostly the token endpoint's URL."""
+    sasl_oauthbearer_assertion_claim_iss: str | None = field(
+        name="sasl.oauthbearer.assertion.claim.iss", default=None
+    )
+    """The claim `iss` of assertions. Where it is set, clients show an assertion in place of a
+    secret."""
+    sasl_oauthbearer_assertion_claim_sub: str | None = field(
+        name="sasl.oauthbearer.assertion.claim.sub", default=None
+    )
+    """The claim `sub` of assertions."""
+    sasl_oauthbearer_assertion_claim_exp_seconds: AssertionLife = field(
+        name="sasl.oauthbearer.assertion.claim.exp.seconds", default=300
+    )
+    """How long an assertion is good."""
+    sasl_oauthbearer_assertion_claim_nbf_seconds: AssertionAge = field(
+        name="sasl.oauthbearer.assertion.claim.nbf.seconds", default=60
+    )
+    """How long before it was made an assertion is good already, for clocks that differ."""
+    sasl_oauthbearer_assertion_claim_jti_include: bool = field(
+        name="sasl.oauthbearer.assertion.claim.jti.include", default=False
+    )
+    """Whether each assertion has an id of its own."""
+    sasl_login_refresh_window_factor: WindowFactor = field(
+        name="sasl.login.refresh.window.factor", default=0.8
+    )
+    """After which part of its life a token is refreshed."""
+    sasl_login_refresh_window_jitter: WindowJitter = field(
+        name="sasl.login.refresh.window.jitter", default=0.05
+    )
+    """Which part of its life is added to that at most, by chance."""
+    sasl_login_refresh_min_period_seconds: MinPeriod = field(
+        name="sasl.login.refresh.min.period.seconds", default=60
+    )
+    """How long a token is not refreshed at least; of no effect on one that ends too soon."""
+    sasl_login_refresh_buffer_seconds: BufferTime = field(
+        name="sasl.login.refresh.buffer.seconds", default=300
+    )
+    """How long before its end a token is refreshed at least; of no effect on one that ends too
+    soon."""
+    sasl_login_connect_timeout_ms: NonNegative | None = field(
+        name="sasl.login.connect.timeout.ms", default=None
+    )
+    """How long it may take to connect to the token endpoint; none: 10 s."""
+    sasl_login_read_timeout_ms: NonNegative | None = field(
+        name="sasl.login.read.timeout.ms", default=None
+    )
+    """How long the token endpoint's whole answer may take; none: 10 s."""
+    sasl_login_retry_backoff_ms: NonNegativeLong = field(
+        name="sasl.login.retry.backoff.ms", default=100
+    )
+    """The pause before the token endpoint is asked again; doubles up to the maximum."""
+    sasl_login_retry_backoff_max_ms: NonNegativeLong = field(
+        name="sasl.login.retry.backoff.max.ms", default=10_000
+    )
+    """The longest pause before the token endpoint is asked again, and the one after a refusal."""
     sasl_jaas_config: Secret | None = field(name="sasl.jaas.config", default=None)
     """Whom to log in, in Java's form: a login module and its options."""
     sasl_username: str | None = field(name="sasl.username", default=None)
@@ -224,13 +330,6 @@ class ProducerConfig(
     )
     """How long one sample is."""
 
-    option_prefix: str = ""
-    """No option: what the user writes before every name, so that errors name options as written."""
-
-    def setting(self, name: str, value: object) -> str:
-        """Give an option and its value as the user would write them: ``kafka.linger.ms=5``."""
-        return f"{self.option_prefix}{name}={value}"
-
     @property
     def has_tls(self) -> bool:
         """Whether connections are encrypted."""
@@ -267,33 +366,28 @@ class ProducerConfig(
         # An @ is refused below. What stands before it may be a password, even with a comma in it.
         servers = masked(self.bootstrap_servers)
         entries = dict.fromkeys(e.strip() for e in servers.split(",") if e.strip())
-        return [
-            _node(-1 - number, entry, self.option_prefix) for number, entry in enumerate(entries)
-        ]
+        return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
 
 
 @functools.cache
 def option_fields() -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Give the fields of `ProducerConfig` that are options."""
-    fields = msgspec.structs.fields(ProducerConfig)
-    return tuple(each for each in fields if each.name != "option_prefix")
+    """Return the fields of `ProducerConfig`, each of which is an option."""
+    return msgspec.structs.fields(ProducerConfig)
 
 
 def producer_config(
     options: Mapping[str, Any],
     *,
     defaults: Mapping[str, Any] | None = None,
-    prefix: str = "",
     lenient: bool = False,
 ) -> ProducerConfig:
     """Check options and give them typed.
 
     options: Java names to strings or values. defaults: values in place of the Java client's.
-    prefix: what the user writes before a name, for messages here and later. lenient: ignore names
-    that no Kafka producer has, with a warning. Raises ConfigException.
+    lenient: ignore names that no Kafka producer has, with a warning. Raises ConfigException.
     """
     check_options(options)
-    without_effect = check_names(options, prefix, lenient=lenient)
+    without_effect = check_names(options, lenient=lenient)
     known = {each.encode_name for each in option_fields()} - without_effect
     options = {name: value for name, value in options.items() if name in known}
     settings = {
@@ -302,19 +396,19 @@ def producer_config(
     }
     given = {name: _normal(name, value) for name, value in settings.items()}
     if not given.get("bootstrap.servers"):
-        message = f"{prefix}bootstrap.servers is not set; {_DEFAULT_PORT_HINT}"
+        message = f"{Option('bootstrap.servers')} is not set; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
     try:
-        config = msgspec.convert({**given, "option_prefix": prefix}, ProducerConfig)
+        config = msgspec.convert(given, ProducerConfig)
     except msgspec.ValidationError as error:
-        raise ConfigException(invalid(error, ProducerConfig, settings, prefix)) from None
-    config = _settle_idempotence(config, options, prefix)
-    config = _settle_delivery_timeout(config, options, prefix)
-    config = _settle_backoffs(config, options, prefix)
+        raise ConfigException(invalid(error, ProducerConfig, settings)) from None
+    config = _settle_idempotence(config, options)
+    config = _settle_delivery_timeout(config, options)
+    config = _settle_backoffs(config, options)
     _check_secured(config)
     _check_text(config)
     if not config.bootstrap_nodes:
-        message = f"{prefix}bootstrap.servers has no address in it; {_DEFAULT_PORT_HINT}"
+        message = f"{Option('bootstrap.servers')} has no address in it; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
     return config
 
@@ -332,31 +426,29 @@ def check_options(options: object) -> Mapping[str, object]:
     return options
 
 
-def check_names(
-    options: Mapping[str, Any], prefix: str = "", *, lenient: bool = False
-) -> frozenset[str]:
+def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozenset[str]:
     """Refuse, or warn of, options that are none of this producer's; as in `producer_config`.
 
     Return those that have no effect with the protocol of the brokers' listener.
     """
     known = {each.encode_name for each in option_fields()}
-    without_effect = _check_security(options, prefix, lenient=lenient)
+    without_effect = _check_security(options, lenient=lenient)
     for name in options:
         if name in without_effect:
             continue
         if name in NO_EFFECT:
-            warn_once(logger, f"{prefix}{name} has no effect: {NO_EFFECT[name]}")
+            warn_once(logger, f"{Option(name)} has no effect: {NO_EFFECT[name]}")
         elif name in OFF_ONLY:
-            _check_off(name, options[name], prefix)
+            _check_off(name, options[name])
         elif name not in known:
-            message = _unknown(name, prefix)
+            message = _unknown(name)
             if not lenient or name in NOT_YET or name in REFUSED:
                 raise ConfigException(message)
             warn_once(logger, message)
     return without_effect
 
 
-def _check_security(options: Mapping[str, Any], prefix: str, *, lenient: bool) -> frozenset[str]:
+def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[str]:
     """Refuse, or warn of, options of TLS and SASL where there is neither; return their names."""
     protocol = str(options.get("security.protocol") or "PLAINTEXT").strip().upper()
     unused = _UNUSED.get(protocol)
@@ -367,9 +459,9 @@ def _check_security(options: Mapping[str, Any], prefix: str, *, lenient: bool) -
     found = [name for name in options if name.startswith(families) and name in known]
     if found:
         message = (
-            f"{listed(prefix + name for name in found)}: of no effect with "
-            f"{prefix}security.protocol={protocol}, by which {why}; remove what is left over, or "
-            f"set {prefix}security.protocol to what the brokers' listener speaks"
+            f"{listed(str(Option(name)) for name in found)}: of no effect with "
+            f"{Option('security.protocol')}={protocol}, by which {why}; remove what is left over, "
+            f"or set {Option('security.protocol')} to what the brokers' listener speaks"
         )
         if not lenient:
             raise ConfigException(message)
@@ -379,16 +471,16 @@ def _check_security(options: Mapping[str, Any], prefix: str, *, lenient: bool) -
 
 def _check_secured(config: ProducerConfig) -> None:
     """Refuse stores and credentials that are there twice, or by half."""
-    prefix = config.option_prefix
     user, password, jaas = config.sasl_username, config.sasl_password, config.sasl_jaas_config
     if (user is None) != (password is None):
         raise ConfigException(
-            f"{prefix}sasl.username and {prefix}sasl.password go together: one of them is not set"
+            f"{Option('sasl.username')} and {Option('sasl.password')} go together: one of them is "
+            "not set"
         )
     if user is not None and jaas is not None:
         raise ConfigException(
-            f"{prefix}sasl.username and {prefix}sasl.jaas.config both say whom to log in: remove "
-            "one of the two"
+            f"{Option('sasl.username')} and {Option('sasl.jaas.config')} both say whom to log in: "
+            "remove one of the two"
         )
     key, chain = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
     for name, location, texts in (
@@ -397,16 +489,16 @@ def _check_secured(config: ProducerConfig) -> None:
     ):
         if location is not None and any(text is not None for text in texts):
             raise ConfigException(
-                f"{prefix}ssl.{name}.location is set, and what it has is given by other options "
-                "too: remove one of the two"
+                f"{Option(f'ssl.{name}.location')} is set, and what it has is given by other "
+                "options too: remove one of the two"
             )
     if (key is None) != (chain is None):
         found, missing = (
             ("key", "certificate.chain") if chain is None else ("certificate.chain", "key")
         )
         raise ConfigException(
-            f"{prefix}ssl.keystore.{found} is set without {prefix}ssl.keystore.{missing}: a "
-            "private key and its certificates go together"
+            f"{Option(f'ssl.keystore.{found}')} is set without "
+            f"{Option(f'ssl.keystore.{missing}')}: a private key and its certificates go together"
         )
 
 
@@ -417,11 +509,11 @@ def _check_text(config: ProducerConfig) -> None:
         try:
             size = len(name.encode())
         except UnicodeEncodeError as error:
-            message = f"{config.option_prefix}{option} cannot be written as UTF-8: {error.reason}"
+            message = f"{Option(option)} cannot be written as UTF-8: {error.reason}"
             raise ConfigException(message) from None
         if size > _LONGEST_NAME_BYTES:
             message = (
-                f"{config.option_prefix}{option} has {size} bytes: expected at most "
+                f"{Option(option)} has {size} bytes: expected at most "
                 f"{_LONGEST_NAME_BYTES}, since no request can carry more"
             )
             raise ConfigException(message)
@@ -432,8 +524,10 @@ def _normal(name: str, value: Any) -> Any:
     if name == "bootstrap.servers" and value is not None:
         entries = value if isinstance(value, list | tuple) else str(value).split(",")
         return ",".join(entry for each in entries if (entry := str(each).strip()))
-    if name in _options_of(int):
+    if name in _options_of(int) or name in _UNSET_NUMBERS:
         return integer(value)
+    if name in _options_of(float):
+        return _number(value)
     if name in _LISTS and value is not None:
         entries = value if isinstance(value, list | tuple) else str(value).split(",")
         return ",".join(entry for each in entries if (entry := str(each).strip()))
@@ -459,30 +553,36 @@ def integer(value: Any) -> Any:
     return int(value) if is_text or is_whole else value
 
 
+def _number(value: Any) -> Any:
+    """Give the number that a text is; anything else as it is."""
+    is_text = isinstance(value, str) and _DECIMAL.fullmatch(value.strip())
+    return float(value) if is_text else value
+
+
 @functools.cache
 def _options_of(kind: type) -> frozenset[str]:
     """Give the options whose values are of a kind."""
     return frozenset(each.encode_name for each in option_fields() if type(each.default) is kind)
 
 
-def _check_off(name: str, value: Any, prefix: str) -> None:
+def _check_off(name: str, value: Any) -> None:
     """Take an option that can only be off here."""
     if str(value).strip().lower() != "false":
-        message = f"{prefix}{name} is {value!r}: expected false, since {OFF_ONLY[name]}"
+        message = f"{Option(name)} is {value!r}: expected false, since {OFF_ONLY[name]}"
         raise ConfigException(message)
 
 
-def _unknown(name: str, prefix: str) -> str:
+def _unknown(name: str) -> str:
     if name in REFUSED:
-        return f"{prefix}{name} is refused: {REFUSED[name]}; remove it"
+        return f"{Option(name)} is refused: {REFUSED[name]}; remove it"
     if name in NOT_YET:
         return (
-            f"{prefix}{name} is an option of the Java producer that this one does not have yet; "
+            f"{Option(name)} is an option of the Java producer that this one does not have yet; "
             "remove it"
         )
     close = nearest(name, java_names())
-    hint = f"; did you mean {prefix}{close}?" if close else ""
-    return f"{prefix}{name} is not an option of the Kafka producer{hint}"
+    hint = f"; did you mean {Option(close)}?" if close else ""
+    return f"{Option(name)} is not an option of the Kafka producer{hint}"
 
 
 @functools.cache
@@ -498,9 +598,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def invalid(
-    error: msgspec.ValidationError, struct: type, given: Mapping[str, Any], prefix: str = ""
-) -> str:
+def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, Any]) -> str:
     """Give the sentence about the value of a field of `struct` that msgspec refuses."""
     text = str(error)
     name = text.partition(" - at `$.")[2].rstrip("`")
@@ -511,7 +609,7 @@ def invalid(
         for each in msgspec.inspect.type_info(struct).fields  # type: ignore[attr-defined]
         if each.encode_name == name
     )
-    return f"{prefix}{name} is {given[name]!r}: expected {_expected(name, kind)}"
+    return f"{Option(name)} is {given[name]!r}: expected {_expected(name, kind)}"
 
 
 def _expected(name: str, kind: msgspec.inspect.Type) -> str:
@@ -519,6 +617,10 @@ def _expected(name: str, kind: msgspec.inspect.Type) -> str:
         return f"one of {', '.join(_ALLOWED[name])}"
     if isinstance(kind, msgspec.inspect.BoolType):
         return "true or false"
+    if name in _UNSET_NUMBERS and isinstance(kind, msgspec.inspect.UnionType):
+        kind = next(each for each in kind.types if isinstance(each, msgspec.inspect.IntType))
+    if isinstance(kind, msgspec.inspect.FloatType):
+        return f"a number from {kind.ge:g} to {kind.le:g}"
     if isinstance(kind, msgspec.inspect.IntType):
         return f"a whole number from {kind.ge} to {kind.le}"
     return "text" if isinstance(kind, msgspec.inspect.StrType) else "text that is not empty"
@@ -534,6 +636,9 @@ _UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 _ALIKE: Final = 0.76
 # No option takes a number of more digits, and int() does not look at some that have.
 _INTEGER: Final = re.compile(r"[+-]?\d{1,100}")
+_DECIMAL: Final = re.compile(r"[+-]?(\d{1,100}(\.\d{0,100})?|\.\d{1,100})")
+# Numbers that are unset by default.
+_UNSET_NUMBERS: Final = ("sasl.login.connect.timeout.ms", "sasl.login.read.timeout.ms")
 # Strings have a length of 16 bits; a transactional.id is also a client.id, behind "producer-".
 _LONGEST_NAME_BYTES: Final = 32_767 - len("producer-")
 _LOWER_CASE: Final = (
@@ -543,12 +648,19 @@ _LOWER_CASE: Final = (
     "client.dns.lookup",
     "metadata.recovery.strategy",
 )
-_UPPER_CASE: Final = ("security.protocol", "ssl.keystore.type", "ssl.truststore.type")
+_UPPER_CASE: Final = (
+    "sasl.oauthbearer.assertion.algorithm",
+    "security.protocol",
+    "ssl.keystore.type",
+    "ssl.truststore.type",
+)
 _LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
 # Options whose values nothing may show.
 SECRETS: Final = frozenset(
     {
         "sasl.jaas.config",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.client.credentials.client.secret",
         "sasl.password",
         "ssl.key.password",
         "ssl.keystore.certificate.chain",
@@ -568,6 +680,15 @@ PARTITIONERS: Final = {
     "uniformstickypartitioner": "uniformsticky",
     "org.apache.kafka.clients.producer.uniformstickypartitioner": "uniformsticky",
 }
+
+
+def names_own_partitioner(given: object) -> bool:
+    """Return whether the value of partitioner.class is a partitioner of the user's own."""
+    if isinstance(given, str):
+        return "." in given and given.strip().lower() not in PARTITIONERS
+    return given is not None
+
+
 _ALLOWED: Final = {
     "acks": ("all", "-1", "0", "1"),
     "client.dns.lookup": ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
@@ -580,6 +701,7 @@ _ALLOWED: Final = {
         "module.Name of a Python callable",
         "or nothing for the built-in one",
     ),
+    "sasl.oauthbearer.assertion.algorithm": ("RS256", "ES256"),
     "security.protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     "ssl.enabled.protocols": ("TLSv1.2", "TLSv1.3", "or both"),
     "ssl.endpoint.identification.algorithm": ("https", "or nothing, which checks no host name"),
@@ -589,72 +711,66 @@ _ALLOWED: Final = {
 }
 
 
-def _settle_idempotence(
-    config: ProducerConfig, options: Mapping[str, Any], prefix: str
-) -> ProducerConfig:
+def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of ProducerConfig.postProcessAndValidateIdempotenceConfigs.
 
     Idempotence that was asked for conflicts with what it needs otherwise: an error. Idempotence by
     default gives way to acks and retries, but never to too many requests in flight.
     """
     if config.transactional_id is not None:
-        _check_transactional(config, prefix)
+        _check_transactional(config)
     if not config.enable_idempotence:
         return config
     if config.max_in_flight_requests_per_connection > _MAX_IN_FLIGHT_OF_IDEMPOTENCE:
         message = (
-            f"{prefix}max.in.flight.requests.per.connection is "
+            f"{Option('max.in.flight.requests.per.connection')} is "
             f"{config.max_in_flight_requests_per_connection}: the idempotent producer allows at "
             f"most {_MAX_IN_FLIGHT_OF_IDEMPOTENCE}; lower it, or set "
-            f"{prefix}enable.idempotence to false"
+            f"{Option('enable.idempotence')} to false"
         )
         raise ConfigException(message)
     conflicts = []
     if config.acks_number != -1:
-        conflicts.append(f"{prefix}acks is {config.acks}, it needs all")
+        conflicts.append(f"{Option('acks')} is {config.acks}, it needs all")
     if config.retries == 0:
-        conflicts.append(f"{prefix}retries is 0, it needs more")
+        conflicts.append(f"{Option('retries')} is 0, it needs more")
     if not conflicts:
         return config
     if "enable.idempotence" in options:
-        message = f"{prefix}enable.idempotence is true, but {' and '.join(conflicts)}"
+        message = f"{Option('enable.idempotence')} is true, but {' and '.join(conflicts)}"
         raise ConfigException(message)
     return msgspec.structs.replace(config, enable_idempotence=False)
 
 
-def _check_transactional(config: ProducerConfig, prefix: str) -> None:
+def _check_transactional(config: ProducerConfig) -> None:
     """Refuse what a transactional producer cannot do without: idempotence and what that needs."""
     conflicts = []
     if not config.enable_idempotence:
-        conflicts.append(f"{prefix}enable.idempotence is false, it needs true")
+        conflicts.append(f"{Option('enable.idempotence')} is false, it needs true")
     if config.acks_number != -1:
-        conflicts.append(f"{prefix}acks is {config.acks}, it needs all")
+        conflicts.append(f"{Option('acks')} is {config.acks}, it needs all")
     if config.retries == 0:
-        conflicts.append(f"{prefix}retries is 0, it needs more")
+        conflicts.append(f"{Option('retries')} is 0, it needs more")
     if conflicts:
-        message = f"{prefix}transactional.id is set, but {' and '.join(conflicts)}"
+        message = f"{Option('transactional.id')} is set, but {' and '.join(conflicts)}"
         raise ConfigException(message)
 
 
-def _settle_delivery_timeout(
-    config: ProducerConfig, options: Mapping[str, Any], prefix: str
-) -> ProducerConfig:
+def _settle_delivery_timeout(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Hold delivery.timeout.ms to at least linger.ms + request.timeout.ms, as the Java client."""
     least = min(config.linger_ms + config.request_timeout_ms, 2**31 - 1)
     if config.delivery_timeout_ms >= least:
         return config
     if "delivery.timeout.ms" in options:
         message = (
-            f"{prefix}delivery.timeout.ms is {config.delivery_timeout_ms}: expected at least "
-            f"{prefix}linger.ms + {prefix}request.timeout.ms, which is {least}"
+            f"{Option('delivery.timeout.ms')} is {config.delivery_timeout_ms}: expected at least "
+            f"{Option('linger.ms')} + {Option('request.timeout.ms')}, which is {least}"
         )
         raise ConfigException(message)
     return msgspec.structs.replace(config, delivery_timeout_ms=least)
 
 
-def _settle_backoffs(
-    config: ProducerConfig, options: Mapping[str, Any], prefix: str
-) -> ProducerConfig:
+def _settle_backoffs(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of CommonClientConfigs on pairs of a pause and its maximum.
 
     A reconnect.backoff.ms that is set alone is constant. A pause over its maximum is the maximum,
@@ -676,19 +792,19 @@ def _settle_backoffs(
     for name, base, most in pairs:
         if base > most:
             message = (
-                f"{prefix}{name}.ms={base} is more than {prefix}{name}.max.ms={most}: "
+                f"{Option(f'{name}.ms')}={base} is more than {Option(f'{name}.max.ms')}={most}: "
                 "it is always the latter"
             )
             warn_once(logger, message)
     return config
 
 
-def _node(node_id: int, entry: str, prefix: str) -> Node:
+def _node(node_id: int, entry: str) -> Node:
     # A protocol name before the address is allowed and ignored, as the Java client does.
     found = _ADDRESS.fullmatch(entry)
     if found is None or not 0 < int(found["port"]) < 65536:
         message = (
-            f"{prefix}bootstrap.servers has {entry!r}, which is not an address: "
+            f"{Option('bootstrap.servers')} has {entry!r}, which is not an address: "
             f"{_DEFAULT_PORT_HINT}"
         )
         raise ConfigException(message)
@@ -700,6 +816,21 @@ NO_EFFECT: Final[Mapping[str, str]] = {
     "auto.include.jmx.reporter": "it is about the Java runtime",
     "metric.reporters": "it names Java classes",
     "metrics.recording.level": "all metrics are always kept",
+    **dict.fromkeys(
+        (
+            "sasl.oauthbearer.clock.skew.seconds",
+            "sasl.oauthbearer.expected.audience",
+            "sasl.oauthbearer.expected.issuer",
+            "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+            "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+            "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+            "sasl.oauthbearer.jwks.endpoint.url",
+            "sasl.oauthbearer.jwt.validator.class",
+            "sasl.oauthbearer.scope.claim.name",
+            "sasl.oauthbearer.sub.claim.name",
+        ),
+        "brokers check tokens",
+    ),
 }
 # Options of the Java producer that can be off here and not on, and why.
 OFF_ONLY: Final[Mapping[str, str]] = {
@@ -712,6 +843,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "config.providers": "env, file and directory are there without it, and no others",
     "interceptor.classes": "interceptors see row by row: only KafkaProducer.send has them",
     "key.serializer": "keys are the bytes of a column: only KafkaProducer.send has serializers",
+    "sasl.login.class": "it names a Java class",
     "security.providers": "it names Java classes",
     "ssl.engine.factory.class": "it names a Java class",
     "ssl.keymanager.algorithm": "it is about the Java runtime",
@@ -734,40 +866,5 @@ NOT_YET: Final = frozenset(
         "sasl.kerberos.ticket.renew.jitter",
         "sasl.kerberos.ticket.renew.window.factor",
         "sasl.login.callback.handler.class",
-        "sasl.login.class",
-        "sasl.login.connect.timeout.ms",
-        "sasl.login.read.timeout.ms",
-        "sasl.login.refresh.buffer.seconds",
-        "sasl.login.refresh.min.period.seconds",
-        "sasl.login.refresh.window.factor",
-        "sasl.login.refresh.window.jitter",
-        "sasl.login.retry.backoff.max.ms",
-        "sasl.login.retry.backoff.ms",
-        "sasl.oauthbearer.assertion.algorithm",
-        "sasl.oauthbearer.assertion.claim.aud",
-        "sasl.oauthbearer.assertion.claim.exp.seconds",
-        "sasl.oauthbearer.assertion.claim.iss",
-        "sasl.oauthbearer.assertion.claim.jti.include",
-        "sasl.oauthbearer.assertion.claim.nbf.seconds",
-        "sasl.oauthbearer.assertion.claim.sub",
-        "sasl.oauthbearer.assertion.file",
-        "sasl.oauthbearer.assertion.private.key.file",
-        "sasl.oauthbearer.assertion.private.key.passphrase",
-        "sasl.oauthbearer.assertion.template.file",
-        "sasl.oauthbearer.client.credentials.client.id",
-        "sasl.oauthbearer.client.credentials.client.secret",
-        "sasl.oauthbearer.clock.skew.seconds",
-        "sasl.oauthbearer.expected.audience",
-        "sasl.oauthbearer.expected.issuer",
-        "sasl.oauthbearer.header.urlencode",
-        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
-        "sasl.oauthbearer.jwks.endpoint.url",
-        "sasl.oauthbearer.jwt.retriever.class",
-        "sasl.oauthbearer.jwt.validator.class",
-        "sasl.oauthbearer.scope",
-        "sasl.oauthbearer.scope.claim.name",
-        "sasl.oauthbearer.sub.claim.name",
     }
 )

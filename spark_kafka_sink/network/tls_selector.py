@@ -1,14 +1,14 @@
-"""TlsSelector: a selector whose channels have TLS beneath them.
+"""TlsSelector: a selector whose channels use TLS.
 
-A channel tells Connected when TCP is up, and Secured when the TLS handshake is done; what was
-received comes decrypted. Joined pieces of 256 KiB are encrypted, the next one when the last is
-sent, so that a connection holds one piece of ciphertext at most. Each read empties the TLS layer:
-no decrypted bytes wait while the socket is silent.
+A channel reports Connected when TCP is connected, and Secured when the TLS handshake is complete.
+Received data is decrypted. Data to send is joined to pieces of 256 KiB, and a piece is encrypted
+when the previous one is sent, so that a connection holds at most one piece of ciphertext. Each read
+empties the TLS layer, so no decrypted data waits there for the socket's next event.
 
 ::
 
-    CONNECTING ──TCP is up──> SECURING ──handshake done──> OPEN
-        └────────────────────────┴── refused, broken ───────┴──> CLOSED
+    CONNECTING ──TCP connected──> SECURING ──handshake complete──> OPEN
+        └─────────────────────────────┴─── rejected, broken ─────────┴──> CLOSED
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from spark_kafka_sink.network.tls import TlsLayer, take_piece
 
 @dataclass(slots=True, eq=False)
 class _Tls:
-    """A channel's layer, and what is encrypted and not sent yet.
+    """The layer of a channel, and encrypted data that is not sent yet.
 
-    finished: how many buffers end with that.
+    finished: the number of buffers that are completed when it is sent.
     """
 
     layer: TlsLayer
@@ -47,7 +47,7 @@ class _Tls:
 
 
 class TlsSelector(Selector):
-    """Sockets by channel id, each with the layer that it was connected with."""
+    """Sockets by channel id, each with its TLS layer."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class TlsSelector(Selector):
         self._tls: dict[int, _Tls] = {}
 
     def connect(self, channel_id: int, address: Address, layer: TlsLayer | None = None) -> None:
-        """Begin to connect; Secured or Closed tells how it ended."""
+        """Start connecting. The result is a Secured or Closed event."""
         if layer is None:
             raise IllegalStateException("a connection of TLS needs a layer")
         super().connect(channel_id, address)
@@ -72,9 +72,9 @@ class TlsSelector(Selector):
             self._tls[channel_id] = _Tls(layer)
 
     def close(self, channel_id: int) -> None:
-        """Drop a channel without an event, and tell the broker as far as the socket takes it."""
+        """Close a channel without an event; send close_notify if the socket accepts it."""
         channel, tls = self._channels.get(channel_id), self._tls.pop(channel_id, None)
-        # Behind a record that was sent in part, an end would be a part of that record.
+        # After a partly sent record, the broker would read close_notify as a part of that record.
         if channel is not None and tls is not None and not tls.encrypted:
             _send_last(channel, tls.layer.end())
         super().close(channel_id)
@@ -87,38 +87,34 @@ class TlsSelector(Selector):
         return events
 
     def _read(self, channel: Channel) -> list[SelectorEvent]:
-        try:
-            size = channel.socket.recv_into(self._received)
-        except BlockingIOError:
-            return []
-        except OSError as error:
-            return [self._broken(channel, error.strerror or str(error))]
-        if not size:
-            return [self._broken(channel, self._tls[channel.id].layer.at_end_of_stream())]
-        events = self._decrypted(channel, size)
+        events = super()._read(channel)
         if channel.id in self._channels:
             events += self._write(channel)
         return events
 
-    def _decrypted(self, channel: Channel, size: int) -> list[SelectorEvent]:
-        """Give what the received bytes mean."""
+    def _end_of_stream(self, channel: Channel) -> str:
+        return self._tls[channel.id].layer.at_end_of_stream()
+
+    def _take(self, channel: Channel, size: int) -> list[SelectorEvent]:
+        """Return the events for what is decrypted from the receive buffer."""
         tls = self._tls[channel.id]
         events: list[SelectorEvent] = []
         try:
             data = tls.layer.received(memoryview(self._received)[:size])
+            if tls.layer.is_secured and not tls.is_open:
+                tls.is_open = True
+                events.append(Secured(channel.id))
+            if data:
+                events.append(Received(channel.id, data))
+            tls.layer.check()
         except (AuthenticationException, ConnectionError) as error:
-            return [self._refused(channel, error)]
-        if tls.layer.is_secured and not tls.is_open:
-            tls.is_open = True
-            events.append(Secured(channel.id))
-        if data:
-            events.append(Received(channel.id, data))
+            return [*events, self._failed(channel, error)]
         if tls.layer.is_ended:
             events.append(self._broken(channel, "the broker closed the connection"))
         return events
 
-    def _refused(self, channel: Channel, error: Exception) -> Closed:
-        """Take a channel as gone whose layer is of no use; the alert goes out first."""
+    def _failed(self, channel: Channel, error: Exception) -> Closed:
+        """Close a channel whose TLS failed, and send the alert first."""
         tls = self._tls.pop(channel.id)
         _send_last(channel, bytes(tls.encrypted) + tls.layer.outgoing())
         closed = self._broken(channel, str(error))
@@ -136,14 +132,17 @@ class TlsSelector(Selector):
         except BlockingIOError:
             pass
         except AuthenticationException as error:
-            return [*events, self._refused(channel, error)]
+            return [*events, self._failed(channel, error)]
         except OSError as error:
             return [*events, *self._after_write_error(channel, error)]
         self._watch(channel)
         return events
 
     def _encrypt(self, channel: Channel, tls: _Tls, events: list[SelectorEvent]) -> bool:
-        """Note what is sent whole, and tell whether there is anything to send."""
+        """Record finished sends and prepare the next bytes.
+
+        Return whether there are any to send.
+        """
         if tls.encrypted:
             return True
         events += [Sent(channel.id)] * finish_sends(channel.sends, tls.finished)
@@ -154,18 +153,6 @@ class TlsSelector(Selector):
             encrypted = tls.layer.encrypt(piece)
         tls.encrypted = memoryview(encrypted)
         return bool(encrypted)
-
-    def _after_write_error(self, channel: Channel, error: OSError) -> list[SelectorEvent]:
-        """Read what had come before the connection broke: maybe the alert that says why."""
-        events: list[SelectorEvent] = []
-        with suppress(OSError):
-            while channel.id in self._channels and (
-                size := channel.socket.recv_into(self._received)
-            ):
-                events += self._decrypted(channel, size)
-        if channel.id in self._channels:
-            events.append(self._broken(channel, error.strerror or str(error)))
-        return events
 
     def _interest(self, channel: Channel) -> int:
         tls = self._tls[channel.id]

@@ -10,19 +10,19 @@ for rows of `send` a thread of its own (`client.partitioner_threads`); several m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException, DataException, message_of
-from spark_kafka_sink.plugins.loading import OPTION, BatchPartitioner, load_partitioner
+from spark_kafka_sink.config import ProducerConfig, names_own_partitioner
+from spark_kafka_sink.errors import ConfigException, DataException, Option, message_of
+from spark_kafka_sink.plugins.loading import instance
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
 from spark_kafka_sink.producer.partitioner import uses_keys
@@ -30,7 +30,28 @@ from spark_kafka_sink.records.columns import BinaryColumn, Rows
 from spark_kafka_sink.records.layout import group_by_partition
 from spark_kafka_sink.records.varint import Int64s
 
+BatchPartitioner: TypeAlias = Callable[[str, pa.RecordBatch, int], Any]
+
+PARTITIONER_CLASS: Final = "partitioner.class"
 _LEFT_OPEN: Final = -1
+
+
+def load_partitioner(given: object) -> BatchPartitioner | None:
+    """Return the callable that partitioner.class names, None for one of the producer's own.
+
+    Raises ConfigException.
+    """
+    option = str(Option(PARTITIONER_CLASS))
+    if not names_own_partitioner(given):
+        return None
+    partitioner, _ = instance(option, given)
+    if not callable(partitioner):
+        message = (
+            f"{option} is {given!r}, which cannot be called: expected a callable that takes "
+            "topic, record batch and partition count"
+        )
+        raise ConfigException(message)
+    return partitioner
 
 
 def with_partitions(
@@ -38,13 +59,11 @@ def with_partitions(
     batch: pa.RecordBatch,
     topics: Sequence[TopicMetadata],
     partitioner: BatchPartitioner,
-    prefix: str = "",
 ) -> Rows:
     """Have the partitions of `rows`, which are those of `batch`, chosen where any is open.
 
-    topics: the metadata of each of ``rows.topics``; prefix: what the user writes before the
-    option's name. Raises DataException for an answer that is no partition for every row, and
-    whatever the partitioner raises.
+    topics: the metadata of each of ``rows.topics``. Raises DataException for an answer that is no
+    partition for every row, and whatever the partitioner raises.
     """
     explicit = rows.partitions
     if explicit is not None and (explicit >= 0).all():
@@ -53,9 +72,7 @@ def with_partitions(
     for number, of_topic in rows.by_topic():
         part = batch if rows.topic_numbers is None else batch.take(pa.array(of_topic))
         partitions = len(topics[number].leaders)
-        chosen[of_topic] = chosen_partitions(
-            partitioner, rows.topics[number], part, partitions, f"{prefix}{OPTION}"
-        )
+        chosen[of_topic] = chosen_partitions(partitioner, rows.topics[number], part, partitions)
     return replace(
         rows, partitions=chosen if explicit is None else np.where(explicit < 0, chosen, explicit)
     )
@@ -78,13 +95,14 @@ def _arrow(column: BinaryColumn) -> pa.Array:
 
 
 def chosen_partitions(
-    partitioner: BatchPartitioner, topic: str, batch: pa.RecordBatch, partitions: int, option: str
+    partitioner: BatchPartitioner, topic: str, batch: pa.RecordBatch, partitions: int
 ) -> Int64s:
     """Return what a partitioner chooses for the rows of a batch, int64, -1 where that is null.
 
-    partitions: how many the topic has; option: its name as the user writes it. Raises DataException
-    for an answer that is no partition for every row, and whatever the partitioner raises.
+    partitions: how many the topic has. Raises DataException for an answer that is no partition for
+    every row, and whatever the partitioner raises.
     """
+    option = Option(PARTITIONER_CLASS)
     given = partitioner(topic, batch, partitions)
     try:
         array = given if isinstance(given, pa.Array) else pa.array(given)
@@ -164,18 +182,18 @@ _load = cache(load_partitioner)
 
 
 def own_partitions(
-    name: str | None, prefix: str, topics: pa.Array, partitions: pa.Array, rows: pa.StructArray
+    name: str | None, topics: pa.Array, partitions: pa.Array, rows: pa.StructArray
 ) -> pa.Array:
     """Give the partition that a user's own partitioner chooses for each row, int32 of rows.
 
-    name, prefix: of partitioner.class, as `load_partitioner` takes them; topics: of each row, a
-    string or null; partitions: how many that topic has, int32 or null. Raises ConfigException where
+    name: of partitioner.class; topics: of each row, a string or null; partitions: how many that
+    topic has, int32 or null. Raises ConfigException where
     the partitioner is not there, DataException for an answer that is no partition, and what it
     raises itself.
     """
-    partitioner = _load(name, prefix)
+    partitioner = _load(name)
     if partitioner is None:
-        message = f"{prefix}{OPTION} is {name!r}: expected a partitioner of your own"
+        message = f"{Option(PARTITIONER_CLASS)} is {name!r}: expected a partitioner of your own"
         raise ConfigException(message)
     batch = pa.RecordBatch.from_struct_array(rows)
     chosen = np.full(len(rows), -1)
@@ -188,5 +206,5 @@ def own_partitions(
         if count is not None:
             topic = encoded.dictionary[number].as_py()
             part = batch.take(pa.array(at))
-            chosen[at] = chosen_partitions(partitioner, topic, part, count, f"{prefix}{OPTION}")
+            chosen[at] = chosen_partitions(partitioner, topic, part, count)
     return pa.array(chosen, mask=chosen < 0).cast(pa.int32())

@@ -13,13 +13,13 @@ from typing import Final
 
 import numpy as np
 
-from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, TOO_LARGE_FOR_TOPIC, row_of_batch
+from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, TOO_LARGE_FOR_TOPIC
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies, Partitioner, TopicLoad, hash_keys
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
-from spark_kafka_sink.records.columns import Rows
+from spark_kafka_sink.records.columns import Bools, Rows
 from spark_kafka_sink.records.encoder import (
     EncodedRecords,
     encode,
@@ -51,7 +51,6 @@ def check_record_sizes(sizes: Int64s, limits: Mapping[str, int]) -> None:
             row = int(np.flatnonzero(sizes + RECORD_BATCH_OVERHEAD > limit)[0])
             raise TOO_LARGE.error(
                 row=row,
-                record=f"the record of {row_of_batch(row)}",
                 size=f"up to {int(sizes[row]) + RECORD_BATCH_OVERHEAD}",
                 limit=f"{option}={limit}",
                 hint=RAISE_LIMIT.format(option=option),
@@ -81,7 +80,7 @@ def check_message_sizes(
             raise TOO_LARGE_FOR_TOPIC.error(
                 topic=topic,
                 row=row,
-                record=f"the record of {row_of_batch(row)}",
+                record="the record",
                 size=int(alone[row]),
                 limit=f"max.message.bytes={limit}, while {max_request_size}",
             )
@@ -123,19 +122,38 @@ class GroupedRows:
     targets: list[TopicPartition]
 
 
+def topics_to_spread(
+    rows: Rows, topics: Sequence[TopicMetadata], hashes: Int64s | None
+) -> dict[str, TopicMetadata]:
+    """Return the topics that may have rows without a partition and without a key that counts.
+
+    topics: the metadata of each of ``rows.topics``.
+    """
+    is_open: Bools | None = None
+    if rows.partitions is not None:
+        is_open = rows.partitions < 0
+    if hashes is not None:
+        is_open = hashes < 0 if is_open is None else is_open & (hashes < 0)
+    if is_open is not None and not is_open.any():
+        return {}
+    return dict(zip(rows.topics, topics, strict=True))
+
+
 def choose_partitions(
     rows: Rows,
     sizes: Int64s,
     topics: Sequence[TopicMetadata],
     partitioner: Partitioner,
     load: Callable[[str, TopicMetadata], TopicLoad],
+    hashes: Int64s | None = None,
 ) -> GroupedRows:
     """Choose each row's partition and bring the rows into partition order.
 
-    topics: the metadata of each of ``rows.topics``; load: asked for the topics that have rows to be
-    spread.
+    topics: the metadata of each of ``rows.topics``; load: asked for topics that `topics_to_spread`
+    names; hashes: of the keys, where they have been computed.
     """
-    hashes = hash_keys(rows.columns.key) if partitioner.uses_keys else None
+    if hashes is None and partitioner.uses_keys:
+        hashes = hash_keys(rows.columns.key)
     bases = np.cumsum([0, *(len(topic.leaders) for topic in topics)])
     chosen = np.empty(len(rows), np.int64)
     for number, of_topic in rows.by_topic():

@@ -1,14 +1,14 @@
-"""What message formats v0 and v1 cannot say, and so is refused where a broker takes no other."""
+"""Reject whatever message formats v0 and v1 cannot hold, if a broker accepts no newer format."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.errors import api_exception
+from spark_kafka_sink.errors import Option, api_exception
 from spark_kafka_sink.records.compression import LZ4, Codec
 
-# Who a batch is for, in errors.
+# The receiver of a batch, in error messages.
 LEADER: Final = "the partition's leader"
 
 
@@ -18,21 +18,20 @@ def check_old_format(
     *,
     has_producer_id: bool,
     has_headers: bool,
-    option_prefix: str = "",
     broker: str = LEADER,
 ) -> None:
-    """Refuse what message format `magic`, 0 or 1, cannot say.
+    """Raise if message format `magic`, 0 or 1, cannot hold the records.
 
-    Raises UnsupportedVersionException for a producer id, UnsupportedCompressionTypeException for
-    zstd, UnsupportedForMessageFormatException for headers; broker: who takes no other format.
+    Raise UnsupportedVersionException for a producer id, UnsupportedCompressionTypeException for
+    zstd, UnsupportedForMessageFormatException for headers. broker: the receiver, for the message.
     """
-    old = f"{broker} is older than 0.11 and takes message format v{magic}, which has"
+    old = f"{broker} is older than 0.11 and accepts message format v{magic}, which has"
     if has_producer_id:
-        message = f"{old} no producer ids; set {option_prefix}enable.idempotence to false"
+        message = f"{old} no producer ids; set {Option('enable.idempotence')} to false"
         raise api_exception(codes.UNSUPPORTED_VERSION, message)
     if codec.id > LZ4:
         message = f"{old} no {codec.name}"
         raise api_exception(codes.UNSUPPORTED_COMPRESSION_TYPE, message)
     if has_headers:
-        message = f"{old} no record headers; leave the headers column out"
+        message = f"{old} no record headers; remove the headers column"
         raise api_exception(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, message)

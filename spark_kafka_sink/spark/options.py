@@ -13,22 +13,28 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
+from numbers import Real
 from pathlib import Path
 from typing import Final
+
+import msgspec
+from pyspark import SparkFiles
 
 from spark_kafka_sink.admin import NewTopic
 from spark_kafka_sink.config import (
     ProducerConfig,
     check_names,
+    check_options,
     java_names,
     nearest,
     producer_config,
 )
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, name_options
 from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.model import TOPIC_NAME, Node
 
@@ -268,8 +274,29 @@ class SinkOptions:
         return self.new_topic and replace(self.new_topic, configs=())
 
 
+def check_given_options(options: object) -> None:
+    """Raise ConfigException for what `DataFrameWriter.options` would not take."""
+    for name, value in check_options(options).items():
+        if not (value is None or isinstance(value, str | Real | os.PathLike)):
+            kind = type(value).__name__
+            message = f"option {name} is of type {kind}: expected a str, a number or a bool"
+            raise ConfigException(message)
+
+
+@contextmanager
+def name_kafka_options() -> Iterator[None]:
+    """Have messages about options of the producer name them as `DataFrameWriter.option` does."""
+    with name_options(_KAFKA.__add__):
+        yield
+
+
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Check the options of a write. Raises ConfigException."""
+    with name_kafka_options():
+        return _sink_options(options)
+
+
+def _sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = {name.lower(): value for name, value in options.items()}
     lenient = _lenient(given.get("unknownoptions", "error"))
     for name, reason in _REFUSED.items():
@@ -294,14 +321,14 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
             _complain(not_an_option(name), lenient=lenient)
     if not kafka.get("bootstrap.servers"):
         # It may be there, misspelt.
-        check_names(kafka, _KAFKA, lenient=lenient)
+        check_names(kafka, lenient=lenient)
         message = (
             "Kafka option bootstrap.servers is not set. Please make sure it is set and retry: "
             '.option("kafka.bootstrap.servers", "host:port")'
         )
         raise ConfigException(message)
     topic = given.get("topic", "").strip()
-    producer = producer_config(kafka, defaults=SINK_DEFAULTS, prefix=_KAFKA, lenient=lenient)
+    producer = producer_config(kafka, defaults=SINK_DEFAULTS, lenient=lenient)
     return SinkOptions(
         producer=producer,
         topic=topic or None,
@@ -413,3 +440,28 @@ def _complain(message: str, *, lenient: bool) -> None:
     if not lenient:
         raise ConfigException(message)
     warn_once(logger, message)
+
+
+_MAY_BE_SHIPPED: Final = (
+    "sasl_oauthbearer_assertion_file",
+    "sasl_oauthbearer_assertion_private_key_file",
+    "sasl_oauthbearer_assertion_template_file",
+    "ssl_truststore_location",
+    "ssl_keystore_location",
+)
+
+
+def with_shipped_files(config: ProducerConfig) -> ProducerConfig:
+    """Return the configuration with this process's paths of the files that `--files` shipped.
+
+    An option may name such a file by its name alone. Driver and executors keep them in different
+    folders, so each process looks for its own.
+    """
+    found = {}
+    for option in _MAY_BE_SHIPPED:
+        name = getattr(config, option)
+        # Outside of Spark's processes there is no folder for them.
+        with suppress(AssertionError):
+            if name and "/" not in name and Path(shipped := SparkFiles.get(name)).is_file():
+                found[option] = shipped
+    return msgspec.structs.replace(config, **found) if found else config

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import demo
 import pytest
-from support.job_server import ROOT, TIMEOUT_S
-from support.kafka_cluster import KafkaCluster
-from support.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.spark.job_server import ROOT, TIMEOUT_S
 
-# The promise is two minutes; streams are six times Spark in place of two.
+# The documented limit is two minutes; streams start Spark six times instead of two.
 WHOLE_DEMO_S, STREAMS_TOO_S = 120, 480
 JAVA_8 = 'openjdk version "1.8.0_412"'
 
@@ -74,7 +74,7 @@ def test_old_java_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.fixture
 def java_21(tmp_path: Path) -> Path:
-    """A folder with a command that says it is Java 21, and is nothing more."""
+    """A folder with a command that prints that it is Java 21, and does nothing else."""
     make_command(tmp_path / "bin", "java", "echo 'openjdk version \"21.0.1\"' >&2")
     return tmp_path / "bin"
 
@@ -157,7 +157,8 @@ def test_the_demo_streams_to_a_broker_of_the_users_and_says_how_to_delete_what_s
 # With another spark-submit, that of the folder which is named first.
 WITH_SPARK_SUBMIT = """
 import pathlib, sys
-import demo, running
+import demo
+from job import running
 sys.executable = str(pathlib.Path(sys.argv[1], "python"))
 sys.exit(running.run(lambda: demo.main(sys.argv[2:]), "demo.py"))
 """
@@ -230,7 +231,7 @@ def test_ctrl_c_in_the_middle_leaves_no_process_and_no_file(tmp_path: Path) -> N
 SLEEPERS = """
 import subprocess, sys
 sys.path.insert(0, "jobs")
-from children import Children
+from job.children import Children
 
 inner = "import os, signal; os.setsid(); print(os.getpid(), flush=True); signal.pause()"
 outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"

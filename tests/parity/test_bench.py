@@ -1,4 +1,4 @@
-"""The benchmark with Spark's own sink beside this one: both are measured on the same cell."""
+"""The benchmark with Spark's own sink and this one: both are measured in the same cell."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import fetch_kafka
-from support.peer import THEIRS, Sink
-from support.spark_processes import SPARK_SUBMIT, environment
+from support.brokers import fetch_kafka
+from support.spark.peer import THEIRS, Sink
+from support.spark.spark_processes import SPARK_SUBMIT, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 240
@@ -24,7 +24,8 @@ TIMEOUT_S = 240
 def test_the_ratio_to_the_tuned_jvm_sink_is_measured_in_one_run(sink: Sink, tmp_path: Path) -> None:
     jars = ",".join(map(str, fetch_kafka.jvm_sink_jars()))
     command: list[str | Path] = [SPARK_SUBMIT, "--master", "local[2]", "--jars", jars]
-    command += ["--properties-file", ROOT / "conf" / "spark-defaults.conf", ROOT / "jobs/bench.py"]
+    command += ["--properties-file", ROOT / "conf" / "spark-defaults.conf"]
+    command += [ROOT / "benchmarks/run.py"]
     command += ["--bootstrap", sink.bootstrap, "--output", tmp_path, "--cells", "100B"]
     command += ["--contenders", "R1", "R2", "R2t", "--scale", "0.001", "--rounds", "1"]
     command += ["--warm-up", "1"]

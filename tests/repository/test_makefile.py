@@ -27,7 +27,7 @@ case "$*" in
 esac
 mkdir -p $3/bin
 """
-# Every command of the environment says how it was called, and which java it would find.
+# Every command of the environment prints its arguments, and the java that it would find.
 WHOLE = (
     "for each in python pip pytest ruff mypy lint-imports; do ln -sf {command} $3/bin/$each; done"
 )
@@ -46,7 +46,7 @@ def write_command(path: Path, script: str) -> Path:
 
 
 def _heed_interrupts() -> None:
-    """Have make end by Ctrl-C, also where what runs the tests was told to ignore it (nohup)."""
+    """Let Ctrl-C end make, even if the test runner ignores it (nohup)."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -57,7 +57,14 @@ class Project:
         self.folder, self.path = folder / "project", folder / "path"
         for each in (self.folder, self.path):
             each.mkdir()
-        for name in ("Makefile", "jobs", "pyproject.toml", "pyspark_pykafka.py", "tests"):
+        for name in (
+            "Makefile",
+            "benchmarks",
+            "jobs",
+            "pyproject.toml",
+            "pyspark_pykafka.py",
+            "tests",
+        ):
             (self.folder / name).symlink_to(ROOT / name)
         (self.folder / "spark_kafka_sink").mkdir()
         for tool in ("sh", "find", "grep", "sed", "touch", "mkdir", "ln"):
@@ -89,7 +96,7 @@ class Project:
         )
 
     def refusal(self, *arguments: str, **environment: str) -> list[str]:
-        """Run make, which must fail; give what was said besides make's own line."""
+        """Run make, which must fail; return its output without make's own line."""
         ended = self.make(*arguments, **environment)
         assert ended.returncode != 0, ended.stdout
         assert ended.stdout == ""
@@ -176,7 +183,7 @@ def test_an_environment_that_cannot_be_made_is_told_however_often(project: Proje
 
 @pytest.mark.parametrize("broken_off", [FAILS, STOPPED], ids=["failed", "stopped"])
 @pytest.mark.parametrize(
-    ("target", "says"), [("demo", "python jobs/demo.py"), ("bench", "python -m support.run_bench")]
+    ("target", "says"), [("demo", "python jobs/demo.py"), ("bench", "python -m bench.each_cell")]
 )
 def test_an_environment_that_was_broken_off_is_made_again(
     project: Project, broken_off: str, target: str, says: str

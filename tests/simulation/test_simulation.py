@@ -1,6 +1,6 @@
-"""The producer keeps its promises in a simulated cluster, and where it does not, this is seen.
+"""The producer keeps its guarantees in a simulated cluster, and broken producers are detected.
 
-A failing seed is replayed, with a log of all that happens, by the command that its failure names.
+A failing seed is replayed, with a log of all events, by the command in its failure message.
 """
 
 from __future__ import annotations
@@ -160,7 +160,9 @@ def _deadlines_forgotten() -> Iterator[None]:
 
 @contextmanager
 def _brokers_that_were_heard_of_are_never_forgotten() -> Iterator[None]:
-    with mock.patch.multiple(client, _HEARSAY_LOSSES=1_000_000, _HEARSAY_S=float("inf")):
+    with mock.patch.multiple(
+        client, _INITIAL_NODES_FAILURES=1_000_000, _INITIAL_NODES_S=float("inf")
+    ):
         yield
 
 

@@ -18,8 +18,8 @@ import pytest
 from conftest import NewTopic
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import DataFrame, SparkSession
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_at_least, read_with_confluent
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_at_least, read_with_confluent
 
 from spark_kafka_sink import register
 
@@ -31,7 +31,8 @@ pytestmark = [
 
 A_WHILE_S = 120
 ROWS = 100
-# Stands at rows with the value "stand": it says in which process, and waits for what nobody writes.
+# Blocks at rows with the value "stand": it writes its process id, and waits for a file that never
+# comes.
 USER_CODE = """
 import os
 
@@ -76,7 +77,7 @@ def write(rows, bootstrap, topic):
 
 
 class Stand(NamedTuple):
-    """User code that does not return, in a module, and the files by which it is told."""
+    """User code that does not return, in a module, with the files for its messages."""
 
     module: str
     standing: Path
@@ -172,7 +173,7 @@ def test_a_job_that_was_cancelled_leaves_nothing_to_the_next_one(
 ) -> None:
     """One task is through and left its producer to the next; the other one is killed."""
     cancelled, whole = new_topic(1), new_topic(1)
-    register(spark)  # the thread beside has no session of its own
+    register(spark)  # the other thread has no session of its own
 
     def save(topic: str) -> None:
         spark.sparkContext.setJobGroup(topic, "of a test")

@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from conftest import NewTopic, topic_maker
 from pyarrow import parquet
-from support.fault_proxy import Fault, FaultProxy, Kind
-from support.kafka_cluster import KafkaCluster
-from support.readers import create_topics, read_at_least, read_with_confluent
+from support.brokers.fault_proxy import Fault, FaultProxy, Kind
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import create_topics, read_at_least, read_with_confluent
 
 from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
@@ -60,12 +60,12 @@ def values(kafka: KafkaCluster, topic: str) -> list[bytes | None]:
 
 
 def new_name() -> str:
-    """Give the name of a topic that does not exist."""
+    """Return the name of a topic that does not exist."""
     return f"topic-{uuid.uuid4().hex[:12]}"
 
 
 def topics_of(kafka: KafkaCluster) -> set[str]:
-    """Give the names of all topics."""
+    """Return the names of all topics."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     return set(admin.list_topics(timeout=30).topics)
 
@@ -150,22 +150,31 @@ def strings_of(*values: bytes) -> pa.Array:
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ({"topic": pa.array([None], pa.string())}, "contains a null topic ({})"),
-        ({"topic": strings_of(b"t\xff")}, "b't\\xff' is not UTF-8 ({})"),
-        ({"topic": ["t" * 300]}, "expected at most 249 ({})"),
-        ({"topic": ["{letters}"]}, "the topic column has {letters} in {}"),
-        ({"partition": pa.array([-7], pa.int32())}, "Invalid partition: -7 ({})"),
-        ({"partition": pa.array([7], pa.int32())}, "the partition column has 7 in {}, but topic"),
-        ({"timestamp": [-7]}, "Invalid timestamp: -7 ms ({})"),
-        ({"headers": pa.array([[(None, b"")]], HEADERS)}, "a header whose key is null ({})"),
-        ({"value": ["x" * 20_000]}, "the record of {} is up to 20076 bytes when serialized"),
+        (
+            {"topic": pa.array([None], pa.string())},
+            "{}: [KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to",
+        ),
+        (
+            {"topic": strings_of(b"t\xff")},
+            "{}: topic has a name that is not text: b't\\xff' is not UTF-8",
+        ),
+        ({"topic": ["t" * 300]}, "{}: Topic cannot be 'tttttttttttttttttttt'...: found a name"),
+        ({"topic": ["{letters}"]}, "{}: the topic column has {letters}"),
+        ({"partition": pa.array([-7], pa.int32())}, "{}: Invalid partition: -7. "),
+        ({"partition": pa.array([7], pa.int32())}, "{}: the partition column has 7, but topic"),
+        ({"timestamp": [-7]}, "{}: Invalid timestamp: -7 ms. "),
+        (
+            {"headers": pa.array([[(None, b"")]], HEADERS)},
+            "{}: headers has a header whose key is null",
+        ),
+        ({"value": ["x" * 20_000]}, "{}: the record is up to 20076 bytes when serialized"),
     ],
     ids=lambda case: next(iter(case)) if isinstance(case, dict) else None,
 )
 def test_a_row_that_fails_a_task_is_told_by_its_number_in_the_task(
     kafka: KafkaCluster, new_topic: NewTopic, column: dict[str, Any], said: str
 ) -> None:
-    """Its number in the Arrow batch that the task has made of several is of use to nobody."""
+    """Its number in the Arrow batch that the task has joined would be useless."""
     topic, letters = new_topic(3), new_topic(1)
     good = {
         "topic": [topic],
@@ -191,7 +200,7 @@ def test_a_row_that_fails_a_task_is_told_by_its_number_in_the_task(
 def test_a_task_does_not_end_well_before_every_row_is_acknowledged(
     proxied_kafka: tuple[KafkaCluster, FaultProxy],
 ) -> None:
-    """The broker has the rows, but its answer is lost: nobody knows of them, so the task fails."""
+    """The broker has the rows, but its response is lost, so the task fails."""
     kafka, proxy = proxied_kafka
     topic = topic_maker(kafka)(1)
     given = {
@@ -243,7 +252,7 @@ def test_a_dead_letter_file_can_be_read_whatever_bytes_are_in_its_strings(
 def test_a_task_makes_no_folder_for_dead_letters(
     kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    """Where the filesystem is not mounted, they would stay behind on the disk of an executor."""
+    """Without the mounted filesystem, they would stay on the disk of an executor."""
     folder = tmp_path / "not mounted" / "letters"
     given = {"topic": new_topic(1), "onError": "deadLetter", "deadLetterPath": str(folder)}
     assert write(kafka, {"value": ["good"]}, given).report.rows == 1

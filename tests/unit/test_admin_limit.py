@@ -1,6 +1,6 @@
-"""What the driver asks before a job takes max.block.ms at most, to the moment, whoever answers how.
+"""The driver's requests before a job take exactly max.block.ms at most, in all cases.
 
-Time passes in waits alone, and a network that the test makes up answers.
+Time passes only in waits, and a network of the test answers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from support.timed_waits import Clock
-from support.unreachable import NOBODY, TOPIC
+from support.pure.timed_waits import Clock
+from support.pure.unreachable import NOBODY, TOPIC
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
@@ -37,7 +37,7 @@ MAX_BLOCK_S = 1.0
 
 
 class Network:
-    """Stands for ConsumerNetworkClient: every request is answered after a while, or never."""
+    """Replaces ConsumerNetworkClient: every request is answered after a while, or never."""
 
     def __init__(
         self, clock: Clock, answer_s: float | None, creation_error: int = codes.REQUEST_TIMED_OUT
@@ -65,11 +65,11 @@ class Network:
     def set_nodes(self, nodes: object) -> None:
         """Do nothing."""
 
-    def hear_of_nodes(self, brokers: object) -> None:
+    def set_initial_nodes(self, brokers: object) -> None:
         """Do nothing."""
 
     def last_errors(self) -> str:
-        """Nothing went wrong."""
+        """Return no errors."""
         return ""
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ def test_what_is_said_against_settings_is_raised(
         asked.check_creation(NewTopic(partitions=7, replication=2, configs=(("a.b", "c"),)))
     assert refused.value.code == code
     assert str(refused.value).startswith(
-        "no topic can be created with topic.partitions=7, topic.replication=2, "
+        "topics cannot be created with topic.partitions=7, topic.replication=2, "
         f"topic.config.a.b=c: {error_code(code).name} ({code})"
     )
 

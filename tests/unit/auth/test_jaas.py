@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.auth.jaas import LOGIN_MODULES, JaasEntry, check_module, parse_jaas
 from spark_kafka_sink.auth.mechanisms import MECHANISMS
@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import ConfigException
 
 BEGIN: Final = "x.PlainLoginModule required username=u "
 EVENT_HUBS: Final = "Endpoint=sb://ns/;SharedAccessKeyName=k;SharedAccessKey=abc="
-# What stands behind BEGIN, and the password that it gives.
+# The text after BEGIN, and the resulting password.
 GIVES: Final = {
     "password=abc123;": "abc123",
     "password=ab.cd;": "ab.cd",
@@ -41,19 +41,19 @@ GIVES: Final = {
     'password="p" 5="x" ;': "p",
     'password="${env:A}";': "${env:A}",
 }
-# What stands behind BEGIN, and what the message says.
+# The text after BEGIN, and the message.
 REFUSED: Final = {
     **dict.fromkeys(
         ["password=123abc;", "password=-abc;", "password=.abc;"],
-        "the option password has no value that can be read",
+        "the option password has no valid value",
     ),
-    "n=12;": "an option has no value that can be read",
+    "n=12;": "an option has no valid value",
     **dict.fromkeys(
         [f"password=ab{mark}cd;" for mark in ":@+="],
         "what follows the option password is not name=value",
     ),
     'password="ab\ncd";': "what follows the option password is not name=value",
-    "password=;": "the option password has no value that can be read",
+    "password=;": "the option password has no valid value",
     "password;": "what follows the option username is not name=value",
     "password=ab/cd;": "not terminated by a semi-colon",
     'password="p"': "not terminated by a semi-colon",
@@ -182,7 +182,7 @@ def _ours(text: str) -> str | None:
 
 
 def _random_text(random: Random) -> str:
-    """Return any pieces one behind the other, or options that may be whole."""
+    """Return random pieces in a row, or options that may be complete."""
     begin = random.choice([BEGIN, BEGIN, "x.M required ", ""])
     if random.random() < 0.5:
         end = random.choice([";", "", '";', "*/;", "\n;"])
@@ -220,7 +220,7 @@ def test_a_module_serves_its_mechanisms_whatever_stands_before_its_name(module: 
             if mechanism in LOGIN_MODULES[module]:
                 check_module(entry, mechanism)
             else:
-                with pytest.raises(ConfigException, match=f"{module}, which serves") as caught:
+                with pytest.raises(ConfigException, match=f"{module}, which supports") as caught:
                     check_module(entry, mechanism)
                 assert f"sasl.mechanism is {mechanism}: name " in str(caught.value)
 
@@ -233,7 +233,7 @@ def test_every_mechanism_has_a_module() -> None:
     ("module", "told"),
     [
         ("com.sun.security.auth.module.JndiLoginModule", "names com.sun.security.auth.module.Jndi"),
-        ("hush", "names a module, which is not known"),
+        ("hush", "names a module, which is unknown"),
     ],
 )
 def test_other_modules_are_refused_with_those_that_are_known(module: str, told: str) -> None:
@@ -245,5 +245,5 @@ def test_other_modules_are_refused_with_those_that_are_known(module: str, told: 
 
 def test_tokens_that_nobody_signed_are_refused() -> None:
     entry = parse_jaas('OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="alice";')
-    with pytest.raises(ConfigException, match="unsecuredLogin…, which makes tokens"):
+    with pytest.raises(ConfigException, match="unsecuredLogin…, which makes unsigned tokens"):
         check_module(entry, "OAUTHBEARER")

@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.auth.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512
 from spark_kafka_sink.auth.scram import (
     KEPT,
     MAX_ITERATIONS,
     MIN_ITERATIONS,
-    KeptKeys,
+    KeyCache,
     ScramExchange,
     scram_keys,
 )
@@ -75,7 +75,7 @@ class _Login(NamedTuple):
 def _login(random: Random) -> _Login:
     mechanism = random.choice([SCRAM_SHA_256, SCRAM_SHA_512])
     user = "".join(random.choices("ab=,\"\\ '%;\x01\x7f", k=random.randint(1, 6)))
-    # Combining accents and ligatures: nobody may bring them into another form.
+    # Combining accents and ligatures must not be normalized.
     password = "".join(
         random.choices("aZ0 =,\"\\'\u00e9e\u0301\ufb03\u00df\U0001f600", k=random.randint(1, 9))
     )
@@ -123,16 +123,16 @@ def test_tokenauth_is_said_of_tokens_only() -> None:
         ),
         (f"r={NONCE},s={SALT},i=1000001".encode(), "asks for 1000001 iterations"),
         (f"r={NONCE},s={SALT},i={'9' * 100_000}".encode(), "asks for 999"),
-        (f"r={NONCE},s={SALT},i=0".encode(), "not that of SCRAM"),
-        (f"r={NONCE},s={SALT},i=-4096".encode(), "not that of SCRAM"),
-        (f"r={NONCE},s={SALT},i=4096x".encode(), "not that of SCRAM"),
+        (f"r={NONCE},s={SALT},i=0".encode(), "not a SCRAM message"),
+        (f"r={NONCE},s={SALT},i=-4096".encode(), "not a SCRAM message"),
+        (f"r={NONCE},s={SALT},i=4096x".encode(), "not a SCRAM message"),
         (f"r={NONCE},s=Q,i=4096".encode(), "salt is not base64"),
-        (f"r={NONCE},s=,i=4096".encode(), "not that of SCRAM"),
+        (f"r={NONCE},s=,i=4096".encode(), "not a SCRAM message"),
         (f"m=x,r={NONCE},s={SALT},i=4096".encode(), "an extension of SCRAM that does not exist"),
         (b"e=unknown-user", "the broker says: unknown-user"),
-        (b"\xff", "is no text"),
-        (b"", "not that of SCRAM"),
-        (b"v=QQ==", "not that of SCRAM"),
+        (b"\xff", "is not UTF-8"),
+        (b"", "not a SCRAM message"),
+        (b"v=QQ==", "not a SCRAM message"),
     ],
 )
 def test_a_first_answer_that_breaks_the_rules_ends_the_login(answer: bytes, sentence: str) -> None:
@@ -151,8 +151,8 @@ def test_a_first_answer_that_breaks_the_rules_ends_the_login(answer: bytes, sent
         (b"v=" + base64.b64encode(bytes(32)), "the broker's signature is wrong"),
         (b"v=" + base64.b64encode(bytes(31)), "the broker's signature is wrong"),
         (b"v=A", "signature is not base64"),
-        (b"", "last message is not that of SCRAM"),
-        (SERVER_FIRST, "last message is not that of SCRAM"),
+        (b"", "last message is not a SCRAM message"),
+        (SERVER_FIRST, "last message is not a SCRAM message"),
     ],
 )
 def test_a_last_answer_that_proves_nothing_ends_the_login(answer: bytes, sentence: str) -> None:
@@ -168,7 +168,7 @@ def test_nothing_may_come_behind_the_last_answer() -> None:
     exchange.step(SERVER_FIRST)
     last = f"v={VECTORS[SCRAM_SHA_256][1]},x=y".encode()
     exchange.step(last)
-    with pytest.raises(SaslAuthenticationException, match="goes on after its last message"):
+    with pytest.raises(SaslAuthenticationException, match="continues after its last message"):
         exchange.step(last)
 
 
@@ -198,9 +198,9 @@ def test_any_answer_ends_in_the_one_exception_or_in_a_message(answer: bytes) -> 
     [
         ("", "hun7ret", "not empty"),
         ("alice", "", "not empty"),
-        ("\u00e4lice", "hun7ret", "take ASCII names only"),
-        ("al\0ice", "hun7ret", "take ASCII names only"),
-        ("alice", "hun7\ud800ret", "the password has a character that is none"),
+        ("\u00e4lice", "hun7ret", "accept ASCII names only"),
+        ("al\0ice", "hun7ret", "accept ASCII names only"),
+        ("alice", "hun7\ud800ret", "the password has an invalid character"),
     ],
 )
 def test_what_brokers_do_not_take_is_refused(user: str, password: str, sentence: str) -> None:
@@ -230,7 +230,7 @@ class _CountedHashing:
 
 
 def test_a_hundred_brokers_with_one_salt_cost_one_hashing(monkeypatch: pytest.MonkeyPatch) -> None:
-    hashing, kept = _CountedHashing(monkeypatch), KeptKeys()
+    hashing, kept = _CountedHashing(monkeypatch), KeyCache()
     answers = {user_s(keys=kept).step(SERVER_FIRST) for _ in range(100)}
     assert hashing.count == 1
     assert answers == {user_s().step(SERVER_FIRST)}
@@ -249,20 +249,20 @@ def test_a_hundred_brokers_with_one_salt_cost_one_hashing(monkeypatch: pytest.Mo
 def test_kept_keys_serve_nobody_else(
     other: tuple[str, str, str, bytes, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hashing, kept = _CountedHashing(monkeypatch), KeptKeys()
+    hashing, kept = _CountedHashing(monkeypatch), KeyCache()
     kept(SCRAM_SHA_256, "user", "pencil", b"salt", 4096)
     assert kept(*other) == scram_keys(*other)
     assert hashing.count == 3
 
 
 def test_a_wrong_password_is_not_saved_by_kept_keys() -> None:
-    kept = KeptKeys()
+    kept = KeyCache()
     right, wrong = user_s(keys=kept), user_s(password="pencils", keys=kept)
     assert right.step(SERVER_FIRST) != wrong.step(SERVER_FIRST)
 
 
 def test_no_more_than_64_are_kept_and_none_after_forgetting() -> None:
-    kept = KeptKeys()
+    kept = KeyCache()
     for number in range(KEPT + 2):
         kept(SCRAM_SHA_256, "user", "pencil", bytes([number]), 1)
     assert len(kept) == KEPT == 64

@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.reading_cluster import BACKOFF, TOPIC, lead, metadata_of
+from support.pure.reading_cluster import BACKOFF, TOPIC, lead, metadata_of
 
-from spark_kafka_sink.consumer.list_offsets import Asked, OffsetsLookup
+from spark_kafka_sink.consumer.list_offsets import OffsetsLookup, OffsetsQuery
 from spark_kafka_sink.errors import TopicAuthorizationException, UnsupportedVersionException
 from spark_kafka_sink.network.request_client import RequestFuture
 from spark_kafka_sink.wire.exchange import ClientRequest
@@ -28,14 +28,14 @@ class World:
         self.now = 0.0
         self.metadata = metadata_of(leaders)
         self.lookup = OffsetsLookup(
-            Asked(TOPIC, list(range(len(leaders))), -1, 1),
+            OffsetsQuery(TOPIC, list(range(len(leaders))), -1, 1),
             metadata=self.metadata,
             retry_backoff=BACKOFF,
             random=Random(1),
         )
 
     def sent(self) -> dict[int, RequestFuture]:
-        """Send what is due and give it by node."""
+        """Send the requests that are due, and return them by node."""
         sent = {}
         for node_id, message in self.lookup.requests(self.now):
             sent[node_id] = RequestFuture(ClientRequest(node_id=node_id, message=message), 30.0)

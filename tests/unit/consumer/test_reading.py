@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.log_records import batch_of
-from support.reading_cluster import BACKOFF, TOPIC, TOPIC_ID, lead, metadata_of
-from support.record_batches import Row
+from support.oracles.log_records import batch_of
+from support.oracles.record_batches import Row
+from support.pure.reading_cluster import BACKOFF, TOPIC, TOPIC_ID, lead, metadata_of
 
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
 from spark_kafka_sink.errors import (
@@ -54,11 +54,11 @@ class World:
         lead(self.metadata, leaders, self.now, epoch)
 
     def fetches(self) -> dict[int, Fetch]:
-        """Give the requests that are due, by node."""
+        """Return the requests that are due, by node."""
         return {fetch.node_id: fetch for fetch in self.reading.fetches(self.now)}
 
     def answer(self, fetch: Fetch, code: int = 0, records: int = 5) -> FetchOutcome:
-        """Answer all partitions of a request, from where they are."""
+        """Answer all partitions of a request, from their positions."""
         partitions = [
             PartitionData(
                 partition_index=asked.partition,
@@ -78,12 +78,12 @@ class World:
 
 
 def row_counts(outcome: FetchOutcome) -> list[int]:
-    """Take the rows and give how many each batch has."""
+    """Read the rows and return the number in each batch."""
     return [len(batch) for records in outcome.records for batch in records]
 
 
 def places(fetch: Fetch) -> dict[int, int]:
-    """Give what a request asks for: offsets by partition."""
+    """Return the offsets by partition in a request."""
     return {asked.partition: asked.fetch_offset for asked in fetch.message.topics[0].partitions}
 
 
@@ -129,10 +129,10 @@ def test_what_a_retry_may_help_waits_longer_each_time_and_asks_for_metadata(code
         world.now = world.reading.next_due_at(world.now)
     assert 0.07 < waits[0] < 0.13
     assert 0.7 < waits[-1] < 1.3
-    assert "t-0 at offset 0 of 10 (t-0 cannot be read: " in world.reading.stuck_at()
+    assert "t-0 at offset 0 of 10 (t-0 cannot be read: " in world.reading.unfinished()
     (fetch,) = world.fetches().values()
     world.answer(fetch)
-    assert world.reading.stuck_at() == "t-0 at offset 5 of 10"
+    assert world.reading.unfinished() == "t-0 at offset 5 of 10"
 
 
 def test_other_partitions_go_on_while_one_waits() -> None:
@@ -150,7 +150,7 @@ def test_a_request_that_was_lost_is_made_again_and_a_hopeless_one_is_raised() ->
     world = World([1])
     (fetch,) = world.fetches().values()
     world.reading.failed(fetch, api_exception(13, "lost"), world.now)
-    assert "lost" in world.reading.stuck_at()
+    assert "lost" in world.reading.unfinished()
     world.now += 1
     (fetch,) = world.fetches().values()
     with pytest.raises(UnsupportedVersionException):
@@ -181,18 +181,18 @@ def test_an_answer_that_leaves_a_partition_out_is_asked_again() -> None:
     world = World([1])
     (fetch,) = world.fetches().values()
     world.reading.answered(fetch, FetchResponse(responses=[]), world.now)
-    assert "does not name this partition" in world.reading.stuck_at()
+    assert "does not contain this partition" in world.reading.unfinished()
     world.now += 1
     assert len(world.fetches()) == 1
 
 
 def broken(records: bytes) -> bytes:
-    """Give a batch with a byte that is not what its checksum says."""
+    """Return a batch with one byte changed, so that its checksum is wrong."""
     return records[:-1] + bytes([records[-1] ^ 1])
 
 
 def log_answer(log: bytes) -> FetchResponse:
-    """Give an answer for partition 0."""
+    """Return a response for partition 0."""
     data = PartitionData(
         partition_index=0,
         error_code=0,
@@ -244,15 +244,15 @@ def test_a_position_that_was_deleted_moves_on_only_for_a_reading_from_the_earlie
         (moved,) = world.reading.out_of_range()
         if not from_earliest:
             with pytest.raises(OffsetOutOfRangeException, match="has the offsets 4 to 9"):
-                world.reading.moved(moved, 4, 10, world.now)
+                world.reading.reset(moved, 4, 10, world.now)
             continue
-        world.reading.moved(moved, 4, 10, world.now)
+        world.reading.reset(moved, 4, 10, world.now)
         assert world.reading.out_of_range() == []
         (fetch,) = world.fetches().values()
         assert places(fetch) == {0: 4}
         world.answer(fetch, OUT_OF_RANGE)
         with pytest.raises(OffsetOutOfRangeException, match="cannot be read from offset 4"):
-            world.reading.moved(moved, 0, 3, world.now)
+            world.reading.reset(moved, 0, 3, world.now)
 
 
 def test_a_log_that_has_nothing_left_has_no_offsets_to_name() -> None:
@@ -262,9 +262,9 @@ def test_a_log_that_has_nothing_left_has_no_offsets_to_name() -> None:
     (moved,) = world.reading.out_of_range()
     with pytest.raises(
         OffsetOutOfRangeException,
-        match=r"from offset 0: it has no records, and the next one gets offset 100; what was",
+        match=r"from offset 0: it has no records, and the next one gets offset 100; the records",
     ):
-        world.reading.moved(moved, 100, 100, world.now)
+        world.reading.reset(moved, 100, 100, world.now)
 
 
 def test_a_position_that_is_in_range_after_all_is_tried_again() -> None:
@@ -272,7 +272,7 @@ def test_a_position_that_is_in_range_after_all_is_tried_again() -> None:
     (fetch,) = world.fetches().values()
     world.answer(fetch, OUT_OF_RANGE)
     (moved,) = world.reading.out_of_range()
-    world.reading.moved(moved, 0, 10, world.now)
+    world.reading.reset(moved, 0, 10, world.now)
     assert world.reading.out_of_range() == []
     assert world.fetches() == {}, "asked again without a pause"
     world.now += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.certificates import openssl
+from support.brokers.certificates import openssl
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.network.cipher_suites import TLS_1_2_SUITES, TLS_1_3_SUITES, cipher_suites
@@ -17,7 +17,7 @@ GOOD = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
 def test_openssl_has_the_same_names_for_the_standard_s() -> None:
     lines = openssl("ciphers", "-stdname", "-s", "-tls1_2", "ALL").splitlines()
     theirs = {line.split()[0]: line.split()[2] for line in lines}
-    # Others need keys that Kafka has no way to give, or are hardly ever seen.
+    # Others need keys that Kafka cannot configure, or are hardly ever used.
     unusual = re.compile("PSK|SRP|ARIA|CAMELLIA|CCM|_anon_|_NULL_")
     assert {n: each for n, each in theirs.items() if not unusual.search(n)} == TLS_1_2_SUITES
 
@@ -44,7 +44,7 @@ def test_some_of_tls_1_3_s_suites_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["TLS_RSA_WITH_NULL_SHA256", "ALL", "", "AES128-SHA:NULL", "@X"])
 def test_what_is_no_suite_is_refused(name: str) -> None:
-    with pytest.raises(ConfigException, match=r"has .*, which is not known here"):
+    with pytest.raises(ConfigException, match=r"has .*, which is unknown"):
         cipher_suites([name])
 
 
@@ -56,5 +56,5 @@ def test_the_context_has_the_suites_and_none_that_openssl_lacks() -> None:
     context = client_context(TlsSettings(root, ciphers=cipher_suites([GOOD]).openssl)).context
     suites = [each["name"] for each in context.get_ciphers() if each["protocol"] == "TLSv1.2"]
     assert suites == ["ECDHE-RSA-AES256-GCM-SHA384"]
-    with pytest.raises(ConfigException, match=r"ssl\.cipher\.suites names no suite that this "):
+    with pytest.raises(ConfigException, match=r"ssl\.cipher\.suites has no suite that this "):
         client_context(TlsSettings(root, ciphers="AES-OF-THE-FUTURE"))

@@ -1,4 +1,4 @@
-"""The network client's requests, over a selector that a test plays: where they go, what answers."""
+"""The network client's requests with a simulated selector: their nodes and responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from support.client_world import CONFIG, NODES, World, metadata
+from support.pure.client_world import CONFIG, NODES, World, metadata
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.model import Node
@@ -56,7 +56,7 @@ def test_a_request_that_cannot_be_written_fails_alone(node_id: int | None, name:
     (failed,) = [event for event in world.events if isinstance(event, RequestFailed)]
     (answered,) = [event for event in world.events if isinstance(event, Answered)]
     assert (failed.request, failed.code) == (bad, error_codes.INVALID_REQUEST)
-    assert "cannot be written" in failed.reason
+    assert "cannot be encoded" in failed.reason
     assert answered.request is good
 
 
@@ -118,7 +118,7 @@ def test_a_request_without_answer_breaks_the_connection_after_request_timeout() 
         (first, REQUEST_TIMED_OUT),
         (second, REQUEST_TIMED_OUT),
     ]
-    assert "no answer within request.timeout.ms=30000" in failed[0].reason
+    assert "no response within request.timeout.ms=30000" in failed[0].reason
     assert NodeDown(1, failed[0].reason) in events
 
 
@@ -296,14 +296,14 @@ def test_no_brokers_at_all_closes_every_connection_and_begins_anew() -> None:
     assert any(isinstance(e, Answered) and e.node_id < 0 for e in world.events)
 
 
-# -- brokers that somebody else was told of -------------------------------------------------------
+# -- brokers that another client learned ---------------------------------------------------------
 
 
 def test_brokers_that_were_heard_of_share_what_would_come_to_the_bootstrap_addresses() -> None:
     asked = Counter[int]()
     for seed in range(40):
         world = World(seed=seed)
-        world.client.hear_of_nodes(NODES.values())
+        world.client.set_initial_nodes(NODES.values())
         world.client.send(metadata())
         for _ in range(4):
             world.poll()
@@ -316,7 +316,7 @@ def test_brokers_that_were_heard_of_share_what_would_come_to_the_bootstrap_addre
 
 def test_a_broker_that_was_heard_of_and_is_asked_is_written_to_over_that_connection() -> None:
     world = World()
-    world.client.hear_of_nodes(NODES.values())
+    world.client.set_initial_nodes(NODES.values())
     world.client.send(metadata())
     for _ in range(4):
         world.poll()
@@ -339,7 +339,7 @@ def test_brokers_that_were_heard_of_and_cannot_be_reached_leave_time_for_the_boo
     world.selector.hang = trouble == "dropped"
     world.selector.silent = trouble in ("silent", "broken")
     third = Node(id=3, host="127.0.0.1", port=2003)
-    world.client.hear_of_nodes([*NODES.values(), third])
+    world.client.set_initial_nodes([*NODES.values(), third])
     world.client.send(metadata())
     while {1001, 1002}.isdisjoint(world.selector.connects) and world.now < 35:
         if any(isinstance(event, RequestFailed) for event in world.poll()):
@@ -364,7 +364,7 @@ def test_one_broker_that_was_heard_of_and_is_down_leaves_the_others() -> None:
     world = World()
     world.selector.refuse.add(2001)
     while 2001 not in world.selector.connects:
-        world.client.hear_of_nodes(NODES.values())
+        world.client.set_initial_nodes(NODES.values())
         world.client.send(metadata())
         for _ in range(4):
             world.poll()
@@ -375,7 +375,7 @@ def test_one_broker_that_was_heard_of_and_is_down_leaves_the_others() -> None:
 
 def test_brokers_that_the_cluster_has_named_itself_are_not_forgotten_for_one() -> None:
     world = World()
-    world.client.hear_of_nodes(NODES.values())
+    world.client.set_initial_nodes(NODES.values())
     world.bring_up(1, 2)
     world.selector.break_port(2001)
     world.poll()
@@ -453,5 +453,5 @@ def test_a_connection_that_ends_inside_an_answer_says_so() -> None:
     (failed, down) = world.poll()
     assert isinstance(failed, RequestFailed)
     assert failed.request is request
-    assert "in the middle of an answer" in failed.reason
-    assert down == NodeDown(1, "Connection reset by peer in the middle of an answer")
+    assert "in the middle of a response" in failed.reason
+    assert down == NodeDown(1, "Connection reset by peer in the middle of a response")

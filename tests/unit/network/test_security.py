@@ -1,4 +1,4 @@
-"""`Security`: what a connection needs, what is refused, and that no message shows a secret."""
+"""`Security`: what a connection needs, what is rejected, and that no message shows a secret."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.security import Security
 
 SECRET = "hunter2-of-the-environment"
@@ -23,7 +24,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def security(**options: str) -> Security:
-    """Return what a configuration gives; options by their names with _ for the dot."""
+    """Return the security of a configuration; options by name with _ for the dot."""
     given = {name.replace("_", "."): value for name, value in options.items()}
     made = Security.of(producer_config({"bootstrap.servers": "h:1", **given}))
     assert made is not None
@@ -48,7 +49,7 @@ def test_a_path_that_a_reference_gives_is_not_shown(options: dict[str, str]) -> 
 def test_a_user_that_a_reference_gives_is_not_shown() -> None:
     options = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_password": "p"}
     made = security(security_protocol="SASL_SSL", sasl_username=REFERENCE, **options)
-    login = made.login(0.5)
+    login = made.login(Node(id=1, host="h", port=1), 0.5)
     assert login is not None
     assert SECRET not in repr(login)
     assert REFERENCE in repr(login)
@@ -77,14 +78,14 @@ def test_the_environment_is_not_read_as_a_file(path: str, kind: str) -> None:
 
 
 def test_a_device_is_no_store() -> None:
-    with pytest.raises(ConfigException, match="no file of a disk"):
+    with pytest.raises(ConfigException, match="not a regular file on a disk"):
         security(security_protocol="SSL", ssl_truststore_location="/dev/zero")
 
 
 def test_a_pipe_is_no_store_and_nobody_waits_for_its_writer(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.pem"
     os.mkfifo(pipe)
-    with pytest.raises(ConfigException, match="no file of a disk"):
+    with pytest.raises(ConfigException, match="not a regular file on a disk"):
         security(security_protocol="SSL", ssl_truststore_location=str(pipe))
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from support.pure_producer import FULL, PureProducer, Settings, batches, sequences
+from support.pure.pure_producer import FULL, PureProducer, Settings, batches, sequences
 
 from spark_kafka_sink.errors import (
     NotEnoughReplicasException,
     PolicyViolationException,
     TimeoutException,
+    name_options,
 )
-from spark_kafka_sink.producer.producer_batch import BatchState
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeDown, NodeThrottled
 from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponseTopic
 
@@ -30,7 +31,7 @@ def test_what_expired_while_it_was_being_written_may_be_written_after_that() -> 
     producer.poll()
     producer.sender.handle(Answered(request, 1, None), 30.0)
     assert [b.state for b in producer.done()] == [BatchState.FAILED]
-    assert producer.accumulator.available_bytes == settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == settings.buffer_memory
 
 
 def test_retries_end_with_the_last_error() -> None:
@@ -55,7 +56,7 @@ def test_an_error_that_no_retry_helps_is_given_at_once() -> None:
     producer.answer(producer.poll()[0], POLICY)
     (batch,) = producer.done()
     assert isinstance(batch.error, PolicyViolationException)
-    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory
 
 
 def test_a_batch_that_waits_too_long_expires_with_what_is_known() -> None:
@@ -68,7 +69,7 @@ def test_a_batch_that_waits_too_long_expires_with_what_is_known() -> None:
     assert isinstance(batch.error, TimeoutException)
     assert "within delivery.timeout.ms=30000: waiting to be sent" in str(batch.error)
     assert "it has no leader at present" in str(batch.error)
-    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory
 
 
 def test_a_batch_that_might_be_sent_again_says_that_its_time_is_over() -> None:
@@ -97,7 +98,7 @@ def test_a_batch_that_expires_names_why_its_leader_cannot_be_reached() -> None:
 
 @pytest.mark.parametrize("prefix", ["", "kafka."])
 def test_a_batch_that_expires_names_the_error_that_it_was_tried_again_for(prefix: str) -> None:
-    producer = PureProducer([1], Settings(delivery_timeout=30.0, option_prefix=prefix))
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
     producer.append(0, FULL)
     producer.ready()
     for code in (NOT_LEADER, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS):
@@ -105,7 +106,8 @@ def test_a_batch_that_expires_names_the_error_that_it_was_tried_again_for(prefix
         producer.answer(request, code)
         producer.now += 2.0
     producer.now = 30.0
-    producer.poll()
+    with name_options(prefix.__add__):
+        producer.poll()
     (batch,) = producer.done()
     assert isinstance(batch.error, TimeoutException)
     assert (
@@ -205,15 +207,17 @@ def test_a_batch_that_expires_in_flight_keeps_its_memory_until_the_answer() -> N
     (request,) = producer.poll()
     producer.now = 30.0
     producer.poll()
-    assert [b.state for b in producer.done()] == [BatchState.FAILED] * 2
-    assert producer.accumulator.available_bytes < producer.settings.buffer_memory
+    in_flight, waiting = producer.done()
+    assert (in_flight.state, waiting.state) == (BatchState.ABANDONED, BatchState.FAILED)
+    assert producer.accumulator.pool.available_bytes < producer.settings.buffer_memory
     producer.lose(request, TIMED_OUT)
     assert producer.done() == []
-    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory
+    assert in_flight.state is BatchState.FAILED
 
 
 def _expired_in_flight() -> tuple[PureProducer, ClientRequest]:
-    """Give a producer whose second batch expired at its broker, and that request."""
+    """Return a producer whose second batch expired at its broker, and that request."""
     producer = PureProducer([1], Settings(delivery_timeout=30.0))
     producer.append(0, FULL)
     producer.ready()
@@ -223,7 +227,7 @@ def _expired_in_flight() -> tuple[PureProducer, ClientRequest]:
     producer.now = 30.0
     producer.append(0, FULL)
     assert producer.poll() == [], "sent before the fate of the batch before is known"
-    assert [b.state for b in producer.done()] == [BatchState.SUCCEEDED, BatchState.FAILED]
+    assert [b.state for b in producer.done()] == [BatchState.SUCCEEDED, BatchState.ABANDONED]
     return producer, request
 
 
@@ -279,4 +283,4 @@ def test_memory_is_free_again_after_every_kind_of_end() -> None:
             code = 0 if code else CORRUPT
         producer.now += 10
     assert not producer.accumulator.has_incomplete
-    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory

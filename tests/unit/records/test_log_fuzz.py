@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint
-from support.log_records import CODECS, OLD_ROWS, batch_of, checked, found, old_batch_of
-from support.record_batches import BATCHES, Row
-from support.traced_memory import traced_memory
+from support.oracles.log_records import CODECS, OLD_ROWS, batch_of, checked, found, old_batch_of
+from support.oracles.record_batches import BATCHES, Row
+from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import CorruptRecordException
 from spark_kafka_sink.records.compression import codec
@@ -30,7 +30,7 @@ GARBAGE = st.binary(min_size=1, max_size=6) | st.sampled_from(HUGE)
 
 
 def reads_or_refuses(log: bytes) -> None:
-    """Read all there is; only one error may come of it."""
+    """Read the entire log; only one kind of error is allowed."""
     try:
         for batch in read_log(log):
             found(batch.records(10_000_000))
@@ -127,7 +127,7 @@ def test_a_batch_that_stands_for_too_much_is_refused_within_the_limit(name: str)
 
 
 def test_a_snappy_block_cannot_ask_for_memory_that_it_does_not_fill() -> None:
-    with pytest.raises(CorruptRecordException, match="cannot stand for 4294967295"):
+    with pytest.raises(CorruptRecordException, match="cannot expand to 4294967295"):
         decompress(2, b"\xff\xff\xff\xff\x0f" + b"x" * 20, 2**40)
 
 

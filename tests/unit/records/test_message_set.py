@@ -10,8 +10,8 @@ from pathlib import Path
 import lz4.frame
 import pytest
 from hypothesis import given
-from support.jvm import run_java
-from support.log_records import (
+from support.brokers.jvm import run_java
+from support.oracles.log_records import (
     CODECS,
     OLD_ROWS,
     batch_of,
@@ -20,7 +20,7 @@ from support.log_records import (
     found_by_kafka_python,
     old_batch_of,
 )
-from support.record_batches import NO_PRODUCER, SHAPES, Producer, Row, Shape, columns_of
+from support.oracles.record_batches import NO_PRODUCER, SHAPES, Producer, Row, Shape, columns_of
 
 from spark_kafka_sink.errors import ApiException
 from spark_kafka_sink.model import ProducerIdAndEpoch
@@ -28,7 +28,11 @@ from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.records.decompression import decompress
 from spark_kafka_sink.records.down_conversion import down_convert
 from spark_kafka_sink.records.log_reader import read_log
-from spark_kafka_sink.records.message_set import message_set, with_new_checksum, with_old_checksum
+from spark_kafka_sink.records.message_set import (
+    message_set,
+    with_standard_checksum,
+    with_v0_checksum,
+)
 
 MAGICS = pytest.mark.parametrize("magic", [0, 1])
 OLD_CODECS = ["none", "gzip", "snappy", "lz4"]
@@ -75,7 +79,7 @@ def test_a_wrapper_holds_the_plain_set_and_names_its_last_offset_and_latest_time
     if name == "lz4":
         assert packed[:7].hex() == ("04224d18604082" if magic else "04224d1860401a")
     if magic == 0 and name == "lz4":
-        packed = with_new_checksum(packed)
+        packed = with_standard_checksum(packed)
     assert decompress(CODECS[name], packed, 10**9) == _set(magic, rows, "none")
     assert found_by_kafka_python(data) == expected(rows, magic=magic)
 
@@ -83,17 +87,17 @@ def test_a_wrapper_holds_the_plain_set_and_names_its_last_offset_and_latest_time
 def test_the_lz4_frames_of_v0_have_the_checksum_that_java_once_made() -> None:
     (frame,) = codec("lz4")([b"some records"])
     assert bytes(frame[:7]).hex() == "04224d18604082"
-    assert with_old_checksum(frame)[:7].hex() == "04224d1860401a"
-    assert with_new_checksum(with_old_checksum(frame)) == frame
+    assert with_v0_checksum(frame)[:7].hex() == "04224d1860401a"
+    assert with_standard_checksum(with_v0_checksum(frame)) == frame
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**40 - 1])
 def test_frames_with_a_content_size_get_the_checksum_of_the_whole_descriptor(size: int) -> None:
     frame = lz4.frame.compress(b"x" * min(size, 100), store_size=False)
     with_size = lz4.frame.compress(b"x" * 100, store_size=True)
-    assert with_new_checksum(with_size) == with_size
-    assert with_new_checksum(with_old_checksum(with_size)) == with_size
-    assert with_new_checksum(frame) == frame
+    assert with_standard_checksum(with_size) == with_size
+    assert with_standard_checksum(with_v0_checksum(with_size)) == with_size
+    assert with_standard_checksum(frame) == frame
 
 
 def _down_converted(rows: list[Row], magic: int, name: str) -> bytes:
@@ -113,7 +117,7 @@ def test_a_batch_is_converted_to_the_set_of_its_rows(
 @pytest.mark.parametrize(
     ("rows", "producer", "name", "code", "advice"),
     [
-        ([Row(None, b"v", (("h", b"x"),), 1)], None, "none", 43, "leave the headers column out"),
+        ([Row(None, b"v", (("h", b"x"),), 1)], None, "none", 43, "remove the headers column"),
         ([Row(None, b"v", (), 1)], 4000, "gzip", 35, "set enable.idempotence to false"),
         ([Row(None, b"v", (), 1)], None, "zstd", 76, "which has no zstd"),
     ],

@@ -1,4 +1,4 @@
-"""Timestamps of every unit as milliseconds: rounded down, and refused where 64 bits do not do."""
+"""Timestamps of every unit as milliseconds: rounded down, and rejected beyond 64 bits."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.serde.arrow_columns import milliseconds, read_rows
-from spark_kafka_sink.serde.bad_rows import FAULTS, Fault, find_bad_rows
+from spark_kafka_sink.serde.arrow_columns import read_rows
+from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
+from spark_kafka_sink.serde.row_rules import Fault, milliseconds
 
 PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 MOST_SECONDS = (2**63 - 1) // 1000
-# Also around 1970, where parts of a millisecond are rounded.
+# Also around 1970, where fractions of a millisecond are rounded.
 TIMES = st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(-2_000_001, 2_000_001)
 
 
@@ -51,7 +52,7 @@ def test_seconds_that_milliseconds_have_no_room_for_are_refused(beyond: int) -> 
     batch = pa.record_batch({"value": ["v"] * 4, "timestamp": times})
     with pytest.raises(
         DataException,
-        match=rf"Invalid timestamp: {beyond} s \(row 2 of the Arrow batch\)\. As milliseconds it "
+        match=rf"^row 2 of the Arrow batch: Invalid timestamp: {beyond} s\. As milliseconds it "
         rf"is not within 64 bits: expected at most {MOST_SECONDS} s\.",
     ) as refused:
         read_rows(batch, "t", 0)
@@ -71,7 +72,9 @@ def test_what_is_before_1970_is_refused_also_by_a_part_of_a_millisecond(
 ) -> None:
     batch = pa.record_batch({"value": ["a", "b"], "timestamp": timestamps([0, time], unit)})
     ms = -1000 if unit == "s" else -1
-    with pytest.raises(DataException, match=rf"Invalid timestamp: {ms} ms \(row 1 of the Arrow"):
+    with pytest.raises(
+        DataException, match=rf"^row 1 of the Arrow batch: Invalid timestamp: {ms} ms\. "
+    ):
         read_rows(batch, "t", 0)
     bad = find_bad_rows(batch, "t", {"max.request.size": 1000}, lambda _: {}, 0)
     assert bad is not None

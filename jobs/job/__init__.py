@@ -1,0 +1,1 @@
+"""Shared code of the jobs: arguments, rows, a broker, progress, comparison of topics."""

@@ -1,0 +1,132 @@
+"""Child processes of the demo, which never outlive it.
+
+Every child leads a session of its own, so Ctrl-C in a terminal reaches only the demo, and the demo
+kills the children. A graceful end would let Spark fill the screen with the failures of tasks.
+Orphans of the children are inherited by the demo (it is a subreaper) and are killed, too. If the
+demo itself is killed, the kernel kills the children, and if make is killed, the kernel asks the
+demo to end. These three are Linux features; elsewhere only the process groups are killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Final, Self
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+class Children:
+    """Starts processes; at the end of the `with` block none is left."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        _control(_PR_SET_CHILD_SUBREAPER, 1)
+        for number in _SIGNALS:
+            signal.signal(number, _leave)
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        _ignore_signals()
+        for process in reversed(self._started):
+            _kill(process)
+        _kill_orphans()
+
+    def start(
+        self,
+        command: Sequence[str | Path],
+        *,
+        output: IO[bytes] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start a process that writes to `output`, by default to the demo's output."""
+        process = subprocess.Popen(  # noqa: S603 - the demo's own commands
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call, no locks
+        )
+        self._started.append(process)
+        return process
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _kill_orphans() -> None:
+    """Kill the orphans of children; each may leave further ones."""
+    while orphans := _children_of(os.getpid()):
+        for process in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process, 0)
+
+
+def _children_of(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The program's name, in parentheses, may contain anything; the parent's id is the
+            # second field after it.
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the thread that started it ends (on Linux)."""
+    _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to send SIGTERM when the program that started this one ends (on Linux)."""
+    parent = os.getppid()
+    _control(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended just before
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _control(what: int, value: int) -> None:
+    if _libc is not None:
+        _libc.prctl(what, value, 0, 0, 0)
+
+
+def _ignore_signals() -> None:
+    # A second Ctrl-C must not interrupt the shutdown.
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    _ignore_signals()
+    # Not print(): the signal may have interrupted one.
+    os.write(2, f"\nstopped by {signal.Signals(number).name}\n".encode())
+    sys.exit(128 + number)
