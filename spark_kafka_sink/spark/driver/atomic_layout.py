@@ -30,7 +30,7 @@ from spark_kafka_sink.plugins.batch_partitioner import (
     own_partitions,
     topic_places,
 )
-from spark_kafka_sink.spark.driver.hooks.writers import join_options
+from spark_kafka_sink.spark.driver.hooks.notes import join_options
 from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.options import (
     SinkOptions,
