@@ -193,7 +193,7 @@ class Sender:
         """
         if self._rebootstraps != self._metadata.rebootstraps:
             self._rebootstraps = self._metadata.rebootstraps
-            transactions.forget_coordinators()
+            transactions.coordinators.forget_all()
         if not transactions.gives_up:
             return
         for batch in self._accumulator.unsent():
@@ -315,7 +315,7 @@ class Sender:
         known = self._metadata.nodes
         if self._transactions is None:
             return known
-        return {**self._transactions.coordinator_nodes, **known}
+        return {**self._transactions.coordinators.nodes, **known}
 
     # -- what comes back --------------------------------------------------------------------------
 
@@ -330,12 +330,12 @@ class Sender:
             self._completion.node_troubles.pop(event.node_id, None)
             self._produce.node_ready(event.node_id, event.versions)
             if self._transactions is not None:
-                self._transactions.node_ready(event.node_id, event.versions)
+                self._transactions.coordinators.node_ready(event.node_id, event.versions)
         elif isinstance(event, NodeDown):
             self._ready.discard(event.node_id)
             self._completion.node_troubles[event.node_id] = event.reason
             if self._transactions is not None:
-                self._transactions.node_down(event.node_id)
+                self._transactions.coordinators.node_down(event.node_id)
             self._metadata.request_update()
         elif isinstance(event, NodeThrottled):
             self._throttled_until[event.node_id] = event.until

@@ -20,11 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.interrupts import AlarmError, InterruptError, interrupted
-from support.pure_transactions import PureTransactions
-from support.timed_waits import made, stop_time, tell
-from support.transaction_answers import COORDINATOR, versions_of
-from support.unreachable import NOBODY, TOPIC, answer
+from support.pure.interrupts import AlarmError, InterruptError, interrupted
+from support.pure.pure_transactions import PureTransactions
+from support.pure.timed_waits import made, stop_time, tell
+from support.pure.transaction_answers import COORDINATOR, versions_of
+from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client.appender import SliceAppender
@@ -256,7 +256,7 @@ def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_f
             tell(producer, answer([1]))
             assert thread.transactions is not None
             transactions.manager = thread.transactions
-            transactions.manager.node_ready(COORDINATOR, versions_of(2))
+            transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
             transactions.writing()
             producer.send(TOPIC, b"x", partition=0)
             with contextlib.suppress(TimeoutException):

@@ -1,6 +1,6 @@
 """Waits of a call share its time limit, to the moment: max.block.ms, or what `close` was told.
 
-Time passes in waits alone, and there is no I/O thread; see `support.timed_waits`.
+Time passes in waits alone, and there is no I/O thread; see `support.pure.timed_waits`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
-from support.pure_transactions import PARTITION, PureTransactions
-from support.timed_waits import Clock, made, stop_time, tell
-from support.transaction_answers import COORDINATOR, versions_of
-from support.unreachable import TOPIC, answer
+from support.pure.pure_transactions import PARTITION, PureTransactions
+from support.pure.timed_waits import Clock, made, stop_time, tell
+from support.pure.transaction_answers import COORDINATOR, versions_of
+from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink import error_codes as codes
@@ -113,7 +113,7 @@ def test_who_waits_for_metadata_asks_again_when_another_thread_forgets_topics(
         metadata = producer._thread.metadata
         # Somebody answers in the end, if the topic is asked for.
         clock.after(0.3, producer.forget_topics)
-        clock.after(0.6, lambda: tell(producer, answer([1])) if metadata._tracked else None)
+        clock.after(0.6, lambda: tell(producer, answer([1])) if metadata._topics else None)
         assert give(producer, None, by_row=by_row) is None
 
 
@@ -156,7 +156,7 @@ def in_transaction(producer: KafkaProducer) -> PureTransactions:
     transactions = PureTransactions()
     assert producer._thread.transactions is not None
     transactions.manager = producer._thread.transactions
-    transactions.manager.node_ready(COORDINATOR, versions_of(2))
+    transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
     return transactions.writing()
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.measured_metrics import measured
-from support.unreachable import NOBODY, TOPIC, answer
+from support.pure.measured_metrics import measured
+from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin
@@ -325,7 +325,7 @@ def test_what_is_no_topic_s_name_is_refused_before_anybody_is_asked_about_it(
         sent = producer.send(TOPIC, b"good")
         with pytest.raises(DataException, match=said):
             WAYS_TO_NAME_A_TOPIC[way](producer, name)
-        assert set(producer._thread.metadata._tracked) == {TOPIC}
+        assert set(producer._thread.metadata._topics) == {TOPIC}
         assert producer._thread.fatal_error is None
         assert not sent.done()
 
@@ -340,7 +340,7 @@ def test_a_topic_column_is_looked_at_before_anybody_is_asked_about_it(
     with producing([1]) as producer:
         with pytest.raises(DataException, match=said):
             producer.append(None, pa.record_batch({"topic": column, "value": ["v", "w"]}))
-        assert set(producer._thread.metadata._tracked) == {TOPIC}
+        assert set(producer._thread.metadata._topics) == {TOPIC}
 
 
 def test_a_callback_that_sends_to_a_new_topic_is_told_at_once_that_nobody_can_be_asked() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import pytest
-from support.pure_producer import TOPIC, PureProducer, Settings, batches
+from support.pure.pure_producer import TOPIC, PureProducer, Settings, batches
 
 from spark_kafka_sink.errors import UnsupportedVersionException
 from spark_kafka_sink.model import TopicPartition
@@ -199,8 +199,7 @@ def test_a_topic_that_was_idle_is_asked_for_again_while_batches_wait_for_its_lea
     producer = Cluster([-1])
     producer.append(0, FULL)
     producer.ready(1)
-    producer.metadata._tracked.clear()  # as after metadata.max.idle.ms
-    producer.metadata._topics.clear()
+    producer.metadata._topics.clear()  # as after metadata.max.idle.ms
     producer.leaders = [1]
     producer.now = 10.0
     assert producer.poll() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from support.pure_producer import TOPIC, PureProducer, Settings
+from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.errors import (
     ClusterAuthorizationException,
@@ -64,7 +64,7 @@ def manager_of(producer: PureProducer) -> TransactionManager:
 
 def end_call(producer: PureProducer) -> KafkaException | None:
     """Take note of a call's end as its caller does, and give its error."""
-    call = manager_of(producer)._call
+    call = manager_of(producer)._calls.last
     assert call is not None
     assert call.is_done
     call.is_acknowledged = True
@@ -363,7 +363,7 @@ def test_the_coordinator_is_connected_to_before_it_is_asked_and_left_alone_while
 
 def test_the_coordinator_is_among_the_nodes_to_know_before_any_topic_is() -> None:
     producer = PureProducer([], Settings(transaction_version=2))
-    producer.metadata._tracked.clear()
+    producer.metadata._topics.clear()
     manager_of(producer).initialize()
     producer.poll()
     assert producer.sender.nodes[1].port == 9001

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.pure_transactions import GROUP, OFFSETS, PureTransactions
-from support.transaction_answers import COORDINATOR, versions_of
+from support.pure.pure_transactions import GROUP, OFFSETS, PureTransactions
+from support.pure.transaction_answers import COORDINATOR, versions_of
 
 from spark_kafka_sink.error_codes import ERROR_CODES
 from spark_kafka_sink.errors import KafkaException
@@ -98,14 +98,14 @@ class History:
     def lose_node(self) -> None:
         """Lose the connection to the coordinator."""
         self.lose()
-        self.transactions.manager.node_down(COORDINATOR)
+        self.transactions.manager.coordinators.node_down(COORDINATOR)
 
     def upgrade(self) -> None:
         """Have the cluster agree on another version, seldom."""
         if self.random.random() < 0.1:
             versions = versions_of(self.random.choice([1, 2]))
             versions.finalized_features_epoch = 11
-            self.transactions.manager.node_ready(COORDINATOR, versions)
+            self.transactions.manager.coordinators.node_ready(COORDINATOR, versions)
 
     def fail_batch(self) -> None:
         """Give up records, where there can be some."""
