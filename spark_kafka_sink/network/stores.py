@@ -97,9 +97,10 @@ class _Stores:
             if password is not None:
                 warn_once(
                     logger,
-                    f"{password_option} has no effect: PEM files have no such password",
+                    f"{Option(f'ssl.{kind}.password')} has no effect: PEM files have no such "
+                    "password",
                 )
             return found.decode(errors="replace"), origin
         given = self._values.text(f"ssl.{kind}.password", password)
         read = keystore if kind == "keystore" else truststore
-        return read(found, given, origin, str(password_option)), origin
+        return read(found, given, origin, str(Option(f"ssl.{kind}.password"))), origin
