@@ -92,7 +92,6 @@ class _Stores:
             why = ""
         if why:
             raise ConfigException(f"{origin} cannot be read: {why}")
-        password_option = Option(f"ssl.{kind}.password")
         if store_kind(found, Path(location).name, origin) is StoreKind.PEM:
             if password is not None:
                 warn_once(
