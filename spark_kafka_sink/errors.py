@@ -575,7 +575,7 @@ TOO_LARGE: Final = Cause(
 TOO_LARGE_FOR_TOPIC: Final = Cause(
     RecordTooLargeException,
     "{record} is {size} bytes when serialized, more than topic {topic} takes ({limit}); "
-    + _ADVICE[error_codes.MESSAGE_TOO_LARGE],
+    + _ADVICE[error_codes.MESSAGE_TOO_LARGE].sentence,
 )
 # The hint for a record that no request, or no memory, can hold.
 RAISE_LIMIT: Final = (
