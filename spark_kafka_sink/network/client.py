@@ -27,6 +27,7 @@ from spark_kafka_sink.errors import (
     AuthenticationException,
     KafkaException,
     ProtocolError,
+    RetriableException,
     SslAuthenticationException,
     UnsupportedVersionException,
 )
@@ -133,6 +134,8 @@ class NetworkClient:
         self._was_let_in = False
         self._shut_out: AuthenticationException | None = None
         self._refusal: AuthenticationException | None = None
+        if security is not None:
+            security.wake = selector.wakeup
         self._selector = selector
         self._config = config
         self._clock = clock
@@ -288,7 +291,9 @@ class NetworkClient:
         for node_id, state in self._states.items():
             connection = state.connection
             if connection is None:
-                if node_id in self._wanted or (self._for_any and state.not_before > now):
+                is_wanted = node_id in self._wanted or (self._for_any and state.not_before > now)
+                # The selector is woken when there is a login.
+                if is_wanted and state.awaits_login_since is None:
                     due.append(state.not_before)
                 continue
             if self._for_any and state.throttled_until > now:
@@ -427,6 +432,8 @@ class NetworkClient:
             if not state.is_canonical:
                 state = self._canonical(state)
                 node = state.node
+            if not self._has_login(state, now):
+                return
             address = state.next_address(self._resolver)
         except (OSError, UnicodeError) as error:
             self._lost(state, f"the host name cannot be resolved ({error})", now)
@@ -435,7 +442,10 @@ class NetworkClient:
         if self._security is not None:
             try:
                 layer = self._security.layer(node)
-                login = self._security.login(self._random.random())
+                login = self._security.login(node, self._random.random())
+            except RetriableException as error:
+                self._lost(state, str(error), now)
+                return
             except KafkaException as error:
                 refusal = AuthenticationException(str(error))
                 if isinstance(error, AuthenticationException):
@@ -457,6 +467,15 @@ class NetworkClient:
         state.channel, self._next_channel = self._next_channel, self._next_channel + 1
         self._channels[state.channel] = state
         self._selector.connect(state.channel, address, layer)
+
+    def _has_login(self, state: NodeState, now: float) -> bool:
+        """Return whether the login of a new connection is there: it may have to be waited for."""
+        if self._security is None or self._security.has_login(state.node):
+            state.awaits_login_since = None
+            return True
+        if state.awaits_login_since is None:
+            state.awaits_login_since = now
+        return False
 
     def _canonical(self, state: NodeState) -> NodeState:
         """Put the canonical names of a bootstrap host in its place, and give the first of them."""

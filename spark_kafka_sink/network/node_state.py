@@ -44,6 +44,8 @@ class NodeState:
     last_attempt: float = float("-inf")
     not_before: float = 0.0
     setup_until: float = float("inf")
+    # Since when a connection waits for a login that is being made; None if none does.
+    awaits_login_since: float | None = None
     last_used: float = 0.0
     throttled_until: float = 0.0
     # What went wrong last, and when; nothing once the node has proved that it is well.
@@ -121,13 +123,21 @@ class NodeState:
 
     def trouble(self, now: float) -> str:
         """Say what is wrong with the node, nothing where all is well as far as is known."""
+        if not self.last_error:
+            return self._awaited(now)
+        waited = now - self.last_attempt
+        if self.is_ready and waited > _HANGS_UP_S:
+            return ""
+        minutes = int((now - self.failed_at) // 60)
+        return self.last_error + (f", {minutes} min ago" if minutes else "")
+
+    def _awaited(self, now: float) -> str:
+        """Say what is not there after a while, where nothing went wrong."""
         waited = now - self.last_attempt
         connection = self.connection
-        if self.last_error:
-            if connection is not None and connection.is_ready and waited > _HANGS_UP_S:
-                return ""
-            minutes = int((now - self.failed_at) // 60)
-            return self.last_error + (f", {minutes} min ago" if minutes else "")
+        if connection is None and self.awaits_login_since is not None:
+            awaited = now - self.awaits_login_since
+            return f"no ticket or token after {awaited:.0f} s" if awaited >= _PATIENCE_S else ""
         if connection is None or connection.is_ready or waited < _PATIENCE_S:
             return ""
         if connection.state is ConnectionState.CONNECTING:

@@ -16,12 +16,15 @@ import re
 import secrets
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions, kerberos_options
 from spark_kafka_sink.auth.jaas import JaasEntry, check_module, parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
+    GSSAPI,
     OAUTHBEARER,
     PLAIN,
     SCRAM_SHA_256,
@@ -46,6 +49,13 @@ from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.model import Node, Secret
 from spark_kafka_sink.network.cipher_suites import cipher_suites
 from spark_kafka_sink.network.connection import Login
+from spark_kafka_sink.network.gssapi import (
+    cached_principal,
+    check_kerberos,
+    check_keytab,
+    gssapi_exchange,
+)
+from spark_kafka_sink.network.helper_thread import MadeAhead
 from spark_kafka_sink.network.selector import Selector
 
 if TYPE_CHECKING:
@@ -53,7 +63,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SERVED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+_SERVED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER, GSSAPI)
 _EXTENSION: Final = "extension_"
 _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", re.DOTALL)
 _KEPT_KEYS: Final = KeptKeys()
@@ -92,7 +102,10 @@ class _Disk:
 
 
 class Security:
-    """What connections need besides TCP. Raise ConfigException if it cannot be had."""
+    """What connections need besides TCP. Raise ConfigException if it cannot be had.
+
+    wake: called from another thread when a login was made that was waited for.
+    """
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
@@ -102,9 +115,13 @@ class Security:
         if config.has_tls:
             self._warn_of_tls()
             self._context(self._settings())
+        self.wake: Callable[[], None] = lambda: None
+        self._tickets = MadeAhead(self._gssapi_exchange, self._wake_client)
+        # Whose tickets the cache had at the first login.
+        self._cached_principal: str | None = None
         if config.has_sasl:
             self._mechanism = self._checked_mechanism()
-            self._exchange()
+            self._check_credentials()
             if self._mechanism == PLAIN and not config.has_tls:
                 warn_once(
                     logger,
@@ -136,13 +153,21 @@ class Security:
             return None
         return self._context(self._settings()).layer(node.host, str(node))
 
-    def login(self, chance: float) -> Login | None:
+    def has_login(self, node: Node) -> bool:
+        """Return whether `login` can be called; otherwise `wake` is called once it can be."""
+        if not self._config.has_sasl or self._mechanism != GSSAPI:
+            return True
+        return self._tickets.is_there(node.host.rstrip("."))
+
+    def login(self, node: Node, chance: float) -> Login | None:
         """Return how a new connection logs in, None where it does not; chance: from 0 to 1.
 
-        Raise ConfigException if there are no credentials any more.
+        Raise KafkaException if there are no credentials any more.
         """
         if not self._config.has_sasl:
             return None
+        if self._mechanism == GSSAPI:
+            return self._kerberos_login(node.host.rstrip("."), chance)
         # What can be wrong with them is found before there is a connection.
         self._exchange()
         if self._mechanism == OAUTHBEARER:
@@ -236,6 +261,71 @@ class Security:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
         raise ConfigException(f"the file of {option} cannot be read: {why}")
+
+    def _wake_client(self) -> None:
+        self.wake()
+
+    def _check_credentials(self) -> None:
+        """Raise ConfigException if a login is sure to fail, as far as this machine knows."""
+        if self._mechanism != GSSAPI:
+            self._exchange()
+            return
+        self._kerberos()
+        check_kerberos()
+
+    def _kerberos_login(self, host: str, chance: float) -> Login:
+        # The first one was waited for; raises why there is none.
+        made = [self._tickets.take(host)]
+        user = self._kerberos()[0].user
+        if self._cached_principal is not None:
+            user = f"principal {self._cached_principal!r}"
+        return Login(
+            lambda: made.pop() if made else self._tickets.take(host),
+            f"of {shown(user)} by {GSSAPI}",
+            chance,
+        )
+
+    def _gssapi_exchange(self, host: str) -> GssapiExchange:
+        """Return a login at a broker; the helper thread calls this, for the KDC may be asked."""
+        options, keytab = self._kerberos()
+        if options.principal is None and self._cached_principal is None:
+            self._cached_principal = cached_principal(options)
+        return gssapi_exchange(options, host, keytab, self._cached_principal)
+
+    def _kerberos(self) -> tuple[KerberosOptions, bytes]:
+        """Return whom to log in, and what the keytab has, which is empty if there is none.
+
+        Raise ConfigException if the options do not say it, or the keytab is none.
+        """
+        config, prefix = self._config, self._config.option_prefix
+        if config.sasl_username is not None:
+            raise ConfigException(
+                f"{prefix}sasl.username has no effect with {GSSAPI}, which is the default: set "
+                f"{prefix}sasl.mechanism, or set {prefix}sasl.kerberos.principal in its place"
+            )
+        entry = None
+        if config.sasl_jaas_config is not None:
+            entry = self._jaas(config.sasl_jaas_config.value)
+        principal, keytab = config.sasl_kerberos_principal, config.sasl_kerberos_keytab
+        options = kerberos_options(
+            None if entry is None else entry.options,
+            self._text("sasl.kerberos.principal", principal),
+            self._text("sasl.kerberos.keytab", keytab),
+            config.sasl_kerberos_service_name,
+            prefix,
+        )
+        if options.keytab is None:
+            return options, b""
+        option = f"{prefix}sasl.{'kerberos.keytab' if entry is None else 'jaas.config'}"
+        given = f"the keytab {masked(keytab or Path(options.keytab).name)} of {option}"
+        try:
+            content = _content(options.keytab)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+        else:
+            check_keytab(content, given)
+            return options, content
+        raise ConfigException(f"{given} cannot be read: {why}")
 
     def _exchange(self) -> SaslExchange:
         if self._mechanism == OAUTHBEARER:

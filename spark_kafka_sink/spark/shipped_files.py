@@ -13,7 +13,7 @@ from pyspark import SparkFiles
 
 from spark_kafka_sink.config import ProducerConfig
 
-_OPTIONS = ("ssl_truststore_location", "ssl_keystore_location")
+_OPTIONS = ("ssl_truststore_location", "ssl_keystore_location", "sasl_kerberos_keytab")
 
 
 def with_shipped_files(config: ProducerConfig) -> ProducerConfig:

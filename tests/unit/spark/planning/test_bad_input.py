@@ -45,6 +45,9 @@ VALUE = StructType().add("value", StringType())
 FREE_TEXT = {
     "client.id",
     "sasl.jaas.config",
+    "sasl.kerberos.keytab",
+    "sasl.kerberos.principal",
+    "sasl.kerberos.service.name",
     "sasl.mechanism",
     "sasl.oauthbearer.token.endpoint.url",
     "sasl.password",
