@@ -15,8 +15,9 @@ export PYTHONDONTWRITEBYTECODE :=
 # Spark runs the Java of JAVA_HOME; so do the tests, which look for java on the PATH.
 JAVA_PATH := $(if $(JAVA_HOME),PATH="$(JAVA_HOME)/bin:$$PATH")
 
-# Tests find their helpers in tests/, and the jobs' modules in jobs/.
-TESTS_PATH := PYTHONPATH=tests:jobs
+# Where tests, jobs and benchmarks find their modules. Never the root: Spark would import the
+# checkout in place of the wheel.
+TESTS_PATH := PYTHONPATH=benchmarks:tests:jobs
 
 ifneq ($(filter-out 0 1,$(STREAM)),)
 $(error STREAM is '$(STREAM)': expected 1, for streams too, or 0)
@@ -45,7 +46,7 @@ demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOO
 	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream)
 
 broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; PORT=n for another port
-	@exec $(BIN)/python jobs/broker.py $(if $(PORT),--port='$(PORT)')
+	@PYTHONPATH=jobs exec $(BIN)/python -m job.broker $(if $(PORT),--port='$(PORT)')
 
 test: java $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
 	@$(MAKE) --no-print-directory --jobs 2 check kafka
@@ -88,17 +89,17 @@ soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain an
 	@$(TESTS_PATH) $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation --transactions --seeds $(or $(SEEDS),50000) --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation.threads --seeds $(or $(SEEDS),20000) --first $(or $(FIRST),0)
-	@$(TESTS_PATH) $(BIN)/python -m simulation.threads --interrupts --seeds $(or $(SEEDS),5000) --first $(or $(FIRST),0)
+	@$(TESTS_PATH) $(BIN)/python -m simulation.threads --interrupts --seeds $(or $(SEEDS),10000) --first $(or $(FIRST),0)
 	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py
 
 bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, side by side; ARGS="--list" names cells
-	@$(JAVA_PATH) $(TESTS_PATH) PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m support.run_bench $(ARGS)
+	@$(JAVA_PATH) $(TESTS_PATH) PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m bench.each_cell $(ARGS)
 
 clean:  ## remove the virtual environment and caches of tools
 	rm -rf $(VENV) .venv-bench .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 java: python
-	@$(PYTHON) jobs/java_version.py
+	@$(PYTHON) jobs/job/java_version.py
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { echo "Python 3.11 or newer is missing: install it, or name one with 'make PYTHON=/path/to/python3'." >&2; exit 1; }

@@ -20,13 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import broker
-import java_version
-import kafka_jars
-import rows
-import running
 import verify
-from children import Children, end_with_parent
+from job import broker, java_version, kafka_jars, rows, running
+from job.children import Children, end_with_parent
 
 _NAME: Final = "demo.py"
 _ROOT: Final = Path(__file__).resolve().parent.parent

@@ -17,10 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import arguments
-import progress
-import rows
-import running
+from job import arguments, progress, rows, running
 from pyspark.sql import DataFrame
 
 from spark_kafka_sink import register

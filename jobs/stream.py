@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import arguments
-import rows
-import running
+from job import arguments, rows, running
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery

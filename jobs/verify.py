@@ -24,10 +24,7 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
-import arguments
-import digest
-import rows
-import running
+from job import arguments, digest, rows, running
 
 DIFFER = 1
 _NAME = "verify.py"

@@ -1,8 +1,9 @@
-"""KafkaAdmin: what is asked about topics before anything is written, and making those that miss.
+"""KafkaAdmin: describe topics before anything is written, and create missing ones.
 
-Everything happens in the caller's thread, over connections of its own, and takes at most
-max.block.ms from the making of a `KafkaAdmin` on. What may pass by itself (no broker up yet, a
-topic that a broker has not heard of) is asked again until then; everything else is raised at once.
+Everything happens in the caller's thread, over connections of its own. It takes at most
+max.block.ms from the construction of a `KafkaAdmin` on. Errors that may pass (no broker is
+available yet, a broker does not know a new topic yet) are retried until then; all others are raised
+at once.
 """
 
 from __future__ import annotations
@@ -69,17 +70,17 @@ from spark_kafka_sink.wire.messages import (
 
 logger = logging.getLogger(__name__)
 
-# Numbers of org.apache.kafka.common.acl.AclOperation that topics have, which are bits here.
+# The values of org.apache.kafka.common.acl.AclOperation that apply to topics; they are bit numbers.
 _OPERATIONS: Final = {
     3: "READ", 4: "WRITE", 5: "CREATE", 6: "DELETE", 7: "ALTER", 8: "DESCRIBE",
     10: "DESCRIBE_CONFIGS", 11: "ALTER_CONFIGS",
 }  # fmt: skip
-# What brokers say against a topic's settings, whatever it is called.
-_ABOUT_SETTINGS: Final = frozenset(
+# The errors about a new topic's configuration, as opposed to its name.
+_CONFIG_ERRORS: Final = frozenset(
     (codes.INVALID_PARTITIONS, codes.INVALID_REPLICATION_FACTOR, codes.INVALID_CONFIG)
 )
-# select() takes no infinity.
-_LONGEST_WAIT_S: Final = 3600.0
+# select() does not accept infinity.
+_MAX_WAIT_S: Final = 3600.0
 _LARGEST_INT16: Final = 2**15 - 1
 
 
@@ -87,9 +88,10 @@ _LARGEST_INT16: Final = 2**15 - 1
 class TopicDescription:
     """A topic that exists.
 
-    replication: the replicas of each partition, the fewest where they differ. allowed: what this
-    client may do with it, None where nobody says. is_new: whether it was created for the question.
-    is_internal: whether brokers keep it for themselves.
+    replication: the number of replicas of each partition, the smallest if they differ. allowed: the
+    operations that this client may perform on it, None if the brokers do not report them. is_new:
+    whether this `KafkaAdmin` created it. is_internal: whether it is an internal topic of the
+    brokers.
     """
 
     name: str
@@ -101,15 +103,15 @@ class TopicDescription:
 
     @property
     def may_be_written(self) -> bool:
-        """False only where the brokers say that this client may not write to the topic."""
+        """False only if the brokers report that this client may not write to the topic."""
         return self.allowed is None or "WRITE" in self.allowed
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """What a topic is created with; None leaves it to the brokers.
+    """The properties of topics to create; None for the brokers' defaults.
 
-    Raises IllegalArgumentException for what no topic can be created with.
+    Raise IllegalArgumentException for properties that no topic can have.
     """
 
     partitions: int | None = None
@@ -130,7 +132,7 @@ class NewTopic:
                 check_text("one of configs", text)
 
     def named(self, name: str) -> CreatableTopic:
-        """Give it as it travels."""
+        """Return the topic of this name as a CreateTopics request has it."""
         check_topic_name(name)
         return CreatableTopic(
             name=name,
@@ -141,28 +143,28 @@ class NewTopic:
 
     @property
     def options(self) -> dict[str, str]:
-        """What is not left to the brokers, by the names that the Spark sink's options have."""
+        """The properties that are set, by the names of the Spark sink's options."""
         counts = {"topic.partitions": self.partitions, "topic.replication": self.replication}
         given = {name: str(count) for name, count in counts.items() if count is not None}
         return given | {f"topic.config.{name}": value for name, value in self.configs}
 
     @property
     def min_version(self) -> int:
-        """The first version of CreateTopics that can say it."""
+        """The first version of CreateTopics that supports these properties."""
         return 0 if self.partitions and self.replication else BROKERS_DEFAULTS_SINCE
 
 
 class KafkaAdmin:
-    """Asks one cluster; a context manager.
+    """Describes and creates topics of one cluster; a context manager.
 
-    has_headers: whether the rows that are to be written have headers; a broker that cannot take
-    them, or what else the configuration asks for, is then refused as soon as it describes topics,
-    and none is created. None where nothing is to be written. brokers: as the cluster has named them
-    to somebody else; asked in place of bootstrap.servers, unless they cannot be reached.
+    has_headers: whether the rows to write have headers; None if nothing will be written. A broker
+    that does not support headers, or another feature that the configuration needs, is rejected as
+    soon as it describes topics, before any is created. brokers: brokers that another client learned
+    from the cluster. They are used instead of bootstrap.servers, unless they cannot be reached.
 
-    One thread at a time, in the process that made it: while a call runs, a call of another thread
-    raises IllegalStateException, as every call does in a forked child, where leaving the block does
-    nothing.
+    Use it from one thread at a time, in the process that created it. While a call runs, a call of
+    another thread raises IllegalStateException. So does every call in a forked child; leaving the
+    block does nothing there.
     """
 
     def __init__(
@@ -187,7 +189,7 @@ class KafkaAdmin:
         self._nodes = {node.id: node for node in config.bootstrap_nodes}
         self.brokers = brokers
         """The cluster's, as it has named them last."""
-        self._client.hear_of_nodes(self.brokers)
+        self._client.set_initial_nodes(self.brokers)
         self._controller_id: int | None = None
         self._created: set[str] = set()
         self._is_closed = False
@@ -216,12 +218,13 @@ class KafkaAdmin:
     def topics(
         self, names: Sequence[str], new: NewTopic | None = None
     ) -> dict[str, TopicDescription]:
-        """Describe topics, once all of them exist; without names, see that there is a broker.
+        """Wait until all the topics exist, and return their descriptions.
 
-        new: what topics that do not exist are created with; with None they are waited for. Brokers
-        create none by themselves, even if auto.create.topics.enable is set (before 0.11 they cannot
-        be asked not to). Another client may create a topic meanwhile: it is then taken as it is.
-        Raises TimeoutException, and what the brokers say against a topic or its creation.
+        Without names, check that a broker answers. new: the properties with which missing topics
+        are created; None to wait until somebody else creates them. Brokers do not create topics on
+        this request, even if auto.create.topics.enable is set (brokers before 0.11 always do). A
+        topic that another client creates meanwhile is used as it is. Raise TimeoutException, and
+        the brokers' errors about a topic or its creation.
         """
         for name in checked_list("names", names, "names of topics"):
             check_topic_name(name)
@@ -246,15 +249,15 @@ class KafkaAdmin:
             if new is not None:
                 last_error = self._create(missing, new) or last_error
             if not self._pause(attempts):
-                raise self._not_there(missing[0], last_error)
+                raise self._missing_topic_error(missing[0], last_error)
             attempts += 1
 
     @by_one_caller
     def topic_configs(self, topic: str, names: Sequence[str]) -> dict[str, str | None]:
-        """Give settings of a topic, whether they are its own or the brokers'; asked once.
+        """Return configuration entries of a topic, its own or the brokers' defaults.
 
-        Raises what the broker says, as TopicAuthorizationException without DESCRIBE_CONFIGS, and
-        UnsupportedVersionException before Kafka 1.1.
+        The request is sent once. Raise the broker's error, for example TopicAuthorizationException
+        without DESCRIBE_CONFIGS, and UnsupportedVersionException before Kafka 1.1.
         """
         check_topic_name(topic)
         for name in checked_list("names", names, "names of settings"):
@@ -262,7 +265,7 @@ class KafkaAdmin:
         resource = DescribeConfigsResource(
             resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=list(names)
         )
-        response = self._ask(None, DescribeConfigsRequest(resources=[resource]))
+        response = self._send(None, DescribeConfigsRequest(resources=[resource]))
         found: dict[str, str | None] = {}
         results = response.results if isinstance(response, DescribeConfigsResponse) else []
         for result in results:
@@ -276,12 +279,12 @@ class KafkaAdmin:
     # -- creating ---------------------------------------------------------------------------------
 
     def _create(self, names: Sequence[str], new: NewTopic) -> ApiException | None:
-        """Ask the controller once to create topics; give what did not work and may work later."""
+        """Ask the controller once to create topics. Return the last retriable error, if any."""
         request = CreateTopicsRequest(
             topics=[new.named(name) for name in names], timeout_ms=self._config.request_timeout_ms
         )
         try:
-            response = self._ask(self._controller_id, request, new.min_version)
+            response = self._send(self._controller_id, request, new.min_version)
         except ApiException as error:
             if not error_code(error.code).retriable:
                 raise
@@ -299,11 +302,11 @@ class KafkaAdmin:
 
     @by_one_caller
     def check_creation(self, new: NewTopic) -> None:
-        """Raise what the brokers have against topics such as these, whatever their names.
+        """Raise the brokers' errors about topics with these properties, whatever their names.
 
-        Asked once, after `topics`, for a name that nobody has; nothing is created. What is said
-        against that name, as by rights and policies, and what may be otherwise later is left to
-        whoever creates a topic.
+        The request is sent once, after `topics`, and creates nothing; its topic name is unused.
+        Errors about the name (rights, policies) and errors that may pass are ignored: they are
+        reported when a topic is created.
         """
         checked("new", new, NewTopic, "a NewTopic")
         request = CreateTopicsRequest(
@@ -314,7 +317,7 @@ class KafkaAdmin:
         given = ", ".join(f"{name}={value}" for name, value in new.options.items())
         refusal = f"no topic can be created with {given or 'the settings that brokers have'}: "
         try:
-            response = self._ask(self._controller_id, request, new.min_version)
+            response = self._send(self._controller_id, request, new.min_version)
         except UnsupportedVersionException as error:
             hint = "; brokers before 2.4 want topic.partitions and topic.replication"
             message = f"{refusal}{error}{hint if new.min_version else ''}"
@@ -323,14 +326,14 @@ class KafkaAdmin:
             logger.info("the settings of new topics were not looked at: %s", error)
             return
         for result in response.topics if isinstance(response, CreateTopicsResponse) else []:
-            if result.error_code in _ABOUT_SETTINGS:
+            if result.error_code in _CONFIG_ERRORS:
                 message = refusal + _reason(result)
                 raise api_exception(result.error_code, message, api="CreateTopics")
 
     # -- the network ------------------------------------------------------------------------------
 
     def _metadata(self, names: Sequence[str]) -> list[MetadataResponseTopic]:
-        """Ask any broker until one answers, and learn the brokers with it."""
+        """Request metadata until a broker answers, and learn the brokers from the response."""
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in names],
             allow_auto_topic_creation=False,
@@ -339,22 +342,22 @@ class KafkaAdmin:
         attempts = 0
         while True:
             try:
-                answered = self._answered(None, request)
+                answered = self._wait_for(None, request)
                 response = answered.response
             except ApiException as error:
                 if not error_code(error.code).retriable:
                     raise
             else:
-                # A broker that is starting up names no brokers yet.
+                # A broker that is starting lists no brokers yet.
                 if isinstance(response, MetadataResponse) and response.brokers:
                     self._check_feature_level(answered.node_id)
-                    self._learn(response)
+                    self._update_nodes(response)
                     return response.topics
             if not self._pause(attempts):
-                raise self._late()
+                raise self._timeout_error()
             attempts += 1
 
-    def _learn(self, response: MetadataResponse) -> None:
+    def _update_nodes(self, response: MetadataResponse) -> None:
         nodes = {b.node_id: Node(id=b.node_id, host=b.host, port=b.port) for b in response.brokers}
         self._client.set_nodes(nodes)
         self._nodes.update(nodes)
@@ -368,31 +371,31 @@ class KafkaAdmin:
         versions = self._client.versions(node_id)
         check_feature_level(name, versions, self._config, has_headers=self._has_headers)
 
-    def _ask(self, node_id: int | None, message: Request, min_version: int = 0) -> Response:
-        """Ask once; raises why there is no answer."""
-        return self._answered(node_id, message, min_version).response
+    def _send(self, node_id: int | None, message: Request, min_version: int = 0) -> Response:
+        """Send one request and return its response. Raise the error if there is none."""
+        return self._wait_for(node_id, message, min_version).response
 
-    def _answered(
+    def _wait_for(
         self, node_id: int | None, message: Request, min_version: int = 0
     ) -> RequestFuture:
-        """Ask once, and wait until there is an answer or an error."""
+        """Send one request, and wait until it has a response or an error."""
         if self._is_closed:
             raise IllegalStateException("this KafkaAdmin has been closed: make another one")
         future = self._client.send(node_id, message, min_version=min_version)
         while not future.is_done:
             remaining = self._deadline - self._clock()
             if remaining <= 0:
-                raise self._late()
-            self._client.poll(min(remaining, _LONGEST_WAIT_S))
+                raise self._timeout_error()
+            self._client.poll(min(remaining, _MAX_WAIT_S))
         return future
 
     def _pause(self, attempts: int) -> bool:
-        """Wait before asking again; False where time is over."""
+        """Wait before a retry; return False if the time is over."""
         delay = self._backoff.delay_s(attempts, self._random)
         time.sleep(max(0.0, min(delay, self._deadline - self._clock())))
         return self._clock() < self._deadline
 
-    def _late(self) -> ApiException:
+    def _timeout_error(self) -> ApiException:
         trouble = self._client.last_errors()
         if not self._config.max_block_ms:
             return TimeoutException(
@@ -402,7 +405,7 @@ class KafkaAdmin:
         said = f" ({trouble})" if trouble else ""
         return NO_BROKER.error(limit=self._limit(), servers=servers, trouble=said)
 
-    def _not_there(self, name: str, error: ApiException | None) -> ApiException:
+    def _missing_topic_error(self, name: str, error: ApiException | None) -> ApiException:
         found = f"topic {name} is not among them" if error is None else str(error)
         late = NO_TOPIC.error(topic=name, api="Metadata", limit=self._limit(), found=found)
         late.__cause__ = error
@@ -422,7 +425,7 @@ def _topic_error(answer: MetadataResponseTopic) -> ApiException | None:
 def _description(answer: MetadataResponseTopic, *, is_new: bool) -> TopicDescription:
     bits = answer.topic_authorized_operations
     allowed = frozenset(name for bit, name in _OPERATIONS.items() if bits >> bit & 1)
-    # Who is told of a topic may describe it: brokers that do not say so have not looked.
+    # A client that sees a topic may describe it. Without DESCRIBE, the broker did not check rights.
     known = "DESCRIBE" in allowed
     return TopicDescription(
         name=answer.name or "",

@@ -1,4 +1,4 @@
-"""Exponential back-off with jitter (KIP-580), as a pure function of attempts and chance."""
+"""Exponential back-off with jitter (KIP-580), computed from the number of attempts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _JITTER: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ExponentialBackoff:
-    """Waits of base_s, doubled per attempt, each 20 % more or less by chance, never over max_s.
+    """Delays of base_s, doubled per attempt, with a jitter of 20 %, and at most max_s.
 
-    A base that is not under the maximum means: the maximum, always and exactly, as in the Java
-    client (org.apache.kafka.common.utils.ExponentialBackoff).
+    If base_s >= max_s, every delay is exactly max_s, as in the Java client
+    (org.apache.kafka.common.utils.ExponentialBackoff).
     """
 
     base_s: float
@@ -23,13 +23,13 @@ class ExponentialBackoff:
 
     @classmethod
     def of_ms(cls, base_ms: int, max_ms: int) -> Self:
-        """Make one of two options, which are in milliseconds."""
+        """Return a back-off for two options in milliseconds."""
         return cls(base_ms / 1000, max_ms / 1000)
 
     def delay_s(self, attempts: int, random: Random) -> float:
-        """Give the wait after `attempts` failed attempts (0: the first retry)."""
+        """Return the delay after `attempts` failed attempts, in seconds (0: the first retry)."""
         if self.base_s >= self.max_s:
             return self.max_s
-        # 2**64 base waits are over every maximum; beyond, the power would overflow.
+        # The exponent is limited to avoid overflow; 2**64 base delays exceed every maximum.
         delay = min(self.max_s, self.base_s * _MULTIPLIER ** min(attempts, 64))
         return min(self.max_s, delay * random.uniform(1 - _JITTER, 1 + _JITTER))

@@ -232,6 +232,9 @@ class ProducerConfig(
     )
     """How long one sample is."""
 
+    login_identity: str = ""
+    """No option: whose tickets of Kerberos the cache has, where no option says it; others are then
+    refused."""
     option_prefix: str = ""
     """No option: what the user writes before every name, so that errors name options as written."""
 
@@ -284,7 +287,7 @@ class ProducerConfig(
 def option_fields() -> tuple[msgspec.structs.FieldInfo, ...]:
     """Give the fields of `ProducerConfig` that are options."""
     fields = msgspec.structs.fields(ProducerConfig)
-    return tuple(each for each in fields if each.name != "option_prefix")
+    return tuple(each for each in fields if each.name not in _NO_OPTIONS)
 
 
 def producer_config(
@@ -542,6 +545,8 @@ def _expected(name: str, kind: msgspec.inspect.Type) -> str:
     return "text" if isinstance(kind, msgspec.inspect.StrType) else "text that is not empty"
 
 
+# What a configuration has besides options.
+_NO_OPTIONS: Final = ("login_identity", "option_prefix")
 # Which families of options have no effect with a protocol, and why.
 _UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "PLAINTEXT": (("ssl.", "sasl."), "nothing is encrypted and no client logs in"),
@@ -586,6 +591,15 @@ PARTITIONERS: Final = {
     "uniformstickypartitioner": "uniformsticky",
     "org.apache.kafka.clients.producer.uniformstickypartitioner": "uniformsticky",
 }
+
+
+def names_own_partitioner(given: object) -> bool:
+    """Return whether the value of partitioner.class is a partitioner of the user's own."""
+    if isinstance(given, str):
+        return "." in given and given.strip().lower() not in PARTITIONERS
+    return given is not None
+
+
 _ALLOWED: Final = {
     "acks": ("all", "-1", "0", "1"),
     "client.dns.lookup": ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),

@@ -1,9 +1,9 @@
-"""Kafka's error codes: name, whether a retry may help, whether metadata is stale.
+"""Kafka's error codes: their names, whether they are retriable, and whether metadata is stale.
 
-One row per code of org.apache.kafka.common.protocol.Errors (4.3.1); a test compares the table with
-that class. A code that is not here is a value like any other: `error_code` gives it the name
-UNKNOWN_ERROR_CODE_n and treats it as not retriable, as the Java client treats it as
-UNKNOWN_SERVER_ERROR. What to *do* about a code is decided by the callers, not here.
+There is one row per code of org.apache.kafka.common.protocol.Errors (4.3.1); a test compares the
+table with that class. For a code that is not in the table, `error_code` returns the name
+UNKNOWN_ERROR_CODE_n and not retriable, as the Java client treats it as UNKNOWN_SERVER_ERROR.
+Callers decide what to *do* about a code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class ErrorCode(NamedTuple):
-    """One code a broker may answer with."""
+    """One code that a broker may return."""
 
     code: int
     name: str
@@ -166,12 +166,12 @@ ERROR_CODES: Final = {code: ErrorCode(code, name, *kind) for code, name, kind in
 
 
 def error_code(code: int) -> ErrorCode:
-    """Give the row of `code`; a code that this table does not have is not retriable."""
+    """Return the row of `code`; a code that the table does not have is not retriable."""
     known = ERROR_CODES.get(code)
     return known or ErrorCode(code, f"UNKNOWN_ERROR_CODE_{code}", *_NEITHER)
 
 
-# The codes that code of this package names.
+# The codes that this package uses by name.
 UNKNOWN_SERVER_ERROR: Final = -1
 NONE: Final = 0
 OFFSET_OUT_OF_RANGE: Final = 1

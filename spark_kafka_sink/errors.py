@@ -18,8 +18,9 @@ coordinators are looked up again; ``TransactionAbortableException``, abort the t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.error_codes import ERROR_CODES, ErrorCode, error_code
@@ -34,13 +35,12 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(every[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def row_of_batch(row: int) -> str:
-    """Say in a message which row it is about: the number is that of `KafkaException.row`."""
-    return f"row {row} of the Arrow batch"
-
-
 class KafkaException(Exception):
-    """The root; `message` is what the user reads, the rest what it is about."""
+    """The root; `message` is what the user reads, the rest what it is about.
+
+    row: of the Arrow batch; place: what to call it instead, as ``row 7 of task 2``. Where there is
+    a row, what the user reads begins with it.
+    """
 
     def __init__(
         self,
@@ -52,19 +52,30 @@ class KafkaException(Exception):
         api: str | None = None,
         attempts: int | None = None,
         row: int | None = None,
+        place: str | None = None,
     ) -> None:
         super().__init__(message)
+        self.message = message
         self.topic = topic
         self.partition = partition
         self.node_id = node_id
         self.api = api
         self.attempts = attempts
         self.row = row
+        self.place = place
 
-    def say_place(self, place: str) -> None:
-        """Say `place` of the row that the message is about, in place of `row_of_batch`."""
-        if self.row is not None:
-            self.args = (str(self).replace(row_of_batch(self.row), place),)
+    def __str__(self) -> str:
+        if self.row is None:
+            return self.message
+        return f"{self.place or f'row {self.row} of the Arrow batch'}: {self.message}"
+
+    def with_message(self, message: str) -> Self:
+        """Return a copy that says something else of the same."""
+        other = copy.copy(self)
+        other.message = message
+        other.args = (message,)
+        other.__cause__ = self.__cause__
+        return other
 
 
 class ConfigException(KafkaException):
@@ -490,8 +501,8 @@ class Cause(NamedTuple):
 
 
 # limit: of time or size, as the option with its value; servers: likewise; trouble: of connections,
-# in brackets; found: what brokers say; record: which it is; size: exact, or
-# "up to" the bound that is compared; hint: what can be done.
+# in brackets; found: what brokers say; size: exact, or "up to" the bound that is compared; hint:
+# what can be done.
 NO_BROKER: Final = Cause(
     TimeoutException, "no broker has answered within {limit}; check {servers}{trouble}"
 )
@@ -500,7 +511,7 @@ NO_TOPIC: Final = Cause(
 )
 TOO_LARGE: Final = Cause(
     RecordTooLargeException,
-    "{record} is {size} bytes when serialized, more than {limit}; {hint}",
+    "the record is {size} bytes when serialized, more than {limit}; {hint}",
 )
 # The hint for a record that no request, or no memory, can hold.
 RAISE_LIMIT: Final = (

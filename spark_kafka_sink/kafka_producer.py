@@ -46,14 +46,15 @@ from spark_kafka_sink.model import (
     TopicPartition,
     check_callable,
     check_counts,
-    check_moment,
+    check_monotonic_time,
     check_timeout,
     check_topic_name,
     checked,
     checked_brokers,
     checked_number,
 )
-from spark_kafka_sink.plugins.loading import OPTION as PARTITIONER
+from spark_kafka_sink.network.security import with_login_identity as with_login_identity  # noqa: PLC0414 - for spark/
+from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS
 from spark_kafka_sink.plugins.user_code import UserCode, without_user_code
 from spark_kafka_sink.producer.completion import PartitionDelivery
 from spark_kafka_sink.producer.slices import slice_bytes
@@ -108,7 +109,7 @@ class KafkaProducer:
         given: dict[str, Any] = {}
         if isinstance(configs, ProducerConfig):
             config = configs
-            given = {PARTITIONER: config.partitioner_class}
+            given = {PARTITIONER_CLASS: config.partitioner_class}
         else:
             check_options(configs)
             given = dict(configs)
@@ -233,7 +234,7 @@ class KafkaProducer:
         """
         check_callable("on_failure", on_failure, "what takes an AppendFailure")
         checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
-        check_moment("lingers_since", lingers_since)
+        check_monotonic_time("lingers_since", lingers_since)
         self._columns.append(
             topic,
             record_batch,
@@ -512,13 +513,8 @@ class KafkaProducer:
         finally:
             error = KafkaException("Producer is closed forcefully.")
             self._given_up += self._thread.undelivered()
-            # What is in batches was sent before what is not, and is told so first.
-            with self._thread.lock:
-                self._thread.give_up(error)
-            self._feeder.give_up(error)
-            is_over = self._thread.stop(
-                None if timeout is None else _join_s(started + timeout, last_callbacks_s)
-            )
+            wait_s = None if timeout is None else _join_s(started + timeout, last_callbacks_s)
+            is_over = self._thread.stop(wait_s, error)
             if not is_over:
                 with safe_logging():
                     logger.warning(

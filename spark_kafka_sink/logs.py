@@ -1,9 +1,9 @@
-"""What goes into logs and messages: a warning once in a process, and no secret.
+"""Logging: warn once in a process, mask secrets, and survive logging handlers that raise.
 
-A handler of the user's may raise anything. `safe_logging` keeps that from whoever has to go on.
+A handler of the user may raise anything. `safe_logging` protects code that must not stop.
 
-A stream is planned for every micro-batch, and would log the same warning for weeks. ``unsaid``
-keeps `warn_once` quiet for a plan that is made again later.
+A stream is planned for every micro-batch and would log the same warning for weeks. A plan that is
+made again later is therefore made inside `warnings_disabled`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-_is_unsaid: Final[ContextVar[bool]] = ContextVar("is_unsaid", default=False)
+_warnings_disabled: Final[ContextVar[bool]] = ContextVar("is_unsaid", default=False)
 _never_raises: Final[ContextVar[bool]] = ContextVar("never_raises", default=False)
 
 
 @contextmanager
 def safe_logging() -> Iterator[None]:
-    """Log something, and drop what a handler raises.
+    """Ignore exceptions that a logging handler raises in this block.
 
-    What is no Exception, as KeyboardInterrupt, is dropped only after `never_raise_from_logging`:
-    elsewhere it is the caller's.
+    Exceptions that are not an Exception (KeyboardInterrupt) are raised, except in a thread that
+    called `never_raise_from_logging`.
     """
     try:
         yield
@@ -38,27 +38,27 @@ def safe_logging() -> Iterator[None]:
 
 
 def never_raise_from_logging() -> None:
-    """Have `safe_logging` drop whatever a handler raises in this thread from here on."""
+    """Make `safe_logging` ignore every exception in this thread from now on."""
     _never_raises.set(True)
 
 
 def warn_once(logger: logging.Logger, message: str, subject: str | None = None) -> None:
-    """Log a warning, unless this process has logged it lately.
+    """Log a warning, unless this process logged it recently.
 
-    subject: what the warning is about, where its words differ each time; one is logged for it.
+    subject: identifies the warning if its text varies; it is logged once per subject.
     """
-    if not _is_unsaid.get():
+    if not _warnings_disabled.get():
         _warn(logger, _Warning(message, subject or message))
 
 
 @contextmanager
-def unsaid() -> Iterator[None]:
-    """Have `warn_once` say nothing in this thread for a while, and not count it as said."""
-    before = _is_unsaid.set(True)
+def warnings_disabled() -> Iterator[None]:
+    """Disable `warn_once` in this block; its warnings do not count as logged."""
+    before = _warnings_disabled.set(True)
     try:
         yield
     finally:
-        _is_unsaid.reset(before)
+        _warnings_disabled.reset(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +72,16 @@ def _warn(logger: logging.Logger, warning: _Warning) -> None:
     logger.warning("%s", warning.message)
 
 
-# A path of this machine, as /a/b@c, is left whole: it has none. A scheme is worth showing.
+# A local path (/a/b@c) has no credentials and is not masked. A URL's scheme is shown.
 _CREDENTIALS: Final = re.compile(r"(?!/[^/])([\w+.-]+://)?.*@", re.DOTALL)
 
 
 def masked(value: str) -> str:
-    """Give a value with ``***`` in place of what stands before its last ``@``."""
+    """Return a value with ``***`` in place of everything before its last ``@``, except a scheme."""
     found = _CREDENTIALS.match(value)
     return value if found is None else f"{found[1] or ''}***@{value[found.end() :]}"
 
 
 def without_path(error: BaseException) -> str:
-    """Give what an error says; an OSError names the path whole, and is told without."""
+    """Return the message of an error; for an OSError without the path, which may be a secret."""
     return str(getattr(error, "strerror", None) or error)

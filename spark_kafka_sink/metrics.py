@@ -1,17 +1,17 @@
-"""Sensors and the statistics over them, as org.apache.kafka.common.metrics has them.
+"""Sensors and their statistics, as in org.apache.kafka.common.metrics.
 
-A `Sensor` takes the values of one kind (the sizes of batches, say) and answers for their average,
-maximum, rate and total. All but totals look at windows of time: metrics.num.samples windows of
-metrics.sample.window.ms each, a window beginning with the first value after the one before it was
-over. Windows without a value for num.samples times sample.window.ms no longer count (SampledStat).
+A `Sensor` records values of one kind (for example batch sizes) and returns their average, maximum,
+rate and total. All except totals use time windows: metrics.num.samples windows of
+metrics.sample.window.ms each. A window begins with the first value after the previous window ended.
+Windows that had no value for num.samples times sample.window.ms expire (SampledStat).
 
-In two things this differs from the Java classes. The statistics of a sensor share its windows, and
-values may be added to them by the second, so that a value costs no more than an append to a list.
-And measuring changes nothing; there, a window found obsolete is begun anew by whoever looks.
+Two things differ from the Java classes. The statistics of a sensor share its windows, and values
+may be added to them once a second, so that recording a value costs one append to a list. And
+measuring does not change a sensor, while in Java it resets expired windows.
 
-No clock and no lock: the time is an argument, and a sensor has one writer at a time, while any
-thread may measure; what it sees of a sensor is always whole, because a sensor's state is replaced
-by one assignment.
+There is no clock and no lock. The time is an argument. A sensor has one writer at a time, and any
+thread may measure: the state of a sensor is replaced by one assignment, so readers never see half
+of a change.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from typing import Final, NamedTuple, TypeAlias
 
 _NAN: Final = float("nan")
 _MINUS_INFINITY: Final = float("-inf")
-# A rate over no time at all is not defined; Java takes the least that its clock can tell.
-_SHORTEST_S: Final = 0.001
+# A rate over no time is undefined; Java uses the smallest unit of its clock.
+_MIN_ELAPSED_S: Final = 0.001
 _FOLD_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class MetricName:
-    """What a metric is known by; equal names have equal name, group and tags.
+    """The name of a metric; names are equal if name, group and tags are.
 
-    tags: client-id, and topic or node-id where the metric is of one.
+    tags: client-id, and topic or node-id for a metric of one topic or node.
     """
 
     name: str
@@ -46,7 +46,7 @@ class MetricName:
 
 
 class _Window(NamedTuple):
-    """One window of time: how many values it has, their sum, the largest; times in seconds."""
+    """One time window: the number of its values, their sum and the largest; times in seconds."""
 
     start: float
     last: float
@@ -56,15 +56,15 @@ class _Window(NamedTuple):
 
 
 class _Past(NamedTuple):
-    """The windows before the present one that may still count, and all values before it."""
+    """The windows before the current one that have not expired, and the totals before it."""
 
     windows: tuple[_Window, ...]
     values: int
     sum: float
 
 
-# What is past, then the fields of the present window. A plain tuple, because a NamedTuple takes
-# three times as long to make.
+# The past, then the fields of the current window. A plain tuple is constructed in a third of the
+# time of a NamedTuple.
 _Windows: TypeAlias = tuple[_Past, float, float, int, float, float]
 _NONE_YET: Final[_Windows] = (
     _Past((), 0, 0.0), _MINUS_INFINITY, _MINUS_INFINITY, 0, 0.0, _MINUS_INFINITY
@@ -72,10 +72,10 @@ _NONE_YET: Final[_Windows] = (
 
 
 class Sensor:
-    """The values of one kind, in windows and in total. Times are seconds of the producer's clock.
+    """Values of one kind, in windows and in total. Times are seconds of the producer's clock.
 
-    `add` takes a value: it appends to a list, since that is all that a request can afford; the
-    registry puts what was added into the windows once a second. `record` puts it there at once.
+    `add` appends a value to a list, which is cheap enough for every request; `Metrics.fold` moves
+    added values into the windows once a second. `record` puts a value into the windows at once.
     """
 
     __slots__ = ("_metrics", "_state", "add")
@@ -89,20 +89,20 @@ class Sensor:
     def record(
         self, value: float, now: float, count: int = 1, largest: float | None = None
     ) -> None:
-        """Take a value, or `count` values at once by their sum and the largest of them."""
+        """Record a value, or `count` values at once, given by their sum and the largest of them."""
         windows, added = self._state
         most = value if largest is None else largest
         self._state = (self._recorded(windows, value, now, count, most), added)
 
     def fold(self) -> None:
-        """Put what was added into the windows; only who adds may do this."""
+        """Move added values into the windows. Only the thread that adds values may call this."""
         if self._state[1]:
             added: list[float] = []
             self._state = (self._read(), added)
             self.add = added.append
 
     def _read(self) -> _Windows:
-        """Give the windows with what was added."""
+        """Return the windows including the added values."""
         windows, added = self._state
         values = tuple(added)
         if not values:
@@ -123,65 +123,66 @@ class Sensor:
         return past, now, now, count, value, largest
 
     def total(self, _now: float) -> float:
-        """Give the sum of all values ever (CumulativeSum)."""
+        """Return the sum of all values (CumulativeSum)."""
         past, _, _, _, summed, _ = self._read()
         return past.sum + summed
 
     def count(self, _now: float) -> float:
-        """Give how many values there ever were (CumulativeCount)."""
+        """Return the number of all values (CumulativeCount)."""
         past, _, _, values, _, _ = self._read()
         return float(past.values + values)
 
     def average(self, now: float) -> float:
-        """Give the mean of the values in the windows; NaN without any (Avg)."""
+        """Return the mean of the values in the windows, NaN if there are none (Avg)."""
         windows = self._live(now)
         values = sum(window.values for window in windows)
         return sum(window.sum for window in windows) / values if values else _NAN
 
     def maximum(self, now: float) -> float:
-        """Give the largest value in the windows; NaN without any (Max)."""
+        """Return the largest value in the windows, NaN if there are none (Max)."""
         return max((window.largest for window in self._live(now)), default=_NAN)
 
     def rate(self, now: float) -> float:
-        """Give the sum of the values in the windows per second (Rate of a WindowedSum)."""
+        """Return the sum of the values in the windows per second (Rate of a WindowedSum)."""
         windows = self._live(now)
         return sum(window.sum for window in windows) / self._elapsed_s(windows, now)
 
     def ratio(self, now: float) -> float:
-        """Give the part of the time that recorded nanoseconds are (Rate in nanoseconds)."""
+        """Return the share of the time that recorded nanoseconds make up (Rate in nanoseconds)."""
         return self.rate(now) / 1e9
 
     def count_rate(self, now: float) -> float:
-        """Give how many values the windows have per second (Rate of a WindowedCount)."""
+        """Return the number of values in the windows per second (Rate of a WindowedCount)."""
         windows = self._live(now)
         return sum(window.values for window in windows) / self._elapsed_s(windows, now)
 
     def _live(self, now: float) -> list[_Window]:
-        """Give the windows that count: also ones that began earlier, if their last value counts."""
+        """Return the windows that have not expired, judged by the time of their last value."""
         past, start, last, values, summed, most = self._read()
         expire_age = self._metrics.num_samples * self._metrics.window_s
         windows = (*past.windows, _Window(start, last, values, summed, most))
         return [w for w in windows if now - w.last < expire_age]
 
     def _elapsed_s(self, windows: list[_Window], now: float) -> float:
-        """Give the time that the windows stand for (Rate.windowSize).
+        """Return the time that the windows cover (Rate.windowSize).
 
-        Never less than all windows but one: a rate shall not be high only because it is young.
+        It is never less than all windows but one, so that a rate is not high because its sensor is
+        new.
         """
         elapsed = now - min((window.start for window in windows), default=now)
         window_s = self._metrics.window_s
         missing = self._metrics.num_samples - 1 - int(elapsed / window_s)
-        return max(elapsed + max(0, missing) * window_s, _SHORTEST_S)
+        return max(elapsed + max(0, missing) * window_s, _MIN_ELAPSED_S)
 
 
-# What a metric says of its sensor: one of the methods above, with the time.
+# How a metric is computed from its sensor: one of the methods above.
 Statistic: TypeAlias = Callable[[Sensor, float], float]
 
 
 class MetricTemplate(NamedTuple):
-    """A metric of which there may be several, told apart by tags; Java's MetricNameTemplate.
+    """A metric that may exist several times with different tags (MetricNameTemplate).
 
-    statistic: how it follows from its sensor; None where it is asked for when metrics are measured.
+    statistic: how it is computed from its sensor; None for a gauge.
     """
 
     name: str
@@ -191,7 +192,7 @@ class MetricTemplate(NamedTuple):
 
 
 def mean_and_maximum(name: str, unit: str, what: str) -> tuple[MetricTemplate, MetricTemplate]:
-    """Make the templates of `name`-avg and `name`-max."""
+    """Return the templates of `name`-avg and `name`-max."""
     return (
         MetricTemplate(f"{name}-avg", Sensor.average, unit, f"{what}, on average"),
         MetricTemplate(f"{name}-max", Sensor.maximum, unit, f"{what}, at most"),
@@ -199,7 +200,7 @@ def mean_and_maximum(name: str, unit: str, what: str) -> tuple[MetricTemplate, M
 
 
 def meter(name: str, unit: str, what: str) -> tuple[MetricTemplate, MetricTemplate]:
-    """Make the templates of `name`-rate and `name`-total over a sensor's values (Meter)."""
+    """Return the templates of `name`-rate and `name`-total over a sensor's values (Meter)."""
     return (
         MetricTemplate(f"{name}-rate", Sensor.rate, f"{unit}/s", f"{what}, per second"),
         MetricTemplate(f"{name}-total", Sensor.total, unit, f"{what}, in total"),
@@ -207,7 +208,7 @@ def meter(name: str, unit: str, what: str) -> tuple[MetricTemplate, MetricTempla
 
 
 def count_meter(name: str, unit: str, what: str) -> tuple[MetricTemplate, MetricTemplate]:
-    """Make the templates of `name`-rate and `name`-total over how many values there were."""
+    """Return the templates of `name`-rate and `name`-total over the number of a sensor's values."""
     return (
         MetricTemplate(f"{name}-rate", Sensor.count_rate, f"{unit}/s", f"{what}, per second"),
         MetricTemplate(f"{name}-total", Sensor.count, unit, f"{what}, in total"),
@@ -215,7 +216,7 @@ def count_meter(name: str, unit: str, what: str) -> tuple[MetricTemplate, Metric
 
 
 class Metrics:
-    """All metrics of a client; `tags` are on every one of them. The defaults are Java's."""
+    """All metrics of a client; every metric has the tags `tags`. The defaults are Java's."""
 
     def __init__(
         self,
@@ -234,10 +235,11 @@ class Metrics:
     def sensor(
         self, group: str, templates: Iterable[MetricTemplate], tags: Mapping[str, str] | None = None
     ) -> Sensor:
-        """Make a sensor and the metrics that follow from it."""
+        """Create a sensor and the metrics that are computed from it, and return the sensor."""
         sensor = Sensor(self)
         self._sensors.append(sensor)
-        # A client may write to thousands of topics: one mapping for all metrics of the sensor.
+        # All metrics of a sensor share one mapping, because a client may write to thousands of
+        # topics.
         all_tags = MappingProxyType({**self._tags, **(tags or {})})
         for template in templates:
             if template.statistic is not None:
@@ -248,15 +250,15 @@ class Metrics:
     def gauge(
         self, group: str, template: MetricTemplate, measure: Callable[[float], float]
     ) -> None:
-        """Have a metric asked of `measure`, with the time, whenever metrics are measured."""
+        """Add a metric whose value is `measure(now)` whenever metrics are measured."""
         name = MetricName(template.name, group, template.description, self._tags)
         self._measures[name] = measure
 
     def fold(self, now: float) -> None:
-        """Put what was added to sensors since the last time into their windows, once a second.
+        """Move the values that were added since the last call into the windows, once a second.
 
-        To be called by the thread that adds, after every wait and before it adds anything: what
-        was added belongs to the second in which the wait began, however long it was.
+        The thread that adds values must call this after every wait, before it adds more. Added
+        values count for the second in which the wait began, however long it was.
         """
         if now - self.added_since >= _FOLD_EVERY_S:
             for sensor in self._sensors:
@@ -264,5 +266,5 @@ class Metrics:
             self.added_since = now
 
     def measure(self, now: float) -> dict[MetricName, float]:
-        """Give every metric's value; NaN where there is none."""
+        """Return the value of every metric, NaN if there is none."""
         return {name: float(measure(now)) for name, measure in list(self._measures.items())}

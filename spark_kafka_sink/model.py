@@ -1,9 +1,10 @@
-"""The values that every layer speaks of, and the checks of those that a caller gives.
+"""Values that every layer uses, and the checks of arguments.
 
-A call raises IllegalArgumentException for an argument that it never takes. Topics and rows are
-data, options are configuration: those are checked where they are read.
+A call raises IllegalArgumentException for an argument that is never valid. Topics and rows are
+data, and options are configuration; those are checked where they are read.
+
 ``TopicPartition`` is a NamedTuple because it is the key of every per-partition table of the
-producer: a tuple hashes in C, a dataclass in Python.
+producer. Tuples are hashed in C, dataclasses in Python.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-LONGEST_NAME: Final = 249
-# What brokers take (Topic.validate).
-TOPIC_NAME: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._-]{{1,{LONGEST_NAME}}}\Z")
+MAX_NAME_LENGTH: Final = 249
+# The names that brokers accept (Topic.validate).
+TOPIC_NAME: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._-]{{1,{MAX_NAME_LENGTH}}}\Z")
 
 
 def check_topic_name(name: object) -> None:
-    """Raise DataException for what no request can carry as a topic's name, or no topic has."""
+    """Raise DataException for a name that no topic can have, or that no request can carry."""
     if not isinstance(name, str):
         message = f"Topic cannot be {name!r}: expected a str"
         raise DataException(message)
-    if len(name) > LONGEST_NAME:
+    if len(name) > MAX_NAME_LENGTH:
         message = (
             f"Topic cannot be {name[:20]!r}...: found a name of {len(name)} characters, expected "
-            f"at most {LONGEST_NAME}"
+            f"at most {MAX_NAME_LENGTH}"
         )
         raise DataException(message)
     try:
@@ -69,7 +70,7 @@ class Secret:
 
 
 class TopicPartition(NamedTuple):
-    """A topic name and a partition number; prints as ``topic-3`` like the Java client's."""
+    """A topic name and a partition number; the str is ``topic-3``, as in the Java client."""
 
     topic: str
     partition: int
@@ -79,11 +80,11 @@ class TopicPartition(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is in the log (RecordMetadata of the Java client).
+    """The position of a record in the log (RecordMetadata of the Java client).
 
-    partition: -1 where a record failed before one was chosen. offset: -1 where the broker does not
-    say (acks=0) or the record failed. timestamp: milliseconds since 1970, the broker's where the
-    topic has LogAppendTime. Sizes are bytes as serialized, -1 for null.
+    partition: -1 if the record failed before a partition was chosen. offset: -1 if the broker does
+    not return it (acks=0) or the record failed. timestamp: milliseconds since 1970, the broker's if
+    the topic has LogAppendTime. Sizes are serialized sizes in bytes, -1 for null.
     """
 
     topic: str
@@ -96,7 +97,7 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A broker's address. Bootstrap addresses carry negative ids, as in the Java client."""
+    """The address of a broker. Bootstrap addresses have negative ids, as in the Java client."""
 
     id: int
     host: str
@@ -110,7 +111,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdAndEpoch:
-    """What InitProducerId gives; ``NO_PRODUCER_ID`` where a producer is not idempotent."""
+    """A producer id and its epoch; ``NO_PRODUCER_ID`` if a producer is not idempotent."""
 
     producer_id: int
     epoch: int
@@ -126,7 +127,7 @@ NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """Where a consumer group goes on reading: the offset of the next record of a partition."""
+    """The committed offset of a partition, which is the offset of the next record to read."""
 
     offset: int
     metadata: str = ""
@@ -135,10 +136,10 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMetadata:
-    """A consumer group, and who of it commits offsets (KIP-447); without a member, nobody does.
+    """A consumer group, and the member of it that commits offsets (KIP-447).
 
-    With generation and member id of a consumer the group refuses the offsets of one that it has
-    meanwhile taken the partitions from.
+    With the generation and the member id of a consumer, the group rejects the offsets of a consumer
+    that no longer owns the partitions. Without them, the group accepts any offsets.
     """
 
     group_id: str
@@ -149,64 +150,70 @@ class ConsumerGroupMetadata:
 
 LARGEST_INT32: Final = 2**31 - 1
 LARGEST_INT64: Final = 2**63 - 1
-# What Kafka's strings may have, in UTF-8.
-_LONGEST_TEXT_BYTES: Final = 32_767
+# The longest string of Kafka's protocol, in bytes of UTF-8.
+_MAX_TEXT_BYTES: Final = 32_767
 _T = TypeVar("_T")
 
 
 def checked(what: str, thing: object, kind: type[_T], expected: str) -> _T:
-    """Return `thing`, which has to be of a kind."""
+    """Return `thing`. Raise IllegalArgumentException unless it is of type `kind`."""
     if isinstance(thing, kind):
         return thing
-    raise _wrong(what, thing, expected)
+    raise _invalid(what, thing, expected)
 
 
 def checked_list(what: str, things: object, expected: str) -> list[object]:
-    """Return several things as a list; a str is one, though Python takes it for its letters."""
+    """Return an iterable as a list. Raise IllegalArgumentException for a str or another type."""
     if isinstance(things, Iterable) and not isinstance(things, str | bytes):
         return list(things)
-    raise _wrong(what, things, expected)
+    raise _invalid(what, things, expected)
 
 
 def checked_number(what: str, number: object, smallest: int, largest: int) -> int:
-    """Return a whole number of a range, numpy's included, as an int."""
+    """Return an integer (numpy's too) as an int.
+
+    Raise IllegalArgumentException outside the range.
+    """
     if isinstance(number, SupportsIndex) and not isinstance(number, bool):
         value = operator.index(number)
         if smallest <= value <= largest:
             return value
-    raise _wrong(what, number, f"an int from {smallest} to {largest}")
+    raise _invalid(what, number, f"an int from {smallest} to {largest}")
 
 
 def check_counts(what: str, counts: object, smallest: int) -> None:
-    """Refuse what is no mapping from topics to whole numbers; names are checked elsewhere."""
+    """Raise IllegalArgumentException unless `counts` maps topics to integers >= `smallest`.
+
+    The names of the topics are checked elsewhere.
+    """
     if not isinstance(counts, Mapping):
-        raise _wrong(what, counts, "a mapping from topics to numbers")
+        raise _invalid(what, counts, "a mapping from topics to numbers")
     for topic, count in counts.items():
         checked_number(f"{what} of topic {topic}", count, smallest, LARGEST_INT32)
 
 
 def check_callable(what: str, thing: object, expected: str) -> None:
-    """Refuse what cannot be called; None is nothing to call."""
+    """Raise IllegalArgumentException unless `thing` is callable or None."""
     if thing is not None and not callable(thing):
-        raise _wrong(what, thing, f"{expected}, or None")
+        raise _invalid(what, thing, f"{expected}, or None")
 
 
 def check_text(what: str, text: object) -> None:
-    """Refuse what no request can carry as a string."""
+    """Raise IllegalArgumentException unless `text` is a str that a request can carry."""
     if not isinstance(text, str):
-        raise _wrong(what, text, "a str")
+        raise _invalid(what, text, "a str")
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError as error:
         message = f"{what} cannot be written as UTF-8 ({error.reason})"
         raise IllegalArgumentException(message) from None
-    if size_bytes > _LONGEST_TEXT_BYTES:
-        message = f"{what} has {size_bytes} bytes: expected at most {_LONGEST_TEXT_BYTES}"
+    if size_bytes > _MAX_TEXT_BYTES:
+        message = f"{what} has {size_bytes} bytes: expected at most {_MAX_TEXT_BYTES}"
         raise IllegalArgumentException(message)
 
 
 def check_timeout(timeout: object) -> None:
-    """Refuse what is no time to wait in seconds; None is as long as it takes."""
+    """Raise IllegalArgumentException unless `timeout` is None or a number of seconds >= 0."""
     if timeout is None:
         return
     if not _seconds("timeout", timeout) >= 0:
@@ -217,14 +224,14 @@ def check_timeout(timeout: object) -> None:
         raise IllegalArgumentException(message)
 
 
-def check_moment(what: str, moment: object) -> None:
-    """Refuse what is no time of `time.monotonic`; None is none."""
-    if moment is not None and not math.isfinite(_seconds(what, moment)):
-        raise _wrong(what, moment, "a time of time.monotonic(), or None")
+def check_monotonic_time(what: str, time_s: object) -> None:
+    """Raise IllegalArgumentException unless `time_s` is a time of `time.monotonic` or None."""
+    if time_s is not None and not math.isfinite(_seconds(what, time_s)):
+        raise _invalid(what, time_s, "a time of time.monotonic(), or None")
 
 
 def checked_brokers(brokers: object) -> tuple[Node, ...]:
-    """Return brokers that somebody has heard of; any iterable of nodes will do."""
+    """Return an iterable of nodes as a tuple. Raise IllegalArgumentException for anything else."""
     nodes = checked_list("brokers", brokers, "nodes")
     return tuple(checked("one of brokers", node, Node, "a Node") for node in nodes)
 
@@ -232,11 +239,11 @@ def checked_brokers(brokers: object) -> tuple[Node, ...]:
 def _seconds(what: str, seconds: object) -> float:
     if isinstance(seconds, Real) and not isinstance(seconds, bool):
         return float(seconds)
-    raise _wrong(what, seconds, "seconds as a number, or None")
+    raise _invalid(what, seconds, "seconds as a number, or None")
 
 
-def _wrong(what: str, thing: object, expected: str) -> IllegalArgumentException:
-    """Return the error; values are shown in short, of others the type."""
+def _invalid(what: str, thing: object, expected: str) -> IllegalArgumentException:
+    """Return the exception; it shows a short form of simple values, and the type of others."""
     is_value = thing is None or isinstance(thing, str | bytes | int | float)
     found = f"{thing!r:.60}" if is_value else f"of type {type(thing).__name__}"
     return IllegalArgumentException(f"{what} is {found}: expected {expected}")
@@ -249,12 +256,12 @@ _LARGEST_TIMESTAMP: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """A record to be sent (ProducerRecord of the Java client).
+    """A record to send (ProducerRecord of the Java client).
 
-    key, value: what the serializers take; without serializers bytes, str or None. partition: None
-    to let the partitioner choose. timestamp_ms: milliseconds since 1970, None for now. headers:
-    pairs of str and bytes (or None), in order; the same name may come twice. Raises DataException
-    for a topic, partition, timestamp or header that no record can have.
+    key, value: as the serializers accept them; bytes, str or None without serializers. partition:
+    None to let the partitioner choose. timestamp_ms: milliseconds since 1970, None for the current
+    time. headers: pairs of str and bytes (or None), in order; names may repeat. Raise DataException
+    for an invalid topic, partition, timestamp or header.
     """
 
     topic: str
@@ -265,7 +272,7 @@ class ProducerRecord:
     headers: Headers | None = None
 
     def __post_init__(self) -> None:
-        # Whole sentences are the Java client's, so that they can be looked up.
+        # These messages are the Java client's, so that users can search for them.
         check_topic_name(self.topic)
         _check_number("partition", self.partition, 2**31 - 1)
         _check_number("timestamp", self.timestamp_ms, _LARGEST_TIMESTAMP)
@@ -287,7 +294,7 @@ def _check_number(name: str, number: int | None, largest: int) -> None:
 
 
 def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
-    """Give headers as they are now, immutable; raises DataException for what is no header."""
+    """Return headers as an immutable copy. Raise DataException for an invalid header."""
     if not isinstance(headers, Iterable):
         message = f"headers is {headers!r}: expected pairs of str and bytes (or None)"
         raise DataException(message)
@@ -295,7 +302,7 @@ def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def _is_unicode(name: str) -> bool:
-    """Whether a str can be written as UTF-8: one with half a surrogate pair cannot."""
+    """Whether a str can be encoded as UTF-8; half of a surrogate pair cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -316,10 +323,10 @@ def _checked_header(header: object) -> tuple[str, bytes | None]:
 
 
 class AppendFailure(NamedTuple):
-    """Rows of one append that were given up together.
+    """Rows of one append that failed together.
 
-    rows: their numbers in what was appended, int64, ascending; culprits: those of them for which
-    brokers refused the others as well, None where brokers did not say.
+    rows: their indexes in the appended rows, int64, ascending. culprits: the rows because of which
+    the brokers rejected the others, None if the brokers did not name any.
     """
 
     rows: npt.NDArray[np.int64]

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import broker
 import hypothesis
 import pytest
+from job import broker
 from support import class_archives, fetch_kafka, kdc, shared
 from support.fault_proxy import FaultProxy
 from support.job_server import JobServer, job_server

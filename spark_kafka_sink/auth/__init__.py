@@ -1,5 +1,5 @@
-"""Who the client is: the exchanges of SASL, and the texts that say what to log in with.
+"""Authentication: SASL exchanges, and the options and files that hold credentials.
 
-Nothing here opens a socket or a file, reads a clock or draws a random number: nonces, times and
-what files hold come in as arguments.
+Nothing here opens a socket or a file, reads a clock or draws a random number. Nonces, times and the
+contents of files are arguments.
 """

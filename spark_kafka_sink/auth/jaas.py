@@ -1,8 +1,8 @@
-"""`sasl.jaas.config`: one login module and its options, read as the Java client reads it.
+"""`sasl.jaas.config`: parse one login module and its options as the Java client does.
 
-The Java client's grammar is that of java.io.StreamTokenizer, whose rules are kept here to the last
-one, so that a text means the same in both. No message shows a part of the text that may be a
-secret: where quotes are missing, a word of the password stands where a name should be.
+The Java client's grammar is that of java.io.StreamTokenizer. All its rules are implemented here, so
+that a text means the same in both. Messages do not show parts of the text that may be secret: if
+quotes are missing, a word of the password stands where a name should be.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCRAM_LOGIN_MODULE: Final = "ScramLoginModule"
 OAUTHBEARER_LOGIN_MODULE: Final = "OAuthBearerLoginModule"
 KRB5_LOGIN_MODULE: Final = "Krb5LoginModule"
 IAM_LOGIN_MODULE: Final = "IAMLoginModule"
-# The modules by the last part of their names, and what they can serve.
+# The modules by the last part of their names, and their mechanisms.
 LOGIN_MODULES: Final = {
     PLAIN_LOGIN_MODULE: _BY_PASSWORD,
     SCRAM_LOGIN_MODULE: _BY_PASSWORD,
@@ -58,23 +58,23 @@ _QUOTES_ADVICE: Final = "put each value in double quotes"
 
 @dataclass(frozen=True, slots=True)
 class JaasEntry:
-    """A login module, its full name as given, and its options."""
+    """A login module, by its full name as given, and its options."""
 
     module: str
     options: Mapping[str, str] = field(repr=False)
 
     @property
     def simple_name(self) -> str:
-        """The last part of the module's name, by which modules are known here."""
+        """The last part of the module's name, which identifies the module here."""
         return self.module.rpartition(".")[2]
 
     def resolved(self, resolve: Callable[[str], str]) -> JaasEntry:
-        """Return the entry with what `resolve` makes of each value."""
+        """Return the entry with `resolve(value)` in place of each option's value."""
         return JaasEntry(self.module, {name: resolve(v) for name, v in self.options.items()})
 
 
 def parse_jaas(text: str) -> JaasEntry:
-    """Return the one entry of a text. Raise ConfigException if it is none, or several."""
+    """Return the entry of a text. Raise ConfigException unless there is exactly one."""
     tokens = _Tokens(text)
     entries = []
     while tokens.advance() is not _Kind.END:
@@ -89,13 +89,15 @@ def parse_jaas(text: str) -> JaasEntry:
 
 
 def check_module(entry: JaasEntry, mechanism: str) -> None:
-    """Raise ConfigException if the entry's module cannot log in by the mechanism."""
+    """Raise ConfigException if the entry's module does not support the mechanism."""
     name = entry.simple_name
     served = LOGIN_MODULES.get(name)
     if served is None:
-        told = f"names {entry.module}" if _MODULE_NAME.fullmatch(entry.module) else "names a module"
+        description = (
+            f"names {entry.module}" if _MODULE_NAME.fullmatch(entry.module) else "names a module"
+        )
         raise ConfigException(
-            f"sasl.jaas.config {told}, which is not known here: expected one of "
+            f"sasl.jaas.config {description}, which is not known here: expected one of "
             f"{', '.join(LOGIN_MODULES)}"
         )
     if mechanism not in served:
@@ -112,7 +114,7 @@ def check_module(entry: JaasEntry, mechanism: str) -> None:
 
 
 class _Kind(Enum):
-    """What a token is; a mark is any single character that is no part of a word."""
+    """The kind of a token; a mark is any single character that is not part of a word."""
 
     WORD = "word"
     NUMBER = "number"
@@ -121,7 +123,7 @@ class _Kind(Enum):
 
 
 def _entry(tokens: _Tokens) -> JaasEntry:
-    """Read on behind the first token of an entry (JaasConfig.parseAppConfigurationEntry)."""
+    """Parse the rest of an entry after its first token (JaasConfig.parseAppConfigurationEntry)."""
     module = tokens.word
     if tokens.advance() is _Kind.END:
         raise ConfigException(f"sasl.jaas.config has no control flag behind the module: {_EXAMPLE}")
@@ -131,20 +133,20 @@ def _entry(tokens: _Tokens) -> JaasEntry:
             f"{tokens.reference_advice}: {_EXAMPLE}"
         )
     options: dict[str, str] = {}
-    behind = "the control flag"
+    before = "the control flag"
     while tokens.advance() is not _Kind.END and tokens.mark != ";":
         name = tokens.word
-        told = f"the option {name}" if name in _NAMES else "an option"
+        description = f"the option {name}" if name in _NAMES else "an option"
         tokens.advance()
         if tokens.mark != "=":
-            raise _refused(tokens, f"what follows {behind} is not name=value")
+            raise _error(tokens, f"what follows {before} is not name=value")
         tokens.advance()
         if tokens.word is None:
-            raise _refused(tokens, f"{told} has no value that can be read")
-        # What has a number or a mark in place of a name means nothing in Java either.
+            raise _error(tokens, f"{description} has no value that can be read")
+        # Java also ignores options whose name is a number or a mark.
         if name is not None:
             options[name] = tokens.word
-        behind = told
+        before = description
     if tokens.mark != ";":
         raise ConfigException(
             "sasl.jaas.config: the entry is not terminated by a semi-colon: write ; at its end, "
@@ -155,7 +157,7 @@ def _entry(tokens: _Tokens) -> JaasEntry:
     return JaasEntry(module, options)
 
 
-def _refused(tokens: _Tokens, why: str) -> ConfigException:
+def _error(tokens: _Tokens, why: str) -> ConfigException:
     return ConfigException(
         f"sasl.jaas.config: {why} (at character {tokens.begin + 1}): {_QUOTES_ADVICE}"
         f"{tokens.reference_advice}"
@@ -165,12 +167,12 @@ def _refused(tokens: _Tokens, why: str) -> ConfigException:
 _SPACE, _DIGIT, _ALPHA, _QUOTE = 1, 2, 4, 8
 _ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _LINE_ENDS: Final = ("\n", "\r")
-# What a backslash at the end of the text becomes in Java: the number -1 as a character.
+# The value of a backslash at the end of the text in Java: the number -1 as a character.
 _NO_CHARACTER: Final = "\uffff"
 
 
 def _classes() -> list[int]:
-    """Return what each of the first 256 characters can be, as JaasConfig sets the tokenizer up."""
+    """Return the classes of the first 256 characters, as JaasConfig configures the tokenizer."""
     table = [_SPACE] * 33 + [0] * (256 - 33)
     for code in [*range(ord("a"), ord("z") + 1), *range(ord("A"), ord("Z") + 1), *range(160, 256)]:
         table[code] |= _ALPHA
@@ -187,9 +189,10 @@ _CLASSES: Final = _classes()
 
 
 class _Tokens:
-    """java.io.StreamTokenizer: `advance` reads a token, the rest is about that which was read.
+    """java.io.StreamTokenizer: `advance` reads a token; the attributes describe the last one.
 
-    word: of a word or a quoted text; mark: of any other character; begin: where it begins.
+    word: the text of a word or a quoted text. mark: any other character. begin: the token's
+    position.
     """
 
     def __init__(self, text: str) -> None:
@@ -224,7 +227,7 @@ class _Tokens:
 
     @property
     def reference_advice(self) -> str:
-        """What to add to a message where a reference stands outside of quotes."""
+        """The advice to add to a message if a reference is not in quotes."""
         around = self._text[max(0, self.begin - 2) : self.begin + 2]
         return ', and references too, as "${env:NAME}"' if "${" in around else ""
 
@@ -239,9 +242,9 @@ class _Tokens:
         return _CLASSES[code] if code < len(_CLASSES) else _ALPHA
 
     def _skip_comment(self) -> None:
-        """Skip from a slash on: to the end of the line, or to what ends the comment."""
+        """Skip a comment from its slash to the end of the line, or to the end of a long comment."""
         is_long = self._text.startswith("*", self._at + 1)
-        # The character behind the slash is taken unseen, be it the end of the line.
+        # The character after the slash is skipped, even a line end.
         self._at += 2
         if not is_long:
             while self._peek() and self._peek() not in _LINE_ENDS:
@@ -252,7 +255,7 @@ class _Tokens:
             self._at += 1
             if character == "/" and before == "*":
                 return
-            # The character behind a line's end is taken unseen, so that a slash there ends nothing.
+            # The character after a line end is skipped, so a slash there does not end the comment.
             if character in _LINE_ENDS:
                 if character == "\r" and self._peek() == "\n":
                     self._at += 1

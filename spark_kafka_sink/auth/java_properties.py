@@ -1,4 +1,4 @@
-"""Files of properties, read as java.util.Properties reads them."""
+"""Read properties files as java.util.Properties does."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _ESCAPED: Final = {"t": "\t", "r": "\r", "n": "\n", "f": "\f"}
 
 
 def properties(text: str) -> dict[str, str]:
-    """Return what a text has; the last of equal names counts, and an empty name is left out.
+    """Return the properties of a text. The last of equal names wins; an empty name is dropped.
 
-    Raise ValueError, which shows nothing of the text, if an escape is broken.
+    Raise ValueError, without any of the text, for an invalid escape.
     """
     found = {}
     for line in _logical_lines(text):
@@ -29,7 +29,7 @@ def properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield the lines without comments, joined where a backslash ends one."""
+    """Yield the lines without comments. A backslash at a line's end joins it with the next line."""
     line = ""
     for natural in _LINE_END.split(text):
         part = natural.lstrip(_BLANK)
@@ -48,7 +48,7 @@ def _unescaped(text: str) -> str:
     if "\\" not in text:
         return text
     plain = _ESCAPE.sub(_meaning, text)
-    # Two escapes may be the halves of one character.
+    # Two escapes may be the two halves of a surrogate pair.
     return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 

@@ -1,4 +1,4 @@
-"""The mechanisms of SASL: their names, what a login by any of them is, and PLAIN (RFC 4616)."""
+"""SASL mechanisms: their names, the interface of a login exchange, and PLAIN (RFC 4616)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ GSSAPI: Final = "GSSAPI"
 AWS_MSK_IAM: Final = "AWS_MSK_IAM"
 MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER, GSSAPI, AWS_MSK_IAM)
 
-_MOST_SHOWN: Final = 200
+_MAX_SHOWN: Final = 200
 
 
 class SaslExchange(Protocol):
     """One login on one connection.
 
-    What `first` returns goes to the broker first; each answer goes to `step`, and what that
-    returns to the broker. `is_complete` is true once all is verified that the client must verify.
+    The token of `first` is sent to the broker. Each response of the broker is passed to `step`, and
+    the token that `step` returns is sent. `is_complete` is true once the client has verified
+    everything that it must verify.
     """
 
     @property
     def mechanism(self) -> str:
-        """The name that the handshake of SASL has."""
+        """The mechanism's name in the SASL handshake."""
 
     @property
     def is_complete(self) -> bool:
@@ -36,14 +37,14 @@ class SaslExchange(Protocol):
         """Return the first token."""
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Return the token that answers the broker's, None where there is nothing more to say.
+        """Return the token that answers the broker's, None if there is nothing more to send.
 
-        Raise SaslAuthenticationException if the broker refuses the login, or breaks the rules.
+        Raise SaslAuthenticationException if the broker rejects the login or violates the protocol.
         """
 
 
 def checked_mechanism(name: str) -> str:
-    """Return the name of a mechanism. Raise ConfigException if there is none of that name."""
+    """Return the name of a mechanism. Raise ConfigException if it is unknown."""
     if name in MECHANISMS:
         return name
     right = next((each for each in MECHANISMS if each.lower() == name.strip().lower()), None)
@@ -53,7 +54,7 @@ def checked_mechanism(name: str) -> str:
 
 
 class PlainExchange:
-    """The login by PLAIN: one token, and an answer in which there is nothing to verify."""
+    """A PLAIN login: one token, and a response with nothing to verify."""
 
     mechanism: Final = PLAIN
 
@@ -66,29 +67,32 @@ class PlainExchange:
         self.is_complete = False
 
     def first(self) -> bytes:
-        """Return the one token."""
+        """Return the only token."""
         return b"\0".join((b"", *self._parts))
 
     def step(self, challenge: bytes) -> None:
-        """Note that the broker took the token; what it says besides has no meaning (as in Java)."""
+        """Record that the broker accepted the token.
+
+        The response's content is ignored, as in Java.
+        """
         del challenge
         self.is_complete = True
 
 
 def utf8(text: str, what: str) -> bytes:
-    """Return `text` as UTF-8. Raise ConfigException, which does not show it, if that cannot be.
+    """Return `text` as UTF-8. Raise ConfigException, without the text, if it cannot be encoded.
 
-    what: how messages call it.
+    what: the name of the text in messages.
     """
     try:
         return text.encode()
     except UnicodeEncodeError:
         pass
-    # Outside of the handler: the other exception has the text.
+    # Raised outside the handler, because the other exception contains the text.
     raise ConfigException(f"{what} has a character that is none (half of a surrogate pair)")
 
 
-def shown(text: str) -> str:
-    """Return words of a broker as a message may have them: one line, not too long."""
-    line = "".join(each if each.isprintable() else " " for each in text[:_MOST_SHOWN])
-    return line + ("…" if len(text) > _MOST_SHOWN else "")
+def printable(text: str) -> str:
+    """Return a broker's text in a form fit for messages: one line of limited length."""
+    line = "".join(each if each.isprintable() else " " for each in text[:_MAX_SHOWN])
+    return line + ("…" if len(text) > _MAX_SHOWN else "")

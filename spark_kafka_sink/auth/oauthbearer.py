@@ -1,7 +1,6 @@
-"""OAUTHBEARER (RFC 7628): the exchange, what a token says of itself, and when it is renewed.
+"""OAUTHBEARER (RFC 7628): the exchange, the claims of a token, and the time to renew it.
 
-A token may be opaque. One that is a JWT says itself until when it is good; nothing here verifies
-it, which brokers do.
+A token may be opaque. A JWT contains its expiry time. Brokers verify tokens; nothing here does.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from spark_kafka_sink.auth.mechanisms import OAUTHBEARER, shown
+from spark_kafka_sink.auth.mechanisms import OAUTHBEARER, printable
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 
-# What brokers take (OAuthBearerClientInitialResponse of the Java client).
+# The tokens that brokers accept (OAuthBearerClientInitialResponse of the Java client).
 _TOKEN: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7E \t\r\n]+")
@@ -28,7 +27,7 @@ _SEPARATOR: Final = "\x01"
 
 @dataclass(frozen=True, slots=True)
 class OAuthBearerToken:
-    """A token and what is known of it; times are seconds since 1970, None where nobody says."""
+    """A token and its times, in seconds since 1970; None if they are unknown."""
 
     value: str = field(repr=False)
     expires_at: float | None = None
@@ -45,9 +44,9 @@ def bearer_token(
 ) -> OAuthBearerToken:
     """Return a token that was received at `now`.
 
-    expires_in: how many seconds the endpoint gives it, which counts where the token does not say.
-    Raise SaslAuthenticationException if it is no token that brokers take, and ConfigException if an
-    extension is none.
+    expires_in: the lifetime in seconds that the endpoint returned; used if the token has no expiry
+    time. Raise SaslAuthenticationException if brokers do not accept such a token, and
+    ConfigException for an invalid extension.
     """
     if not _TOKEN.fullmatch(value):
         raise SaslAuthenticationException(
@@ -64,7 +63,7 @@ def bearer_token(
 
 
 def checked_extensions(extensions: Mapping[str, str]) -> dict[str, str]:
-    """Return the extensions of a token (KIP-342). Raise ConfigException if brokers refuse one."""
+    """Return the extensions of a token (KIP-342). Raise ConfigException if one is invalid."""
     for name, value in extensions.items():
         if name == _RESERVED or not _EXTENSION_NAME.fullmatch(name):
             raise ConfigException(
@@ -80,7 +79,7 @@ def checked_extensions(extensions: Mapping[str, str]) -> dict[str, str]:
 
 
 def jwt_claims(token: str) -> Mapping[str, object] | None:
-    """Return what a JWT claims, unverified; None where the token is not a JWT."""
+    """Return the claims of a JWT, unverified; None if the token is not a JWT."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -93,22 +92,22 @@ def jwt_claims(token: str) -> Mapping[str, object] | None:
 
 
 def token_facts(token: str) -> str:
-    """Return who the token is for and until when it is good, for messages; never the token."""
+    """Return the subject, audience and expiry time of a token for messages, never the token."""
     claims = jwt_claims(token)
     if claims is None:
         return "the token is not a JWT"
-    facts = [f"{name} {_told(name, claims)}" for name in ("sub", "aud", "exp") if name in claims]
+    facts = [f"{name} {_fact(name, claims)}" for name in ("sub", "aud", "exp") if name in claims]
     return f"the token has {', '.join(facts) or 'no sub, aud or exp'}"
 
 
-def _told(name: str, claims: Mapping[str, object]) -> str:
+def _fact(name: str, claims: Mapping[str, object]) -> str:
     at = _time(claims, name) if name == "exp" else None
     if at is not None:
         try:
             return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
         except (ValueError, OverflowError, OSError):
             pass
-    return shown(json.dumps(claims[name], ensure_ascii=False))
+    return printable(json.dumps(claims[name], ensure_ascii=False))
 
 
 def _time(claims: Mapping[str, object], name: str) -> float | None:
@@ -137,12 +136,12 @@ def refresh_at(
 ) -> float:
     """Return when to renew a token that was received at `now`.
 
-    issued_at: when its life began, None where nobody says: then it is `now`. chance: a random
+    issued_at: the start of its lifetime, None if unknown; then `now` is used. chance: a random
     number from 0 to 1. The rules are those of ExpiringCredentialRefreshingLogin.
     """
     share = window.factor + window.jitter * chance
     if now + window.min_period_s + window.buffer_s > expires_at:
-        # There is no room for the two.
+        # The lifetime is too short for the minimum period and the buffer.
         return now + max(0.0, expires_at - now) * share
     begin = now if issued_at is None else issued_at
     proposed = begin + (expires_at - begin) * share
@@ -154,8 +153,8 @@ def refresh_at(
 class OAuthBearerExchange:
     """One login with a token.
 
-    A broker that refuses it says so in an answer without an error, and with an error only once the
-    client has acknowledged that.
+    A broker rejects a token with a response that is not an error. The error comes after the client
+    has acknowledged that response.
     """
 
     mechanism: Final = OAUTHBEARER
@@ -166,13 +165,13 @@ class OAuthBearerExchange:
         self._refusal: str | None = None
 
     def first(self) -> bytes:
-        """Return the token, and its extensions behind it."""
+        """Return the token and its extensions."""
         pairs = [f"{name}={value}" for name, value in self._token.extensions.items()]
         fields = [f"auth=Bearer {self._token.value}", *pairs]
         return "".join(each + _SEPARATOR for each in ("n,,", *fields, "")).encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Return None if the broker took the token, else what it waits for before the error."""
+        """Return None if the broker accepted the token, else the acknowledgement to send."""
         if self.is_complete or self._refusal is not None:
             raise self._failed(self._refusal or "it goes on after it took the token")
         if not challenge:
@@ -189,11 +188,11 @@ class OAuthBearerExchange:
 
 
 def _status(answer: bytes) -> str:
-    """Return the status in a broker's refusal, or all of it where it has none."""
+    """Return the status in a broker's rejection, or the entire text if it has none."""
     text = answer.decode(errors="replace")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
     status = found.get("status") if isinstance(found, dict) else None
-    return shown(status if isinstance(status, str) else text)
+    return printable(status if isinstance(status, str) else text)

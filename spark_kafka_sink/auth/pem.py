@@ -1,9 +1,9 @@
-"""What a store of keys and certificates is by its first bytes, and what PEM files have in them.
+"""Detect the format of key and certificate stores, and parse PEM.
 
-Blocks of PEM are read as the Java client reads them (DefaultSslEngineFactory): with any white space
-in them and any text around them, so that PEM on one line, as it comes out of properties files and
-environment variables, is the same as with its lines. OpenSSL takes it only with its lines, which
-`PemBlock.text` has. Keys may also be those of PKCS#1 and SEC1, which Java refuses.
+PEM blocks are parsed as the Java client does (DefaultSslEngineFactory), with any white space inside
+and any text between them. PEM on a single line, as in properties files and environment variables,
+is therefore valid. OpenSSL requires line breaks; `PemBlock.text` has them. Keys may also be in
+PKCS#1 or SEC1, which Java does not accept.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from spark_kafka_sink.errors import ConfigException
 
 
 class StoreKind(Enum):
-    """A format of stores that can be read."""
+    """A store format that can be read."""
 
     PEM = "PEM"
     PKCS12 = "PKCS12"
 
 
 CERTIFICATE: Final = "CERTIFICATE"
-# The oldest name of the same.
+# An older label of the same.
 _X509_CERTIFICATE: Final = "X509 CERTIFICATE"
 _PRIVATE_KEY: Final = "PRIVATE KEY"
 _ENCRYPTED_KEY: Final = "ENCRYPTED PRIVATE KEY"
@@ -38,7 +38,8 @@ _DER: Final = b"\x30"
 _PEM_BEGIN: Final = b"-----BEGIN"
 _BEGIN: Final = re.compile(r"-----BEGIN ([A-Z0-9][A-Z0-9 ]*)-----")
 _HEADER_LINE: Final = re.compile(r"^[^\r\n:]*:[^\r\n]*$", re.MULTILINE)
-# How a key is encrypted that is not in PKCS#8; on one line, there is no end to see but these.
+# The encryption of a key that is not in PKCS#8. Without line breaks, only this pattern finds its
+# end.
 _ENCRYPTION: Final = re.compile(
     r"Proc-Type:\s*4,\s*ENCRYPTED\s+DEK-Info:\s*([A-Za-z0-9-]+,[0-9A-Fa-f]+)\s"
 )
@@ -48,7 +49,7 @@ _LINE_LENGTH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PemBlock:
-    """One block: what it is, its bytes, and how an old kind of key is encrypted."""
+    """One block: its label, its bytes, and the encryption of a key in an old format."""
 
     label: str
     data: bytes = field(repr=False)
@@ -56,17 +57,17 @@ class PemBlock:
 
     @property
     def is_key(self) -> bool:
-        """Whether this is a private key of any kind."""
+        """Whether this is a private key in any format."""
         return self.label.endswith(_PRIVATE_KEY)
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether a key needs a password."""
+        """Whether this is a key that needs a password."""
         return self.encryption is not None or self.label == _ENCRYPTED_KEY
 
     @property
     def text(self) -> str:
-        """The block with its lines."""
+        """The block as PEM with line breaks."""
         body = base64.b64encode(self.data).decode()
         headers = (
             ["Proc-Type: 4,ENCRYPTED", f"DEK-Info: {self.encryption}", ""]
@@ -80,10 +81,10 @@ class PemBlock:
 
 
 def store_kind(content: bytes, name: str, origin: str) -> StoreKind:
-    """Return what a file is. Raise ConfigException, with what to do, if it cannot be read here.
+    """Return the format of a file. Raise ConfigException, with the remedy, if it is not supported.
 
-    name: that of the file, for the command in a message; origin: how messages call it, as "the file
-    a.jks of ssl.truststore.location".
+    name: the file's name, for the command in a message. origin: the file's description in messages,
+    for example "the file a.jks of ssl.truststore.location".
     """
     java = _JAVA_STORES.get(content[:4])
     if java is not None:
@@ -106,7 +107,7 @@ def store_kind(content: bytes, name: str, origin: str) -> StoreKind:
 
 
 def pem_blocks(text: str, origin: str) -> list[PemBlock]:
-    """Return every block of a text, in its order. Raise ConfigException if one is broken."""
+    """Return every block of a text, in order. Raise ConfigException for an invalid block."""
     blocks: list[PemBlock] = []
     at = 0
     while begin := _BEGIN.search(text, at):
@@ -135,7 +136,7 @@ def _block(label: str, inside: str, origin: str) -> PemBlock:
 
 
 def certificates(text: str, origin: str) -> list[PemBlock]:
-    """Return the certificates of a text, in their order. Raise ConfigException if it has none."""
+    """Return the certificates of a text, in order. Raise ConfigException if there are none."""
     blocks = pem_blocks(text, origin)
     found = [
         PemBlock(CERTIFICATE, each.data)
@@ -148,7 +149,7 @@ def certificates(text: str, origin: str) -> list[PemBlock]:
 
 
 def private_key(text: str, origin: str) -> PemBlock:
-    """Return the one private key of a text. Raise ConfigException if it has none, or several."""
+    """Return the private key of a text. Raise ConfigException unless there is exactly one."""
     blocks = pem_blocks(text, origin)
     keys = [each for each in blocks if each.is_key]
     if not keys:

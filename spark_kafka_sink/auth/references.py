@@ -1,19 +1,19 @@
-r"""References in values of options: ``${provider:[path:]key}`` (KIP-297, KIP-421).
+"""References in option values: ``${provider:[path:]key}`` (KIP-297, KIP-421).
 
-Three providers are known by Kafka's names: ``env`` gives a variable of the environment, ``file`` a
-value of a file of properties, ``directory`` the whole text of a file. `config.providers` gives them
-other names and narrows what they may read. What a reference gives is not looked at again, and a
-reference to an unknown provider stays as it is written: a password may look like one.
+There are three providers with Kafka's names: ``env`` returns an environment variable, ``file`` a
+value of a properties file, ``directory`` the content of a file. `config.providers` gives them other
+names and restricts what they may read. The value of a reference is not resolved again. A reference
+to an unknown provider is left unchanged, because a password may look like one.
 
-Whoever sets options on a shared driver could have its secrets sent to a server of their own. So the
-process can forbid what may be read, by variables of its own environment, and no option widens that:
+A user who sets options on a shared driver could have its secrets sent to a server of their own. The
+process can therefore restrict what may be read, by environment variables that no option overrides:
 
 - ``PYKAFKA_CONFIG_PROVIDERS``: which of env, file and directory may be used, or ``none``;
-- ``PYKAFKA_ALLOWED_PATHS``: folders and files that may be read, each an absolute path;
-- ``PYKAFKA_ENV_ALLOWLIST``: a regular expression that the whole name of a variable must match;
-- ``PYKAFKA_OAUTH_ALLOWED_URLS``: the URLs, each exactly, that tokens may be fetched from.
+- ``PYKAFKA_ALLOWED_PATHS``: the folders and files that may be read, as absolute paths;
+- ``PYKAFKA_ENV_ALLOWLIST``: a regular expression that the full name of a variable must match;
+- ``PYKAFKA_OAUTH_ALLOWED_URLS``: the exact URLs that tokens may be fetched from.
 
-Lists have commas. A variable that is set but empty allows nothing.
+Lists are separated by commas. A variable that is set but empty allows nothing.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ _PATTERN_PARAM: Final = "allowlist.pattern"
 
 
 class Files(Protocol):
-    """How files are found and read; both raise OSError or ValueError."""
+    """Access to files; both methods raise OSError or ValueError."""
 
     def real_path(self, path: str) -> str:
         """Return the absolute path without links."""
 
     def read(self, path: str) -> bytes:
-        """Return what the file has."""
+        """Return the contents of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One reference; the path is empty where it has none."""
+    """One reference; `path` is empty if it has none."""
 
     provider: str
     path: str
@@ -73,9 +73,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What this process may read; None where it may read anything.
+    """What this process may read; None for no limit.
 
-    process: how messages call it, as "the driver" or "this executor".
+    process: its name in messages, for example "the driver" or "this executor".
     """
 
     process: str
@@ -86,7 +86,7 @@ class ProcessLimits:
 
     @classmethod
     def of(cls, environ: Mapping[str, str], process: str) -> ProcessLimits:
-        """Return the limits that the environment sets. Raise ConfigException if one is broken."""
+        """Return the limits that the environment sets. Raise ConfigException if one is invalid."""
         kinds = _listed(environ.get(ALLOWED_PROVIDERS))
         paths = _listed(environ.get(ALLOWED_PATHS))
         urls = _listed(environ.get(ALLOWED_URLS))
@@ -105,7 +105,7 @@ class ProcessLimits:
         )
 
     def check_kind(self, kind: str) -> None:
-        """Raise ConfigException if a kind of provider may not be used."""
+        """Raise ConfigException if a kind of provider is not allowed."""
         if self.kinds is not None and kind not in self.kinds:
             raise ConfigException(
                 f"{ALLOWED_PROVIDERS} of {self.process} does not allow the provider {kind!r}"
@@ -119,7 +119,7 @@ class ProcessLimits:
             )
 
     def check_path(self, real_path: str, files: Files) -> None:
-        """Raise ConfigException if a file may not be read; the path is `files.real_path`'s."""
+        """Raise ConfigException if a file may not be read. The path is `files.real_path`'s."""
         if self.paths is not None and not _is_within(real_path, self.paths, files):
             raise ConfigException(
                 f"{ALLOWED_PATHS} of {self.process} does not allow the file {real_path}"
@@ -136,7 +136,7 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """One provider as `config.providers` has it; None where it is not narrowed."""
+    """One provider of `config.providers`; None for no restriction."""
 
     kind: str
     paths: tuple[str, ...] | None = None
@@ -147,9 +147,9 @@ _GIVEN: Final = {kind: Provider(kind) for kind in _KINDS.values()}
 
 
 def providers(options: Mapping[str, str]) -> dict[str, Provider]:
-    """Return the providers by name: those that are always there, and those of `config.providers`.
+    """Return the providers by name: the three defaults, and those of `config.providers`.
 
-    Raise ConfigException if an option of the family is not one that is obeyed here.
+    Raise ConfigException for an option of `config.providers` that is not supported.
     """
     found = dict(_GIVEN)
     unread = {name for name in options if name.startswith(f"{CONFIG_PROVIDERS}.")}
@@ -162,7 +162,7 @@ def providers(options: Mapping[str, str]) -> dict[str, Provider]:
                 f"{prefix}class is {java_class!r}: expected one of Kafka's {', '.join(_KINDS)}"
             )
         param = f"{prefix}param.{_PATTERN_PARAM if kind == ENV else _PATHS_PARAM}"
-        # An empty value narrows nothing, as in Java.
+        # An empty value restricts nothing, as in Java.
         given = options.get(param) or None
         if given is None:
             found[name] = Provider(kind)
@@ -180,7 +180,7 @@ def providers(options: Mapping[str, str]) -> dict[str, Provider]:
 
 
 class References:
-    """Finds references and looks them up, within what options and process allow."""
+    """Finds and resolves references, within the limits of the options and the process."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class References:
         self._files = files
 
     def within(self, text: str) -> list[Reference]:
-        """Return the references to known providers that a value holds."""
+        """Return the references to known providers in a value."""
         return [
             Reference(found[1], found[2] or "", found[3])
             for found in _REFERENCE.finditer(text)
@@ -203,9 +203,9 @@ class References:
         ]
 
     def resolved(self, option: str, text: str) -> str:
-        """Return a value of an option with what its references give.
+        """Return an option's value with its references resolved.
 
-        Raise ConfigException, which shows no value, if one is not allowed or gives nothing.
+        Raise ConfigException, which shows no value, if a reference is not allowed or has no value.
         """
 
         def given(found: re.Match[str]) -> str:

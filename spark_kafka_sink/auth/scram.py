@@ -1,12 +1,13 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), as Kafka's brokers have them.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677) as Kafka's brokers implement them.
 
-Names are ASCII, since brokers refuse others; names and passwords are sent as they are, without
-SASLprep. A delegation token logs in by the same exchange: its id is the name, its hmac in base64
-the password, and `tokenauth` says so (KIP-48). It is not sent otherwise: some brokers refuse it.
+User names must be ASCII, because brokers reject others. Names and passwords are sent without
+SASLprep. A delegation token uses the same exchange: its id is the name, its base64 HMAC the
+password, and the message has `tokenauth=true` (KIP-48). Otherwise `tokenauth` is not sent, because
+some brokers reject it.
 
-The keys of a password cost many rounds of hashing. `kept_keys` computes them once for each
-mechanism, user, password, salt and number of rounds. All five are the key: with less of it, a wrong
-password, or another user of the same process, could log in by what is kept.
+Deriving the keys of a password takes many rounds of hashing. `KeyCache` caches them by mechanism,
+user, password, salt and number of iterations. All five are in the cache key. Without one of them, a
+wrong password or another user of the same process could log in with cached keys.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from spark_kafka_sink.auth.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512, shown, utf8
+from spark_kafka_sink.auth.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512, printable, utf8
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 
-# Below the first, RFC 7677 forbids to answer; above the second, the rounds take over a second.
+# RFC 7677 forbids fewer iterations than the first; more than the second take over a second.
 MIN_ITERATIONS: Final = 4_096
 MAX_ITERATIONS: Final = 1_000_000
 KEPT: Final = 64
 
 _HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
-# "No channel binding", and the same in base64, as the last message repeats it.
+# "No channel binding", and the same in base64 for the last message.
 _HEADER: Final = "n,,"
 _HEADER_AGAIN: Final = "c=biws"
 _SERVER_FIRST: Final = re.compile(
@@ -44,7 +45,7 @@ _ERROR: Final = re.compile(r"e=(?P<error>[^,]*)")
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """What a password becomes: one key proves the client, the other the broker."""
+    """The keys derived from a password: one proves the client, the other the broker."""
 
     client: bytes = field(repr=False)
     server: bytes = field(repr=False)
@@ -55,7 +56,7 @@ KeyFunction: TypeAlias = Callable[[str, str, str, bytes, int], ScramKeys]
 
 
 def scram_keys(mechanism: str, user: str, password: str, salt: bytes, iterations: int) -> ScramKeys:
-    """Return the keys of a password; the user has no part in them."""
+    """Return the keys derived from a password; `user` is not used."""
     del user
     name = _HASHES[mechanism]
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
@@ -64,8 +65,8 @@ def scram_keys(mechanism: str, user: str, password: str, salt: bytes, iterations
     )
 
 
-class KeptKeys:
-    """`scram_keys` that remembers the last 64 pairs of keys; any thread may call it."""
+class KeyCache:
+    """`scram_keys` with a cache of the last 64 results; any thread may call it."""
 
     def __init__(self) -> None:
         self._kept = lru_cache(maxsize=KEPT)(scram_keys)
@@ -73,22 +74,22 @@ class KeptKeys:
     def __call__(
         self, mechanism: str, user: str, password: str, salt: bytes, iterations: int
     ) -> ScramKeys:
-        """Return the keys, computed now or before."""
+        """Return the keys, from the cache if possible."""
         return self._kept(mechanism, user, password, salt, iterations)
 
     def __len__(self) -> int:
         return self._kept.cache_info().currsize
 
     def forget(self) -> None:
-        """Drop all keys, as a forked child does."""
+        """Clear the cache, for example in a forked child."""
         self._kept.cache_clear()
 
 
 class ScramExchange:
-    """One login by SCRAM.
+    """One SCRAM login.
 
-    nonce: fresh random text for this login, printable and without a comma. is_token: user and
-    password are the id and the hmac of a delegation token.
+    nonce: a new random text for this login, printable and without a comma. is_token: whether user
+    and password are the id and the HMAC of a delegation token.
     """
 
     def __init__(
@@ -120,7 +121,8 @@ class ScramExchange:
         self._keys = keys
         name = user.replace("=", "=3D").replace(",", "=2C")
         self._first_bare = f"n={name},r={nonce}" + (",tokenauth=true" if is_token else "")
-        # What the broker must sign in its last message; None before ours is sent.
+        # The expected signature of the broker's last message; None before the client's last
+        # message.
         self._signature: bytes | None = None
 
     def first(self) -> bytes:
@@ -128,7 +130,7 @@ class ScramExchange:
         return f"{_HEADER}{self._first_bare}".encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Return the client's last message, then None once the broker has proved itself."""
+        """Return the client's last message, then None after the broker's signature is verified."""
         if self.is_complete:
             raise self._failed("the broker goes on after its last message")
         try:
@@ -137,7 +139,7 @@ class ScramExchange:
             raise self._failed("the broker's message is no text") from None
         error = _ERROR.match(message)
         if error is not None:
-            raise self._failed(f"the broker says: {shown(error['error'])}")
+            raise self._failed(f"the broker says: {printable(error['error'])}")
         if self._signature is None:
             return self._last(message)
         self._verify(message, self._signature)
@@ -154,12 +156,12 @@ class ScramExchange:
             )
         if not found["nonce"].startswith(self._nonce):
             raise self._failed("the broker's nonce does not begin with ours")
-        # The bound on digits comes first: a number of a megabyte takes minutes to read.
+        # Check the number of digits first: parsing a number of a megabyte would take minutes.
         digits = found["iterations"]
         iterations = int(digits) if len(digits) <= len(str(MAX_ITERATIONS)) else None
         if iterations is None or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise self._failed(
-                f"the broker asks for {shown(digits)} iterations: expected "
+                f"the broker asks for {printable(digits)} iterations: expected "
                 f"{MIN_ITERATIONS} to {MAX_ITERATIONS}; make the user's credentials again with "
                 "kafka-configs.sh"
             )

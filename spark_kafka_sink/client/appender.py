@@ -10,7 +10,6 @@ What it has in its hands then is given up by the same steps as at the end, which
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,9 +24,8 @@ from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import DataException, KafkaException, RecordTooLargeException
 from spark_kafka_sink.model import AppendFailure, checked
-from spark_kafka_sink.plugins.batch_partitioner import with_partitions
+from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner, with_partitions
 from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
-from spark_kafka_sink.plugins.loading import BatchPartitioner
 from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, check_partitions
@@ -422,11 +420,11 @@ def _of_table(error: KafkaException, first_row: int, rows: int) -> KafkaExceptio
     first_row: the number of the batch's first row in the table; rows: how many the table has. The
     error itself may be another caller's as well, so it stays as it is.
     """
-    told = copy.copy(error)
-    if told.row is not None:
-        told.say_place(f"row {first_row + told.row} of the Arrow table")
-        told.row += first_row
+    message = error.message
     if first_row:
-        appended = f"the batches before, {first_row} of the table's {rows} rows, were appended"
-        told.args = (f"{told}; {appended}",)
-    return told
+        message += f"; the batches before, {first_row} of the table's {rows} rows, were appended"
+    of_table = error.with_message(message)
+    if of_table.row is not None:
+        of_table.row += first_row
+        of_table.place = f"row {of_table.row} of the Arrow table"
+    return of_table

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -39,7 +38,6 @@ class CallerWaits:
     def __init__(self, thread: ProducerThread, config: ProducerConfig) -> None:
         self._thread = thread
         self._config = config
-        self._tickets: deque[object] = deque()
 
     def deadline(self) -> float:
         """Give until when a call may wait; a callback may not, since nobody would wake it."""
@@ -84,41 +82,36 @@ class CallerWaits:
 
         Who calls gives them back, also where this raises: it may have been interrupted.
         """
-        accumulator, ticket = self._thread.accumulator, object()
+        pool = self._thread.accumulator.pool
 
         def take() -> bool | None:
-            room_bytes = accumulator.room_bytes
-            if not accumulator.reserve(size_bytes):
-                if accumulator.room_bytes > room_bytes:
-                    self._thread.wake()
-                return None
-            reservation.size_bytes = size_bytes
-            return True
+            room_bytes = pool.room_bytes
+            if pool.reserve(reservation, size_bytes):
+                return True
+            if pool.room_bytes > room_bytes:
+                self._thread.wake()
+            return None
 
-        def take_in_turn() -> bool | None:
+        def check_and_take() -> bool | None:
             check()
-            return take() if self._tickets[0] is ticket else None
+            return take()
 
         with self._thread.lock:
-            check()
-            if not self._tickets and take():
+            if check_and_take():
                 return
             try:
-                self._tickets.append(ticket)
-                accumulator.waiters = len(self._tickets)
+                pool.wait(reservation)
                 self._thread.wake()
                 meter = self._thread.metrics.waited_for_memory
-                self._wait(take_in_turn, deadline, lambda: self._no_room(size_bytes), meter)
-                self._leave_queue(ticket)
+                self._wait(check_and_take, deadline, lambda: self._no_room(size_bytes), meter)
+                self._stop_waiting(reservation)
             except BaseException:
-                self._leave_queue(ticket)
+                self._stop_waiting(reservation)
                 raise
 
-    def _leave_queue(self, ticket: object) -> None:
+    def _stop_waiting(self, reservation: Reservation) -> None:
         """Wait for memory no longer; the caller holds the lock."""
-        if ticket in self._tickets:
-            self._tickets.remove(ticket)
-        self._thread.accumulator.waiters = len(self._tickets)
+        self._thread.accumulator.pool.stop_waiting(reservation)
         self._thread.changed.notify_all()
 
     def _no_room(self, size_bytes: int) -> BufferExhaustedException:
@@ -265,7 +258,7 @@ class CallerWaits:
             return TimeoutException(f"{what} in {round(timeout or 0, 3)} s")
 
         with thread.lock:
-            accumulator.flushes += 1
+            accumulator.begin_flush()
             try:
                 waiting_for += accumulator.incomplete
                 thread.wake()
@@ -281,7 +274,7 @@ class CallerWaits:
                     lambda: too_late("callbacks have not ended"),
                 )
             finally:
-                accumulator.flushes -= 1
+                accumulator.end_flush()
                 thread.metrics.record_time("flush", (time.monotonic() - started) * 1e9)
 
 

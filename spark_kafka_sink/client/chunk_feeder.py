@@ -31,8 +31,12 @@ from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.client.partitioner_threads import PartitionerThreads
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
 from spark_kafka_sink.logs import safe_logging
-from spark_kafka_sink.plugins.batch_partitioner import sent_batch, with_partitions
-from spark_kafka_sink.plugins.loading import OPTION, BatchPartitioner
+from spark_kafka_sink.plugins.batch_partitioner import (
+    PARTITIONER_CLASS,
+    BatchPartitioner,
+    sent_batch,
+    with_partitions,
+)
 from spark_kafka_sink.records.columns import Rows
 from spark_kafka_sink.records.encoder import record_sizes
 
@@ -193,7 +197,7 @@ class ChunkFeeder:
                 self._threads.run(partial(self._partition, chunk, queue))
                 chunk.is_handed_over = True
             except RuntimeError as error:
-                message = f"no thread could be started to call {OPTION} in: {error}"
+                message = f"no thread could be started to call {PARTITIONER_CLASS} in: {error}"
                 failure = KafkaException(message, topic=chunk.topic)
                 failure.__cause__ = error
                 self._give_up_one(chunk, queue, failure)
@@ -226,7 +230,7 @@ class ChunkFeeder:
         with self._appender.turn:
             if raised is not None:
                 self._give_up(chunk, _partitioner_failure(chunk, raised))
-                self._log(f"{OPTION} failed for rows of topic %s", chunk.topic, raised)
+                self._log(f"{PARTITIONER_CLASS} failed for rows of topic %s", chunk.topic, raised)
             elif not chunk.is_over:
                 self._append(chunk, rows)
         self._appender.pack(chunk.progress)
@@ -260,7 +264,7 @@ class ChunkFeeder:
 
     def _late(self, chunk: RowChunk) -> TimeoutException:
         message = (
-            f"{OPTION} {_name_of(self._partitioner)} has not chosen the partitions of "
+            f"{PARTITIONER_CLASS} {_name_of(self._partitioner)} has not chosen the partitions of "
             f"{len(chunk)} row(s) for topic {chunk.topic} in time: they wait for it"
         )
         return TimeoutException(message, topic=chunk.topic)
@@ -268,7 +272,7 @@ class ChunkFeeder:
     def _expired(self, chunk: RowChunk) -> TimeoutException:
         message = (
             f"{chunk.topic}: {len(chunk)} record(s) were not acknowledged within "
-            f"delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}: {OPTION} "
+            f"delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}: {PARTITIONER_CLASS} "
             f"{_name_of(self._partitioner)} has not chosen their partitions"
         )
         return TimeoutException(message, topic=chunk.topic)
@@ -445,8 +449,8 @@ def _partitioner_failure(chunk: RowChunk, error: BaseException) -> KafkaExceptio
     if isinstance(error, KafkaException):
         return error
     message = (
-        f"{OPTION} raised {type(error).__name__} for {len(chunk)} row(s) of topic {chunk.topic}, "
-        f"which are not sent: {error}"
+        f"{PARTITIONER_CLASS} raised {type(error).__name__} for {len(chunk)} row(s) of topic "
+        f"{chunk.topic}, which are not sent: {error}"
     )
     failure = KafkaException(message, topic=chunk.topic)
     failure.__cause__ = error

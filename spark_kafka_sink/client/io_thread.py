@@ -34,11 +34,12 @@ from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.completion import BatchCompletion, Deliveries
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies
-from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender, SenderPoll
 from spark_kafka_sink.producer.sender_config import SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences
@@ -167,8 +168,8 @@ class ProducerThread:
         self._known_nodes: Mapping[int, Node] = {}
         self._rebootstraps = 0
         self._asleep = False
-        self._stopping = False
-        self._leaving = False
+        self._cut: KafkaException | None = None
+        self._stopping = self._leaving = False
         self._is_in_hurry = False
         self._has_ended = False
         self._name = f"kafka-producer-network-thread | {client_id}"
@@ -189,7 +190,7 @@ class ProducerThread:
                 metrics=network_metrics,
                 security=security,
             )
-            self._client.hear_of_nodes(brokers)
+            self._client.set_initial_nodes(brokers)
             self.metrics = ProducerMetrics(
                 metrics,
                 network_metrics,
@@ -243,10 +244,11 @@ class ProducerThread:
         Who waits for memory is told of what that freed, since the I/O thread, which `wake` wakes,
         tells callers only of what it has done itself.
         """
-        available = self.accumulator.available_bytes
+        pool = self.accumulator.pool
+        available_bytes = pool.available_bytes
         for batch in batches:
             self.accumulator.packed(batch)
-        if self.accumulator.available_bytes > available:
+        if pool.available_bytes > available_bytes:
             self.changed.notify_all()
 
     def forget_topics(self) -> None:
@@ -271,7 +273,9 @@ class ProducerThread:
         message = f"{what} came in the middle of a change to the producer's batches: make another"
         failure = KafkaException(message)
         failure.__cause__ = error
-        self.give_up(failure)
+        # The I/O thread gives up the batches: no interrupt comes there, and half of that is no end.
+        self._cut = self._sender.fatal_error = failure
+        self.changed.notify_all()
         self.wake()
 
     # -- for callers, without the lock -------------------------------------------------------------
@@ -290,8 +294,7 @@ class ProducerThread:
     def give_back(self, reservation: Reservation) -> None:
         """Return memory that was reserved, and tell who waits for some."""
         with self.lock:
-            self.accumulator.give_back(reservation.size_bytes)
-            reservation.size_bytes = 0
+            self.accumulator.pool.give_back(reservation)
             self.changed.notify_all()
 
     def spoil_transaction(self, error: KafkaException) -> None:
@@ -323,14 +326,18 @@ class ProducerThread:
                 records[batch.topic_partition.topic] += batch.record_count
         return records
 
-    def stop(self, timeout_s: float | None = None) -> bool:
-        """End the thread and close the connections; what is in flight is abandoned.
+    def stop(self, timeout_s: float | None = None, error: KafkaException | None = None) -> bool:
+        """End the thread and close the connections; what is not acknowledged fails with `error`.
 
+        The thread does that, where nothing interrupts it: a call may be repeated that was.
         timeout_s: how long to wait for the thread, which user code may hold up; None for as long as
         it takes. Returns whether it has ended, or will with the callback that calls this.
         """
         with self.lock:
+            if error is not None:
+                self._sender.fatal_error = error
             self._stopping = True
+            self.changed.notify_all()
             self.wake()
         return self.is_current or self.join(timeout_s)
 
@@ -349,7 +356,7 @@ class ProducerThread:
         if self.transactions is None:
             with self.lock:
                 self._is_in_hurry = True
-                self.accumulator.flushes += 1
+                self.accumulator.stop_lingering()
                 self.wake()
 
     def leave(self) -> None:
@@ -423,9 +430,12 @@ class ProducerThread:
                 self.feeder.feed(self._clock(), hurry=self._hurry)
             with self.lock:
                 now = self._clock()
+                if self._cut is not None:
+                    self.give_up(self._cut)
+                    self._cut = None
                 has_news = self._take_in(work, events, now)
                 if self._leaving:
-                    self.accumulator.flushes = 1  # nobody else flushes any more
+                    self.accumulator.stop_lingering()
                 # Nothing of what is done stays here while the thread waits: it may be much.
                 events, work = [], self._sender.poll(now)
                 if self._collect() or has_news or work.has_news:
@@ -492,7 +502,7 @@ class ProducerThread:
 
     @property
     def _hurry(self) -> bool:
-        return self.accumulator.waiters > 0 or self._is_in_hurry or self._leaving
+        return self.accumulator.pool.waiters > 0 or self._is_in_hurry or self._leaving
 
     def _make_calls(self) -> None:
         """Make the calls that are due, also those that they cause."""

@@ -172,9 +172,9 @@ class ProducerMetrics:
             "requests-in-flight": lambda _now: client.in_flight_count(),
             "connection-count": lambda _now: client.connection_count(),
             "metadata-age": metadata.age_s,
-            "waiting-threads": lambda _now: accumulator.waiters,
-            "buffer-total-bytes": lambda _now: accumulator.buffer_memory_bytes,
-            "buffer-available-bytes": lambda _now: accumulator.available_bytes,
+            "waiting-threads": lambda _now: accumulator.pool.waiters,
+            "buffer-total-bytes": lambda _now: accumulator.pool.total_bytes,
+            "buffer-available-bytes": lambda _now: accumulator.pool.available_bytes,
         }
         for name, row in GAUGES.items():
             metrics.gauge(GROUP, row, read[name])

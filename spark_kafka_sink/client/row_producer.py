@@ -77,7 +77,7 @@ class RowProducer:
         # which there is room needs no further check.
         fits = min(limits.values()) - RECORD_BATCH_OVERHEAD
         self._always_fits_bytes = fits
-        memory = thread.accumulator.buffer_memory_bytes
+        memory = thread.accumulator.pool.total_bytes
         self._largest_chunk_bytes = min(fits, memory // 8)
         by_key, by_value = user_code.key_serializer, user_code.value_serializer
         self._key_serializer = None if by_key is None else by_key.serialize
@@ -269,7 +269,6 @@ class RowProducer:
                 raise TOO_LARGE.error(
                     topic=topic,
                     partition=row.partition,
-                    record="the record",
                     size=f"up to {size}",
                     limit=f"{name}={limit}",
                     hint=RAISE_LIMIT.format(option=name),

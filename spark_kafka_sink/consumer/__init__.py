@@ -1,1 +1,1 @@
-"""Topics read from here to there, without consumer groups: for recovery, commit logs and tests."""
+"""Read ranges of topics without consumer groups: for recovery, commit logs and tests."""

@@ -1,7 +1,7 @@
-"""The offsets of partitions at a time (the start, the end), asked of their leaders. Pure.
+"""Look up the offsets of partitions by timestamp (ListOffsets). Pure: no clock, no sockets.
 
-Each partition is asked for until it has an answer; where its leader is elsewhere, it waits and is
-asked for again. What no retry can help is raised.
+Each partition is requested from its leader until it has an offset. If the leader has moved, the
+partition is requested again after a back-off. Errors that are not retriable are raised.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_kafka_sink.wire.fetch_messages import (
     ListOffsetsTopic,
 )
 
-# Where reading needs something else than writing.
+# Advice to readers that differs from the advice to writers.
 _ADVICE: Final = {
     UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or check its name",
     TOPIC_AUTHORIZATION_FAILED: "grant READ and DESCRIBE on the topic to this client",
@@ -36,12 +36,14 @@ _ADVICE: Final = {
 
 
 def reader_advice(code: int, _topic: str) -> str | None:
-    """Give what `errors.advice` gives, for those who read."""
+    """Return the advice for an error code, in the words for readers; None without advice."""
     return _ADVICE.get(code) or advice(code)
 
 
-def refusal(topic_partition: TopicPartition, code: int, node_id: int, api: str) -> ApiException:
-    """Give the exception for the error code of one partition in an answer."""
+def partition_error(
+    topic_partition: TopicPartition, code: int, node_id: int, api: str
+) -> ApiException:
+    """Return the exception for the error code of one partition in a response."""
     row = error_code(code)
     text = f"{topic_partition} cannot be read: {api} gave {row.name} ({code}) from node {node_id}"
     if code in _ADVICE:
@@ -53,8 +55,8 @@ def refusal(topic_partition: TopicPartition, code: int, node_id: int, api: str) 
 OffsetsByPartition: TypeAlias = dict[int, int]
 
 
-class Asked(NamedTuple):
-    """What is looked up; timestamp in ms, or -1 for the end, -2 for the start."""
+class OffsetsQuery(NamedTuple):
+    """The offsets to look up. timestamp: in ms, or -1 for the end and -2 for the start."""
 
     topic: str
     partitions: list[int]
@@ -63,55 +65,61 @@ class Asked(NamedTuple):
 
 
 class OffsetsLookup:
-    """One lookup. Times are seconds of the reader's clock."""
+    """Looks up the offset of each partition of one topic.
+
+    Times are seconds of the reader's clock.
+    """
 
     def __init__(
         self,
-        asked: Asked,
+        query: OffsetsQuery,
         *,
         metadata: ClusterMetadata,
         retry_backoff: ExponentialBackoff,
         random: Random,
     ) -> None:
-        self._asked = asked
+        self._query = query
         self._metadata = metadata
         self._retry_backoff = retry_backoff
         self._random = random
-        self._under_way: dict[int, RequestFuture] = {}
+        self._in_flight: dict[int, RequestFuture] = {}
         self._attempts = 0
-        self._not_before = 0.0
+        self._retry_at = 0.0
         self._last_error = ""
         self.found: OffsetsByPartition = {}
 
     @property
     def is_done(self) -> bool:
         """Whether every partition has its offset."""
-        return len(self.found) == len(set(self._asked.partitions))
+        return len(self.found) == len(set(self._query.partitions))
 
     def next_due_at(self, now: float) -> float:
-        """Give when to ask again for what was not answered."""
-        return self._not_before if self._not_before > now else float("inf")
+        """Return when to send requests for the missing partitions again."""
+        return self._retry_at if self._retry_at > now else float("inf")
 
     def requests(self, now: float) -> list[tuple[int, ListOffsetsRequest]]:
-        """Give what is due, by node: at most one request is under way to each."""
-        if now < self._not_before:
+        """Return the requests that are due, by node.
+
+        Each node has at most one request in flight.
+        """
+        if now < self._retry_at:
             return []
         by_node: dict[int, list[int]] = {}
         leaderless = False
-        for number in self._asked.partitions:
-            leader = self._metadata.leader(TopicPartition(self._asked.topic, number))
+        for number in self._query.partitions:
+            leader = self._metadata.leader(TopicPartition(self._query.topic, number))
             if number in self.found:
                 continue
             if leader is None:
                 leaderless = True
-            elif leader.id not in self._under_way:
+            elif leader.id not in self._in_flight:
                 by_node.setdefault(leader.id, []).append(number)
         if leaderless:
             self._wait("no leader is known", now)
         return [(node_id, self._request(numbers)) for node_id, numbers in by_node.items()]
 
     def _request(self, numbers: list[int]) -> ListOffsetsRequest:
-        topic, _, timestamp, isolation_level = self._asked
+        topic, _, timestamp, isolation_level = self._query
         known = self._metadata.topic(topic)
         epochs = [] if known is None else known.leader_epochs
         partitions = [
@@ -126,15 +134,15 @@ class OffsetsLookup:
         )
 
     def sent(self, node_id: int, future: RequestFuture) -> None:
-        """Note that a request is on its way."""
-        self._under_way[node_id] = future
+        """Record that a request was sent."""
+        self._in_flight[node_id] = future
 
     def collect(self, now: float) -> None:
-        """Take the answers that have come; raises what no retry can help."""
-        for node_id, future in list(self._under_way.items()):
+        """Process the responses that have arrived. Raise errors that are not retriable."""
+        for node_id, future in list(self._in_flight.items()):
             if not future.is_done:
                 continue
-            del self._under_way[node_id]
+            del self._in_flight[node_id]
             if future.error is not None:
                 if not error_code(future.error.code).retriable:
                     raise future.error
@@ -142,15 +150,15 @@ class OffsetsLookup:
             elif isinstance(future.response, ListOffsetsResponse):
                 for topic in future.response.topics:
                     for answer in topic.partitions:
-                        self._take(answer, node_id, now)
+                        self._handle(answer, node_id, now)
 
-    def _take(self, answer: ListOffsetsPartitionResponse, node_id: int, now: float) -> None:
+    def _handle(self, answer: ListOffsetsPartitionResponse, node_id: int, now: float) -> None:
         code = answer.error_code
         if code == codes.NONE:
             self.found[answer.partition_index] = answer.offset
             return
-        partition = TopicPartition(self._asked.topic, answer.partition_index)
-        error = refusal(partition, code, node_id, "ListOffsets")
+        partition = TopicPartition(self._query.topic, answer.partition_index)
+        error = partition_error(partition, code, node_id, "ListOffsets")
         if not error_code(code).retriable:
             raise error
         self._wait(str(error), now)
@@ -158,12 +166,12 @@ class OffsetsLookup:
     def _wait(self, reason: str, now: float) -> None:
         self._metadata.request_update()
         self._last_error = reason
-        if self._not_before > now:  # many partitions of one answer are one attempt
+        if self._retry_at > now:  # several partitions of one response count as one attempt
             return
-        self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)
+        self._retry_at = now + self._retry_backoff.delay_s(self._attempts, self._random)
         self._attempts += 1
 
     def missing(self) -> str:
-        """Say which partitions have no offset yet, and why."""
-        numbers = sorted(set(self._asked.partitions) - self.found.keys())
+        """Return a description of the partitions without an offset, with the last error."""
+        numbers = sorted(set(self._query.partitions) - self.found.keys())
         return f"partitions {numbers}" + (f" ({self._last_error})" if self._last_error else "")

@@ -1,9 +1,9 @@
-"""What a TopicReader is configured with: the Java consumer's names, and those of every client.
+"""The configuration of a TopicReader, with the Java consumer's option names.
 
-Names, types and defaults are ConsumerConfig's; fetch.max.bytes and max.partition.fetch.bytes are 1
-to 64 MiB, where Java takes any number. buffer.memory has the name that KIP-81 has for it, which the
-Java consumer does not offer. The settings of connections are the producer's own and
-checked by `config`; those of producers alone are refused.
+Names, types and defaults are ConsumerConfig's. fetch.max.bytes and max.partition.fetch.bytes range
+from 1 byte to 64 MiB, where Java accepts any number. buffer.memory is the name of KIP-81; the Java
+consumer does not have the option. Connection options are the producer's own and checked by
+`config`. Options that only producers have are rejected.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from spark_kafka_sink.config import (
 )
 from spark_kafka_sink.errors import ConfigException
 
-# With the one batch by which an answer may exceed it, well below what a connection takes.
+# Together with the one batch by which a response may exceed it, this is well below the limit of a
+# connection.
 FetchBytes = Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)]
-# Half of it is one Arrow array at most, whose offsets have 31 bits.
+# One Arrow array takes at most half of it, and its offsets have 31 bits.
 BufferBytes = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
-_OF_EVERY_CLIENT: Final = frozenset(
+_CLIENT_OPTIONS: Final = frozenset(
     {
         "bootstrap.servers",
         "client.dns.lookup",
@@ -52,12 +53,12 @@ _OF_EVERY_CLIENT: Final = frozenset(
     }
 )
 _SECURITY: Final = ("sasl.", "ssl.")
-# The Java consumer's, where they differ from the producer's.
+# Defaults of the Java consumer that differ from the producer's.
 _DEFAULTS: Final = {"receive.buffer.bytes": 65_536, "client.id": "topic-reader"}
 
 
 class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A reader's own configuration, and what it shares with producers in `client`."""
+    """The options of a reader; `client` has those that it shares with producers."""
 
     client: ProducerConfig
     buffer_memory: BufferBytes = field(name="buffer.memory", default=67_108_864)
@@ -71,12 +72,15 @@ class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def reader_config(options: Mapping[str, Any]) -> ReaderConfig:
-    """Check options, by Java names, strings or values; raises ConfigException."""
+    """Return the checked configuration. Raise ConfigException.
+
+    options: by Java names; values may be strings.
+    """
     check_options(options)
     own = {f.encode_name for f in msgspec.structs.fields(ReaderConfig)} - {"client"}
     for name in options:
-        if name not in own | _OF_EVERY_CLIENT and not name.startswith(_SECURITY):
-            close = nearest(name, own | _OF_EVERY_CLIENT)
+        if name not in own | _CLIENT_OPTIONS and not name.startswith(_SECURITY):
+            close = nearest(name, own | _CLIENT_OPTIONS)
             hint = f"; did you mean {close}?" if close else ""
             message = f"{name} is not an option of a topic reader{hint}"
             raise ConfigException(message)

@@ -1,8 +1,8 @@
-"""One reading of a topic: where each partition stands, what to ask for next, what answers mean.
+"""The state of reading a range of one topic: positions, requests to send, and their responses.
 
-A pure state machine. It gives Fetch requests by node and takes what came of them; a partition that
-cannot be read for now (its leader is elsewhere, or unknown) waits retry.backoff.ms and longer with
-every failure, while the others go on. What no retry can help is raised.
+A pure state machine. It returns Fetch requests by node and processes their results. A partition
+that cannot be read now (its leader moved or is unknown) waits retry.backoff.ms, and longer with
+every failure; the others continue. Errors that are not retriable are raised.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.consumer.list_offsets import refusal
+from spark_kafka_sink.consumer.list_offsets import partition_error
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ApiException, api_exception
 from spark_kafka_sink.model import TopicPartition
@@ -49,14 +49,14 @@ SCHEMA: Final = pa.schema(
         pa.field("headers", HEADERS_TYPE, nullable=False),
     ]
 )
-# Of a batch of rows. Each has the topic's name in it, which may be longer than the record.
-_MOST_ROWS: Final = 1 << 16
+# The rows of one batch. Each row repeats the topic's name, which can be longer than the record.
+_MAX_BATCH_ROWS: Final = 1 << 16
 
 
 def next_offset(data: PartitionData, start: int, end: int) -> int:
-    """Return the offset to fetch next, `end` at most; unpacks nothing.
+    """Return the offset to fetch next, at most `end`. Nothing is decompressed.
 
-    Raises CorruptRecordException.
+    Raise CorruptRecordException.
     """
     last = last_offset(data.records or b"")
     return start if last is None else min(max(start, last + 1), end)
@@ -71,9 +71,9 @@ def fetched_records(
     read_committed: bool,
     budget_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of `data` with offsets from `start` up to, and not including, `end`.
+    """Yield the records of `data` with offsets from `start` up to, but not including, `end`.
 
-    Kafka's batches are joined where there is room for that. Raises CorruptRecordException.
+    Kafka's batches are joined as far as `budget_bytes` allows. Raise CorruptRecordException.
     """
     parts = _visible(data, start, end, read_committed=read_committed)
     for joined in _joined(parts, budget_bytes):
@@ -81,8 +81,8 @@ def fetched_records(
 
 
 def _joined(parts: Iterator[DecodedRecords], budget_bytes: int) -> Iterator[list[DecodedRecords]]:
-    """Yield as many parts together as have room; the caller empties the list."""
-    # Joining copies: the parts and what they become are half of the budget each.
+    """Yield lists of parts that together fit half of the budget; the caller empties each list."""
+    # Joining copies, so the parts and their result take half of the budget each.
     room = budget_bytes // 2
     joined: list[DecodedRecords] = []
     joined_bytes = 0
@@ -103,7 +103,7 @@ def _joined(parts: Iterator[DecodedRecords], budget_bytes: int) -> Iterator[list
 def _visible(
     data: PartitionData, start: int, end: int, *, read_committed: bool
 ) -> Iterator[DecodedRecords]:
-    """Unpack the batches that a reader may see and that have offsets it wants."""
+    """Decompress the batches that overlap the range of offsets and that a reader may see."""
     aborted = sorted(
         data.aborted_transactions or (), key=lambda each: each.first_offset, reverse=True
     )
@@ -119,13 +119,13 @@ def _visible(
         is_hidden = batch.is_control or (read_committed and is_aborted)
         if batch.last_offset >= start and not is_hidden:
             yield batch.records()
-        del batch  # which may hold its records
+        del batch  # it may hold its records
 
 
 def _rows(
     topic_partition: TopicPartition, parts: list[DecodedRecords], start: int, end: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all parts that are wanted, in order; empties the list of parts."""
+    """Yield the rows of all parts that are in the range, in order, and empty the list of parts."""
     offsets = np.concatenate([part.offsets for part in parts])
     timestamps = np.concatenate([part.timestamps_ms for part in parts])
     rows = pa.record_batch(
@@ -139,11 +139,11 @@ def _rows(
         names=SCHEMA.names[2:],
     )
     parts.clear()
-    wanted = (offsets >= start) & (offsets < end)
-    if not wanted.all():
-        rows = rows.filter(pa.array(wanted))
-    for first in range(0, len(rows), _MOST_ROWS):
-        of_slice = rows.slice(first, _MOST_ROWS).columns
+    in_range = (offsets >= start) & (offsets < end)
+    if not in_range.all():
+        rows = rows.filter(pa.array(in_range))
+    for first in range(0, len(rows), _MAX_BATCH_ROWS):
+        of_slice = rows.slice(first, _MAX_BATCH_ROWS).columns
         count = len(of_slice[0])
         topics = pa.repeat(pa.scalar(topic_partition.topic), count)
         partitions = pa.repeat(pa.scalar(topic_partition.partition, pa.int32()), count)
@@ -151,7 +151,7 @@ def _rows(
 
 
 def _concat(arrays: list[pa.Array]) -> pa.Array:
-    """Join arrays; a single one is not copied."""
+    """Return the arrays as one; a single array is not copied."""
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
@@ -162,7 +162,7 @@ _NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """What one Fetch request may ask for, and how much of its response is unpacked at once."""
+    """The limits of one Fetch request, and of the memory for decompressed records at a time."""
 
     max_bytes: int
     partition_max_bytes: int
@@ -173,31 +173,31 @@ class FetchLimits:
 
 @dataclass(slots=True)
 class PartitionReading:
-    """One partition: the next offset to read, and the offset to end before."""
+    """One partition: the next offset to read, and the offset to stop before."""
 
     topic_partition: TopicPartition
     position: int
     end: int
     attempts: int = 0
-    not_before: float = 0.0
-    is_under_way: bool = False
+    retry_at: float = 0.0
+    is_in_flight: bool = False
     needs_offset: bool = False
     last_error: str = ""
 
     @property
     def is_done(self) -> bool:
-        """Whether all that is wanted has been read."""
+        """Whether the range has been read."""
         return self.position >= self.end
 
     def is_due(self, now: float) -> bool:
-        """Whether to ask for more: one request for a partition is under way at most."""
-        waits = self.is_under_way or self.needs_offset or self.not_before > now
+        """Whether to send a request; a partition has at most one request in flight."""
+        waits = self.is_in_flight or self.needs_offset or self.retry_at > now
         return not (waits or self.is_done)
 
 
 @dataclass(slots=True)
 class Fetch:
-    """A Fetch request for some partitions of one node, and the topic as it was named in it."""
+    """A Fetch request for partitions of one node, and the topic id that it uses."""
 
     node_id: int
     message: FetchRequest
@@ -207,9 +207,9 @@ class Fetch:
 
 @dataclass(slots=True)
 class FetchOutcome:
-    """The records of each partition, which are unpacked when they are taken.
+    """The records of each partition, which are decompressed when the caller iterates over them.
 
-    progress: whether anything moved on.
+    progress: whether any position advanced.
     """
 
     records: list[Iterator[pa.RecordBatch]] = field(default_factory=list)
@@ -217,7 +217,7 @@ class FetchOutcome:
 
 
 class Reading:
-    """The partitions of one topic. Times are seconds of the reader's clock."""
+    """Reads ranges of the partitions of one topic. Times are seconds of the reader's clock."""
 
     def __init__(
         self,
@@ -250,16 +250,16 @@ class Reading:
         return all(partition.is_done for partition in self.partitions)
 
     def out_of_range(self) -> list[PartitionReading]:
-        """Give the partitions whose position the log does not have (any more)."""
+        """Return the partitions whose position is outside the log."""
         return [p for p in self.partitions if p.needs_offset and not p.is_done]
 
     def next_due_at(self, now: float) -> float:
-        """Give when a partition that waits may be tried again."""
-        waiting = [p.not_before for p in self.partitions if not p.is_done and p.not_before > now]
+        """Return when the next waiting partition may be requested again."""
+        waiting = [p.retry_at for p in self.partitions if not p.is_done and p.retry_at > now]
         return min(waiting, default=_NEVER)
 
     def fetches(self, now: float) -> list[Fetch]:
-        """Give a request for every node that leads partitions and has none under way."""
+        """Return one request for each node that leads partitions and has no request in flight."""
         by_node: dict[int, list[PartitionReading]] = {}
         for partition in self.partitions:
             if not partition.is_due(now):
@@ -277,7 +277,7 @@ class Reading:
         epochs = [] if known is None else known.leader_epochs
         topic_id = self._metadata.topic_id(self._topic)
         for partition in partitions:
-            partition.is_under_way = True
+            partition.is_in_flight = True
         asked = [
             FetchPartition(
                 partition=p.topic_partition.partition,
@@ -297,19 +297,19 @@ class Reading:
         return Fetch(node_id, message, partitions, topic_id)
 
     def failed(self, fetch: Fetch, error: ApiException, now: float) -> None:
-        """Take that a request was not answered; raises what no retry can help."""
-        self._back(fetch)
+        """Process a request without a response. Raise errors that are not retriable."""
+        self._completed(fetch)
         if not error_code(error.code).retriable:
             raise error
         for partition in fetch.partitions:
             self._wait(partition, str(error), now)
 
     def answered(self, fetch: Fetch, response: FetchResponse, now: float) -> FetchOutcome:
-        """Take an answer; raises what no retry can help."""
-        self._back(fetch)
+        """Process a response. Raise errors that are not retriable."""
+        self._completed(fetch)
         if response.error_code != codes.NONE:
             for partition in fetch.partitions:
-                self._refused(partition, fetch.node_id, response.error_code, now)
+                self._handle_error(partition, fetch.node_id, response.error_code, now)
             return FetchOutcome()
         outcome = FetchOutcome()
         answers = {
@@ -320,21 +320,21 @@ class Reading:
             if data is None:
                 self._wait(partition, "the broker's answer does not name this partition", now)
             elif data.error_code != codes.NONE:
-                self._refused(partition, fetch.node_id, data.error_code, now)
+                self._handle_error(partition, fetch.node_id, data.error_code, now)
             else:
                 self._read(partition, data, outcome)
         return outcome
 
-    def _back(self, fetch: Fetch) -> None:
+    def _completed(self, fetch: Fetch) -> None:
         self._busy.discard(fetch.node_id)
         for partition in fetch.partitions:
-            partition.is_under_way = False
+            partition.is_in_flight = False
 
     def _read(
         self, partition: PartitionReading, data: PartitionData, outcome: FetchOutcome
     ) -> None:
         start = partition.position
-        with _at(partition.topic_partition, start):
+        with _with_position(partition.topic_partition, start):
             position = next_offset(data, start, partition.end)
         partition.attempts = 0
         if position > start:
@@ -346,7 +346,7 @@ class Reading:
     def _records(
         self, partition: PartitionReading, data: PartitionData, start: int
     ) -> Iterator[pa.RecordBatch]:
-        with _at(partition.topic_partition, start):
+        with _with_position(partition.topic_partition, start):
             yield from fetched_records(
                 partition.topic_partition,
                 data,
@@ -356,8 +356,10 @@ class Reading:
                 budget_bytes=self._limits.budget_bytes,
             )
 
-    def _refused(self, partition: PartitionReading, node_id: int, code: int, now: float) -> None:
-        error = refusal(partition.topic_partition, code, node_id, "Fetch")
+    def _handle_error(
+        self, partition: PartitionReading, node_id: int, code: int, now: float
+    ) -> None:
+        error = partition_error(partition.topic_partition, code, node_id, "Fetch")
         if code == codes.OFFSET_OUT_OF_RANGE:
             partition.needs_offset = True
             partition.last_error = str(error)
@@ -369,15 +371,15 @@ class Reading:
     def _wait(self, partition: PartitionReading, reason: str, now: float) -> None:
         self._metadata.request_update()
         partition.last_error = reason
-        partition.not_before = now + self._retry_backoff.delay_s(partition.attempts, self._random)
+        partition.retry_at = now + self._retry_backoff.delay_s(partition.attempts, self._random)
         partition.attempts += 1
 
-    def moved(self, partition: PartitionReading, earliest: int, latest: int, now: float) -> None:
-        """Take what the log of an out of range partition has.
+    def reset(self, partition: PartitionReading, earliest: int, latest: int, now: float) -> None:
+        """Process the log's offsets for a partition whose position is out of range.
 
-        A reading from the earliest offset goes on at what is the earliest now. Raises
-        OffsetOutOfRangeException for any other, and where the log ends before the position. A
-        position that is in range after all (a new leader lagged behind) is tried again.
+        A reading from the earliest offset continues at the current earliest offset. Raise
+        OffsetOutOfRangeException for any other reading, and if the log ends before the position. A
+        position that is in range after all (a new leader was behind) is requested again.
         """
         name, number = partition.topic_partition
         position = partition.position
@@ -406,8 +408,8 @@ class Reading:
         partition.position = earliest
         partition.needs_offset = False
 
-    def stuck_at(self) -> str:
-        """Say which partitions have not been read to their end, and why."""
+    def unfinished(self) -> str:
+        """Return a description of the partitions that are not read to their end, with errors."""
         return "; ".join(
             f"{p.topic_partition} at offset {p.position} of {p.end}"
             + (f" ({p.last_error})" if p.last_error else "")
@@ -417,8 +419,8 @@ class Reading:
 
 
 @contextmanager
-def _at(topic_partition: TopicPartition, offset: int) -> Iterator[None]:
-    """Have errors of records name the partition, and the offset that was asked for."""
+def _with_position(topic_partition: TopicPartition, offset: int) -> Iterator[None]:
+    """Add the partition and the requested offset to errors about records."""
     try:
         yield
     except ApiException as error:

@@ -1,10 +1,10 @@
-"""TopicReader: a topic, or some of its partitions, from here to there as Arrow batches.
+"""TopicReader: read a range of a topic, or of some of its partitions, as Arrow batches.
 
-Joins the network with a `Reading`. There is no group, no commit and no rebalance: what to read is
-said beforehand, and the reading ends when it has been read. The next request goes out before the
-rows of the last answer are given, so that a caller works while the brokers do.
+It connects the network client with a `Reading`. There are no groups, commits or rebalances: the
+range is fixed at the start, and reading ends after it. The next request is sent before the rows of
+the last response are yielded, so that the caller and the brokers work at the same time.
 
-Everything happens in the caller's thread, one at a time.
+Everything happens in the caller's thread, one call at a time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.consumer.list_offsets import (
-    Asked,
     OffsetsByPartition,
     OffsetsLookup,
+    OffsetsQuery,
     reader_advice,
 )
 from spark_kafka_sink.consumer.reader_config import reader_config
@@ -53,7 +53,7 @@ from spark_kafka_sink.wire.primitives import ZERO_UUID
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 Offsets: TypeAlias = Literal["earliest", "latest"] | Mapping[int, int]
 
-# The last version of Fetch that names topics; later ones need every topic's id (KIP-516).
+# The last Fetch version that has topic names; later versions need topic ids (KIP-516).
 _LAST_FETCH_BY_NAME: Final = 12
 _TIMESTAMPS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 _ISOLATION_LEVELS: Final = {
@@ -65,13 +65,14 @@ _ISOLATION_LEVELS: Final = {
 class TopicReader:
     """Reads topics of one cluster; a context manager.
 
-    configs: the Java consumer's names (see `reader_config`), and buffer.memory: how many bytes of
-    records are unpacked and not yet taken, 64 MiB by default. The first batch of a response is
-    unpacked whatever its size, so memory is at most that and one batch. Raises ConfigException.
+    configs: options by the Java consumer's names (see `reader_config`). buffer.memory limits the
+    bytes of records that are decompressed and not yet yielded, 64 MiB by default. The first batch
+    of a response is always decompressed, so memory is at most that and one batch. Raise
+    ConfigException.
 
-    One thread at a time, in the process that made it: while a call runs (asking `read` for the next
-    batch is one), a call of another thread raises IllegalStateException, as every call does in
-    a forked child, where `close` does nothing.
+    Use it from one thread at a time, in the process that created it. While a call runs (getting the
+    next batch of `read` is a call), a call of another thread raises IllegalStateException. So does
+    every call in a forked child, except `close`, which does nothing there.
     """
 
     def __init__(self, configs: Mapping[str, Any]) -> None:
@@ -108,7 +109,7 @@ class TopicReader:
         self.close()
 
     def close(self) -> None:
-        """Drop every connection; nothing can be read any more."""
+        """Close every connection. Nothing can be read afterwards."""
         if not self._caller.is_forked:
             self._close()
 
@@ -127,26 +128,28 @@ class TopicReader:
         end: Offsets = "latest",
         isolation_level: IsolationLevel = "read_uncommitted",
     ) -> Iterator[pa.RecordBatch]:
-        """Give the records of a topic from `start` up to, and not including, `end`.
+        """Return an iterator over the records from `start` up to, but not including, `end`.
 
-        partitions: all if None, or those that `start` or `end` has offsets for. start, end: a
-        place, or offsets by partition, both of the same partitions where both are; places are
-        looked up once, when the first batch is asked for. With read_committed, records of aborted
-        transactions are left out and the latest offset is the last stable one.
+        partitions: None for all, or for those that `start` or `end` has offsets for. start, end:
+        "earliest", "latest", or offsets by partition. If both have offsets, they must have the same
+        partitions. "earliest" and "latest" are looked up once, when the first batch is requested.
+        With read_committed, records of aborted transactions are skipped, and the latest offset is
+        the last stable offset.
 
-        Batches have the columns topic (string), partition (int32), offset (int64), timestamp
-        (ms, UTC; null where a record has none), key, value (binary) and headers (see
-        `fetched_records.SCHEMA`), and at least one row; offsets rise within a partition, partitions
-        mix. Records that retention deletes before they could be read are left out with a warning.
+        Batches have at least one row and the columns topic (string), partition (int32), offset
+        (int64), timestamp (ms, UTC; null if a record has none), key, value (binary) and headers
+        (see `reading.SCHEMA`). Offsets ascend within a partition; partitions are mixed. Records
+        that retention deletes before they are read are skipped with a warning.
 
-        Raises DataException at once for a name that no topic can have and ConfigException for
-        other arguments of no meaning, and when the first batch is asked for, for partitions that
-        are not there or lack an offset; IllegalStateException after close; TimeoutException where
-        nothing comes for default.api.timeout.ms, CorruptRecordException, and the brokers' errors.
+        Raise DataException at once for an invalid topic name, and ConfigException for other invalid
+        arguments. When the first batch is requested, raise ConfigException for partitions that do
+        not exist or have no offset. Later, raise IllegalStateException after close,
+        TimeoutException if nothing arrives within default.api.timeout.ms, CorruptRecordException,
+        and the errors of brokers.
         """
         self._check_open()
         check_topic_name(topic)
-        wanted = None if partitions is None else _partition_numbers(partitions)
+        numbers = None if partitions is None else _partition_numbers(partitions)
         is_known = isinstance(isolation_level, str) and isolation_level in _ISOLATION_LEVELS
         if not is_known:
             expected = ", ".join(_ISOLATION_LEVELS)
@@ -155,17 +158,17 @@ class TopicReader:
         _check_offsets("start", start)
         _check_offsets("end", end)
         level = _ISOLATION_LEVELS[isolation_level]
-        batches = self._read(_Wanted(topic, wanted, start, end, level))
+        batches = self._read(_ReadArguments(topic, numbers, start, end, level))
         return _Batches(batches, self._caller)
 
-    def _read(self, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+    def _read(self, arguments: _ReadArguments) -> Iterator[pa.RecordBatch]:
         deadline = self._deadline()
-        numbers = self._partitions(wanted, deadline)
-        starts = self._offsets(wanted, numbers, wanted.start, deadline)
-        ends = self._offsets(wanted, numbers, wanted.end, deadline)
+        numbers = self._partitions(arguments, deadline)
+        starts = self._offsets(arguments, numbers, arguments.start, deadline)
+        ends = self._offsets(arguments, numbers, arguments.end, deadline)
         shared = self._config
         reading = Reading(
-            wanted.topic,
+            arguments.topic,
             {number: (starts[number], ends[number]) for number in numbers},
             limits=FetchLimits(
                 max_bytes=shared.fetch_max_bytes,
@@ -174,47 +177,49 @@ class TopicReader:
                 max_wait_ms=shared.fetch_max_wait_ms,
                 budget_bytes=shared.buffer_memory,
             ),
-            read_committed=wanted.isolation_level == READ_COMMITTED,
-            from_earliest=wanted.start == "earliest",
+            read_committed=arguments.isolation_level == READ_COMMITTED,
+            from_earliest=arguments.start == "earliest",
             metadata=self._metadata,
             retry_backoff=self._retry_backoff,
             random=self._random,
         )
-        yield from self._run(reading, wanted)
+        yield from self._run(reading, arguments)
 
-    def _run(self, reading: Reading, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
+    def _run(self, reading: Reading, arguments: _ReadArguments) -> Iterator[pa.RecordBatch]:
         deadline = self._deadline()
-        under_way: list[tuple[Fetch, RequestFuture]] = []
+        in_flight: list[tuple[Fetch, RequestFuture]] = []
         outcome = FetchOutcome()
         while True:
             self._check_open()
             for fetch in reading.fetches(self._clock()):
                 cap = _LAST_FETCH_BY_NAME if fetch.topic_id == ZERO_UUID else None
-                under_way.append((fetch, self._client.send(fetch.node_id, fetch.message, cap)))
+                in_flight.append((fetch, self._client.send(fetch.node_id, fetch.message, cap)))
             if outcome.records:
                 for records in outcome.records:
                     yield from records
-                # What the caller did with them took its own time.
+                # The caller's time between batches does not count.
                 deadline = self._deadline()
             if reading.is_done:
                 return
             if self._clock() >= deadline:
-                self._give_up(f"{wanted.topic} could not be read on: {reading.stuck_at()}")
-            # Another reading, or a look-up, may have brought answers for this one.
-            if not any(future.is_done for _, future in under_way):
+                self._raise_timeout(
+                    f"{arguments.topic} could not be read on: {reading.unfinished()}"
+                )
+            # The poll of another reading or a lookup may have completed these requests.
+            if not any(future.is_done for _, future in in_flight):
                 self._poll(min(deadline, reading.next_due_at(self._clock())))
-            outcome = self._collect(reading, under_way)
+            outcome = self._collect(reading, in_flight)
             if outcome.progress:
                 deadline = self._deadline()
-            self._look_up_moved(reading, wanted, deadline)
+            self._reset_out_of_range(reading, arguments, deadline)
 
     def _collect(
-        self, reading: Reading, under_way: list[tuple[Fetch, RequestFuture]]
+        self, reading: Reading, in_flight: list[tuple[Fetch, RequestFuture]]
     ) -> FetchOutcome:
-        """Take the answers that have come."""
+        """Process the responses that have arrived."""
         outcome = FetchOutcome()
-        for fetch, future in [each for each in under_way if each[1].is_done]:
-            under_way.remove((fetch, future))
+        for fetch, future in [each for each in in_flight if each[1].is_done]:
+            in_flight.remove((fetch, future))
             if future.error is not None:
                 reading.failed(fetch, future.error, self._clock())
             elif isinstance(future.response, FetchResponse):
@@ -223,77 +228,82 @@ class TopicReader:
                 outcome.progress |= found.progress
         return outcome
 
-    def _look_up_moved(self, reading: Reading, wanted: _Wanted, deadline: float) -> None:
+    def _reset_out_of_range(
+        self, reading: Reading, arguments: _ReadArguments, deadline: float
+    ) -> None:
         moved = reading.out_of_range()
         if not moved:
             return
         numbers = [p.topic_partition.partition for p in moved]
-        earliest = self._lookup(wanted, numbers, EARLIEST_TIMESTAMP, deadline)
-        latest = self._lookup(wanted, numbers, LATEST_TIMESTAMP, deadline)
+        earliest = self._lookup(arguments, numbers, EARLIEST_TIMESTAMP, deadline)
+        latest = self._lookup(arguments, numbers, LATEST_TIMESTAMP, deadline)
         for partition in moved:
             number = partition.topic_partition.partition
-            reading.moved(partition, earliest[number], latest[number], self._clock())
+            reading.reset(partition, earliest[number], latest[number], self._clock())
 
     # -- before the first record ------------------------------------------------------------------
 
-    def _partitions(self, wanted: _Wanted, deadline: float) -> list[int]:
-        """Wait until the topic is known and give the partitions to read."""
-        metadata, asked_before = self._metadata, self._metadata.requests
-        metadata.track(wanted.topic, self._clock())
-        while (known := metadata.topic(wanted.topic)) is None:
-            error = metadata.take_error(wanted.topic)
+    def _partitions(self, arguments: _ReadArguments, deadline: float) -> list[int]:
+        """Wait until the topic is known, and return the partitions to read."""
+        metadata, requests_before = self._metadata, self._metadata.requests
+        metadata.track(arguments.topic, self._clock())
+        while (known := metadata.topic(arguments.topic)) is None:
+            error = metadata.take_error(arguments.topic)
             if error is not None:
-                is_own = metadata.told_for(wanted.topic) > asked_before
+                is_own = metadata.told_for(arguments.topic) > requests_before
                 if is_own or isinstance(error, InvalidTopicException):
                     raise error
-                # What was said to an earlier question may hold no longer: ask anew.
-                metadata.track(wanted.topic, self._clock())
+                # The error answers an earlier request and may be out of date: request the metadata
+                # again.
+                metadata.track(arguments.topic, self._clock())
             if self._clock() >= deadline:
-                error = metadata.topic_error(wanted.topic)
+                error = metadata.topic_error(arguments.topic)
                 if error is not None:
                     raise error
                 if not metadata.nodes:
-                    raise self._no_broker(wanted.topic)
-                self._give_up(f"topic {wanted.topic} is not known")
+                    raise self._no_broker(arguments.topic)
+                self._raise_timeout(f"topic {arguments.topic} is not known")
             self._poll(deadline)
-        there = range(len(known.leaders))
-        asked = wanted.partitions
-        if asked is None:
-            given = [o for o in (wanted.start, wanted.end) if not isinstance(o, str)]
-            # All that either names: `_offsets` refuses those for which the other has none.
+        existing = range(len(known.leaders))
+        numbers = arguments.partitions
+        if numbers is None:
+            given = [o for o in (arguments.start, arguments.end) if not isinstance(o, str)]
+            # The partitions of both; `_offsets` rejects those that only one of them has.
             named = dict.fromkeys(number for offsets in given for number in offsets)
-            asked = list(named if given else there)
-        missing = [number for number in asked if number not in there]
+            numbers = list(named if given else existing)
+        missing = [number for number in numbers if number not in existing]
         if missing:
-            has = f"the partitions 0 to {len(there) - 1}"
-            message = f"topic {wanted.topic} has {has}, not {missing}"
+            has = f"the partitions 0 to {len(existing) - 1}"
+            message = f"topic {arguments.topic} has {has}, not {missing}"
             raise ConfigException(message)
-        return asked
+        return numbers
 
     def _offsets(
-        self, wanted: _Wanted, numbers: list[int], offsets: Offsets, deadline: float
+        self, arguments: _ReadArguments, numbers: list[int], offsets: Offsets, deadline: float
     ) -> OffsetsByPartition:
         if isinstance(offsets, str):
-            return self._lookup(wanted, numbers, _TIMESTAMPS[offsets], deadline)
+            return self._lookup(arguments, numbers, _TIMESTAMPS[offsets], deadline)
         missing = [number for number in numbers if number not in offsets]
         if missing:
-            message = f"no offset is given for the partitions {missing} of topic {wanted.topic}"
+            message = f"no offset is given for the partitions {missing} of topic {arguments.topic}"
             raise ConfigException(message)
         return {number: offsets[number] for number in numbers}
 
     def _lookup(
-        self, wanted: _Wanted, numbers: list[int], timestamp: int, deadline: float
+        self, arguments: _ReadArguments, numbers: list[int], timestamp: int, deadline: float
     ) -> OffsetsByPartition:
-        """Ask the leaders for the offsets of a time."""
+        """Return the offsets of a timestamp, requested from the leaders."""
         lookup = OffsetsLookup(
-            Asked(wanted.topic, numbers, timestamp, wanted.isolation_level),
+            OffsetsQuery(arguments.topic, numbers, timestamp, arguments.isolation_level),
             metadata=self._metadata,
             retry_backoff=self._retry_backoff,
             random=self._random,
         )
         while not lookup.is_done:
             if self._clock() >= deadline:
-                self._give_up(f"the offsets of {wanted.topic} are not known: {lookup.missing()}")
+                self._raise_timeout(
+                    f"the offsets of {arguments.topic} are not known: {lookup.missing()}"
+                )
             for node_id, message in lookup.requests(self._clock()):
                 lookup.sent(node_id, self._client.send(node_id, message))
             self._poll(min(deadline, lookup.next_due_at(self._clock())))
@@ -303,7 +313,7 @@ class TopicReader:
     # -- the network ------------------------------------------------------------------------------
 
     def _poll(self, until: float) -> None:
-        """Wait for the network, at most `until`, and keep the metadata fresh."""
+        """Wait for the network, at most until `until`, and keep the metadata up to date."""
         self._check_open()
         now = self._clock()
         request = self._metadata.request(now)
@@ -314,7 +324,7 @@ class TopicReader:
         self._take_metadata()
 
     def _take_metadata(self) -> None:
-        """Take the answer that has come; raises what no retry can help."""
+        """Process a metadata response that has arrived. Raise errors that are not retriable."""
         future = self._metadata_future
         if future is None or not future.is_done:
             return
@@ -351,14 +361,14 @@ class TopicReader:
             trouble=f" ({trouble})" if trouble else "",
         )
 
-    def _give_up(self, what: str) -> NoReturn:
+    def _raise_timeout(self, what: str) -> NoReturn:
         trouble = self._client.last_errors()
         said = f"{what}; nothing came within {self._limit()}"
         raise TimeoutException(f"{said}; {trouble}" if trouble else said)
 
 
 class _Batches(Iterator[pa.RecordBatch]):
-    """The batches of a call of `read`; asking for the next one is a call of the reader."""
+    """The batches of one call of `read`; getting the next one counts as a call of the reader."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], caller: OneCaller) -> None:
         self._batches = batches
@@ -369,7 +379,7 @@ class _Batches(Iterator[pa.RecordBatch]):
 
 
 def _partition_numbers(partitions: Iterable[int]) -> list[int]:
-    """Return the partitions to read; refuse what is no partition, and one that comes twice."""
+    """Return the partitions to read. Raise ConfigException for invalid and repeated numbers."""
     is_iterable = isinstance(partitions, Iterable) and not isinstance(partitions, str | bytes)
     if not is_iterable:
         message = f"partitions is {partitions!r}: expected numbers of partitions, or None for all"
@@ -392,7 +402,7 @@ def _check_partition_numbers(name: str, numbers: Iterable[object]) -> None:
 
 
 def _check_offsets(name: str, offsets: Offsets) -> None:
-    """Refuse what no partition can be read from, or to."""
+    """Raise ConfigException for offsets that no partition can have."""
     if not isinstance(offsets, Mapping):
         if isinstance(offsets, str) and offsets in _TIMESTAMPS:
             return
@@ -408,8 +418,8 @@ def _check_offsets(name: str, offsets: Offsets) -> None:
             raise ConfigException(message)
 
 
-class _Wanted(NamedTuple):
-    """What a call of `read` asks for."""
+class _ReadArguments(NamedTuple):
+    """The arguments of a call of `read`."""
 
     topic: str
     partitions: list[int] | None

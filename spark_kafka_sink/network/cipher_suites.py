@@ -1,6 +1,6 @@
-"""`ssl.cipher.suites`: Java's names of suites, or OpenSSL's, as OpenSSL takes them.
+"""`ssl.cipher.suites`: convert Java's or OpenSSL's names of cipher suites for OpenSSL.
 
-Java's names are those of the standard; OpenSSL has names of its own for the suites of TLS 1.2.
+Java uses the names of the standard. OpenSSL has its own names for the suites of TLS 1.2.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EVERYWHERE: Final = {
 _CHACHA20: Final = {"CHACHA20_POLY1305_SHA256": "CHACHA20-POLY1305"}
 _SHA384: Final = {"AES_256_CBC_SHA384": "AES256-SHA384"}
 _SHA256: Final = {"AES_256_CBC_SHA256": "AES256-SHA256"}
-# What each way to agree on keys goes with.
+# The ciphers of each key exchange.
 _CIPHERS: Final = {
     "ECDHE_ECDSA": _EVERYWHERE | _CHACHA20 | _SHA384,
     "ECDHE_RSA": _EVERYWHERE | _CHACHA20 | _SHA384,
@@ -34,7 +34,7 @@ _CIPHERS: Final = {
     "DHE_DSS": _EVERYWHERE | _SHA256,
     "RSA": _EVERYWHERE | _SHA256,
 }
-# Java's name to OpenSSL's, which leaves RSA out.
+# Java's names to OpenSSL's, which omit RSA.
 TLS_1_2_SUITES: Final = {
     f"TLS_{exchange}_WITH_{java}": f"{exchange}-{ours}".replace("_", "-").removeprefix("RSA-")
     for exchange, ciphers in _CIPHERS.items()
@@ -45,9 +45,9 @@ _OPENSSL_NAMES: Final = frozenset(TLS_1_2_SUITES.values())
 
 @dataclass(frozen=True, slots=True)
 class CipherSuites:
-    """The suites of TLS 1.2 by OpenSSL's names, with colons, and the versions that have a suite.
+    """TLS 1.2 suites by OpenSSL's names, separated by colons, and the versions that have a suite.
 
-    `openssl` is None where no suite of TLS 1.2 is named.
+    `openssl` is None if no TLS 1.2 suite is listed.
     """
 
     openssl: str | None
@@ -55,9 +55,9 @@ class CipherSuites:
 
 
 def cipher_suites(names: Sequence[str]) -> CipherSuites:
-    """Return what a list of suites asks for; an empty one asks for nothing.
+    """Return the suites and versions for a list of names; an empty list means the defaults.
 
-    Raise ConfigException if one is not known, or for some of TLS 1.3's suites without the others.
+    Raise ConfigException for an unknown name, or for some of TLS 1.3's suites without the others.
     """
     new = [name for name in names if name in TLS_1_3_SUITES]
     old = [_known(name) for name in names if name not in TLS_1_3_SUITES]

@@ -1,15 +1,15 @@
-"""NetworkClient: requests to nodes, over connections that it makes and keeps.
+"""NetworkClient: sends requests to nodes, over connections that it makes and keeps.
 
-Owns which nodes are known, and the connection of each. It does what `connect` and `send` ask for,
-and `poll` reports what came of it as events; it decides nothing about the requests' meaning. One
-thread uses it.
+It owns the known nodes and their connections. It acts on `connect` and `send`, and `poll` returns
+the results as events. The meaning of requests is left to its callers. One thread uses it.
 
-A connection is made only to a node that is wanted. After a failure the next attempt waits
-reconnect.backoff.ms, doubled per failure up to reconnect.backoff.max.ms, with 20 % of chance (so
-that thousands of tasks do not come back at once), and goes to the host's next address.
+A connection is made only to a node that was requested by `connect`, or to a node for a request to
+any node. After a failure, the next attempt waits reconnect.backoff.ms, doubled per failure up to
+reconnect.backoff.max.ms, with a jitter of 20 %, so that thousands of tasks do not reconnect at the
+same time. It uses the next address of the host.
 
-How many Produce requests a node has in flight is the sender's business; the few others, which go to
-any node, are never held back by them.
+The sender limits the Produce requests in flight per node. The few other requests, which go to any
+node, do not count against that limit.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ from spark_kafka_sink.wire.exchange import (
 logger = logging.getLogger(__name__)
 
 _NEVER: Final = float("inf")
-# So many brokers that were only heard of may be lost, or one that took so long: then there is time
-# for the bootstrap addresses within max.block.ms.
-_HEARSAY_LOSSES: Final = 2
-_HEARSAY_S: Final = 15.0
-# After so long without an answer of anybody, users are told who is being tried.
-_SILENCE_S: Final = 5.0
-_MOST_TOLD: Final = 10
+# The limits for brokers learned from the driver: after this many failures, or the first failure
+# after this time, the bootstrap addresses are used. That leaves time for them within max.block.ms.
+_INITIAL_NODES_FAILURES: Final = 2
+_INITIAL_NODES_S: Final = 15.0
+# The time without any response after which a warning lists the failing nodes.
+_NO_RESPONSE_S: Final = 5.0
+_MAX_LISTED: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConfig:
-    """What the client is configured with; times in seconds, infinity for never.
+    """The configuration of a client; times in seconds, infinity for never.
 
-    rebootstraps: whether bootstrap addresses are tried while no broker can be (KIP-899).
-    option_prefix: what the user writes before the name of an option.
+    rebootstraps: whether to connect to bootstrap addresses when no broker can be reached (KIP-899).
+    option_prefix: the text before an option's name in messages.
     """
 
     client_id: str
@@ -91,7 +91,7 @@ class NetworkConfig:
 
     @classmethod
     def of(cls, config: ProducerConfig, client_id: str) -> Self:
-        """Take what concerns the network from a configuration."""
+        """Return the network options of a configuration."""
         idle_ms = config.connections_max_idle_ms
         return cls(
             client_id=client_id,
@@ -113,7 +113,7 @@ class NetworkConfig:
 class NetworkClient:
     """Connections by node id; bootstrap addresses have negative ids.
 
-    security: None where connections have neither TLS nor SASL.
+    security: None if connections use neither TLS nor SASL.
     """
 
     def __init__(
@@ -130,10 +130,10 @@ class NetworkClient:
     ) -> None:
         self._metrics = metrics or NetworkMetrics(Metrics())
         self._security = security
-        # Whether a broker has ever let this client in, and why none ever will.
-        self._was_let_in = False
-        self._shut_out: AuthenticationException | None = None
-        self._refusal: AuthenticationException | None = None
+        # Whether any broker has accepted this client, and the error if none ever will.
+        self._was_ever_ready = False
+        self._fatal_error: AuthenticationException | None = None
+        self._auth_error: AuthenticationException | None = None
         if security is not None:
             security.wake = selector.wakeup
         self._selector = selector
@@ -143,45 +143,48 @@ class NetworkClient:
         self._resolver = resolver or HostResolver()
         as_written = config.client_dns_lookup == "use_all_dns_ips"
         self._states = {node.id: NodeState(node, is_canonical=as_written) for node in bootstrap}
-        # Every connection is a new channel, so that no event of an old one can meet a new one.
+        # Every connection has a new channel id, so that late events of an old connection are
+        # ignored.
         self._channels: dict[int, NodeState] = {}
         self._next_channel = 0
-        self._wanted: set[int] = set()
-        # Of brokers that were only heard of: how many may be lost yet, and when one is enough.
-        self._losses_left = 0
-        self._patient_until = _NEVER
-        self._heard_in_vain = ""
-        self._for_any: list[tuple[ClientRequest, float]] = []
-        # Since when no node is ready although one is wanted.
-        self._in_vain_since: float | None = None
+        self._connect_to: set[int] = set()
+        # Failures still tolerated for brokers learned from the driver, and the time from which one
+        # failure is enough.
+        self._failures_left = 0
+        self._tolerant_until = _NEVER
+        self._initial_nodes_error = ""
+        self._unassigned: list[tuple[ClientRequest, float]] = []
+        # Since when no node is ready although a connection is needed.
+        self._no_response_since: float | None = None
         self._has_warned = False
         self._events: list[Event] = []
 
     # -- what is asked for ------------------------------------------------------------------------
 
-    def hear_of_nodes(self, brokers: Iterable[Node]) -> None:
-        """Take brokers that the cluster has named to somebody else, before it is asked from here.
+    def set_initial_nodes(self, brokers: Iterable[Node]) -> None:
+        """Use brokers that another client learned from the cluster, until the metadata arrives.
 
-        They spread over all brokers what would else come to the bootstrap addresses, which may be
-        reached from here while brokers cannot. One may be busy or down, so another is tried; with
-        the second that is not up, or is lost, or the first after a while, all are forgotten.
+        They spread the first requests over all brokers, while otherwise all clients would ask the
+        bootstrap addresses. If a broker fails (it may be busy, down, or unreachable from here),
+        another one is used. After a few failures all of them are dropped, and the bootstrap
+        addresses are used.
         """
         nodes = {node.id: node for node in brokers}
         if nodes:
             self.set_nodes(nodes)
-            self._losses_left = _HEARSAY_LOSSES
-            self._patient_until = self._clock() + _HEARSAY_S
+            self._failures_left = _INITIAL_NODES_FAILURES
+            self._tolerant_until = self._clock() + _INITIAL_NODES_S
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
-        """Take the brokers that the cluster's metadata names; gone ones are disconnected.
+        """Replace the known brokers by those in the metadata, and disconnect from the others.
 
-        None at all: every connection is closed, and the bootstrap addresses are asked anew.
+        If `nodes` is empty, close every connection and start again from the bootstrap addresses.
         """
-        self._losses_left = 0
+        self._failures_left = 0
         if nodes:
-            self._heard_in_vain = ""
+            self._initial_nodes_error = ""
             for state in self._states.values():
-                if state.node.id < 0:  # another one has led to the brokers: it is not missed
+                if state.node.id < 0:  # the brokers are known, so its failure no longer matters
                     state.last_error = ""
         else:
             with safe_logging():
@@ -203,14 +206,14 @@ class NetworkClient:
             self._states[node_id] = NodeState(node, named_by=named_by)
 
     def connect(self, node_ids: set[int]) -> None:
-        """Want connections to these nodes, and to no others that have none."""
-        self._wanted = node_ids
+        """Set the nodes to keep connecting to; other nodes are not connected to."""
+        self._connect_to = node_ids
 
     def send(self, request: ClientRequest) -> None:
-        """Send a request; what becomes of it comes as an event of a later poll."""
+        """Send a request. The result is an event of a later poll."""
         now = self._clock()
         if request.node_id is None:
-            self._for_any.append((request, now + self._config.request_timeout_s))
+            self._unassigned.append((request, now + self._config.request_timeout_s))
             return
         state = self._states.get(request.node_id)
         if state is None or not state.is_ready:
@@ -220,30 +223,30 @@ class NetworkClient:
         self._send_to(state, request, now)
 
     def wakeup(self) -> None:
-        """End a poll early; from any thread."""
+        """End a poll early. Any thread may call this."""
         self._selector.wakeup()
 
     def last_errors(self) -> str:
-        """Say what is wrong with each node that is not well; from any thread."""
+        """Return a description of the nodes with errors. Any thread may call this."""
         now = self._clock()
-        found = [(state.node, state.trouble(now)) for state in list(self._states.values())]
-        failures = [f"{node}: {trouble}" for node, trouble in found if trouble]
-        if self._heard_in_vain:
-            failures.append(self._heard_in_vain)
-        if len(failures) > _MOST_TOLD:
-            failures[_MOST_TOLD:] = [f"and {len(failures) - _MOST_TOLD} more"]
+        found = [(state.node, state.problem(now)) for state in list(self._states.values())]
+        failures = [f"{node}: {problem}" for node, problem in found if problem]
+        if self._initial_nodes_error:
+            failures.append(self._initial_nodes_error)
+        if len(failures) > _MAX_LISTED:
+            failures[_MAX_LISTED:] = [f"and {len(failures) - _MAX_LISTED} more"]
         return "; ".join(failures)
 
     def in_flight_count(self) -> int:
-        """Give how many requests wait for their response; from any thread."""
+        """Return the number of requests that wait for their response. Any thread may call this."""
         return sum(state.load for state in list(self._states.values()))
 
     def connection_count(self) -> int:
-        """Give how many connections there are or are being made; from any thread."""
+        """Return the number of connections, including unfinished ones. Any thread may call this."""
         return len(self._channels)
 
     def close(self) -> None:
-        """Drop every connection."""
+        """Close every connection."""
         for state in list(self._channels.values()):
             self._release(state)
         self._selector.close_all()
@@ -251,59 +254,63 @@ class NetworkClient:
     # -- what happens -----------------------------------------------------------------------------
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Make connections, send what waits, wait for the network, and give what happened."""
+        """Make connections, send pending requests, wait for the network, and return the events."""
         now = self._clock()
         self._send_waiting(now)
-        self._connect_wanted(now)
+        self._connect_requested(now)
         self._close_idle(now)
-        self._warn_of_silence(now)
+        self._warn_of_no_response(now)
         wait = 0.0 if self._events else min(timeout_s, self._next_deadline(now) - now)
         happened = self._selector.poll(wait)
         self._metrics.fold(self._clock())
         for event in happened:
-            self._on(event, self._clock())
+            self._handle(event, self._clock())
         now = self._clock()
         self._expire(now)
         self._send_waiting(now)
         events, self._events = self._events, []
         return events
 
-    def _warn_of_silence(self, now: float) -> None:
-        """Say who is being tried in vain, long before a caller's wait for it is over."""
-        is_wanted = bool(self._for_any or self._wanted)
+    def _warn_of_no_response(self, now: float) -> None:
+        """Log the nodes that fail, once, long before a caller's timeout."""
+        is_needed = bool(self._unassigned or self._connect_to)
         states = self._states.values()
-        if not is_wanted or any(state.is_ready and not state.last_error for state in states):
-            self._in_vain_since = None
-        elif self._in_vain_since is None:
-            self._in_vain_since = now
-        elif now >= self._in_vain_since + _SILENCE_S and not self._has_warned:
+        if not is_needed or any(state.is_ready and not state.last_error for state in states):
+            self._no_response_since = None
+        elif self._no_response_since is None:
+            self._no_response_since = now
+        elif now >= self._no_response_since + _NO_RESPONSE_S and not self._has_warned:
             self._has_warned = True
-            message = f"no broker has answered for {now - self._in_vain_since:.0f} s, still trying"
+            message = (
+                f"no broker has answered for {now - self._no_response_since:.0f} s, still trying"
+            )
             tried = self.last_errors()
-            whole = f"{message}: {tried}" if tried else message
+            text = f"{message}: {tried}" if tried else message
             with safe_logging():
-                warn_once(logger, whole, "silence")
+                warn_once(logger, text, "silence")
 
     def _next_deadline(self, now: float) -> float:
-        due = [deadline for _, deadline in self._for_any]
-        if self._in_vain_since is not None and not self._has_warned:
-            due.append(self._in_vain_since + _SILENCE_S)
+        due = [deadline for _, deadline in self._unassigned]
+        if self._no_response_since is not None and not self._has_warned:
+            due.append(self._no_response_since + _NO_RESPONSE_S)
         for node_id, state in self._states.items():
             connection = state.connection
             if connection is None:
-                is_wanted = node_id in self._wanted or (self._for_any and state.not_before > now)
+                is_wanted = node_id in self._connect_to or (
+                    self._unassigned and state.retry_at > now
+                )
                 # The selector is woken when there is a login.
                 if is_wanted and state.awaits_login_since is None:
-                    due.append(state.not_before)
+                    due.append(state.retry_at)
                 continue
-            if self._for_any and state.throttled_until > now:
+            if self._unassigned and state.throttled_until > now:
                 due.append(state.throttled_until)
             due += [state.setup_until, connection.in_flight.expires_at()]
             if state.is_ready and not state.load:
                 due.append(state.last_used + self._config.connections_max_idle_s)
         return min(due, default=_NEVER)
 
-    def _on(self, event: SelectorEvent, now: float) -> None:
+    def _handle(self, event: SelectorEvent, now: float) -> None:
         state = self._channels.get(event.channel)
         if state is None or state.connection is None:
             return
@@ -322,36 +329,36 @@ class NetworkClient:
             self._metrics.sent(state.node.id, state.sending.popleft())
             done = state.connection.sent()
             if done is not None:
-                state.well()
+                state.succeeded()
                 self._events.append(done)
         elif isinstance(event, Closed):
             why = event.reason
             if event.error is None:
-                why += _circumstances(state.connection)
-            self._lost(state, why, now, error=event.error)
+                why += _likely_cause(state.connection)
+            self._connection_lost(state, why, now, error=event.error)
 
     def _received(self, state: NodeState, connection: Connection, data: bytes, now: float) -> None:
         answers = 0
         try:
             for event in connection.received(data, now):
                 if isinstance(event, NodeThrottled):
-                    # A shorter pause does not end a longer one that was asked for before.
+                    # A shorter throttle time does not end a longer one.
                     state.throttled_until = max(state.throttled_until, event.until)
                     self._events.append(NodeThrottled(state.node.id, state.throttled_until))
                     continue
                 answers += 1
                 if isinstance(event, Answered):
-                    state.well()
+                    state.succeeded()
                 elif isinstance(event, NodeReady):
-                    self._was_let_in = True
+                    self._was_ever_ready = True
                     state.set_up()
                 self._events.append(event)
         except AuthenticationException as error:
-            self._lost(state, str(error), now, error=error)
+            self._connection_lost(state, str(error), now, error=error)
             return
         except ProtocolError as error:
-            state.frame_broken()
-            self._lost(state, str(error), now)
+            state.invalid_frame()
+            self._connection_lost(state, str(error), now)
             return
         finally:
             self._metrics.received(state.node.id, len(data), answers)
@@ -366,7 +373,7 @@ class NetworkClient:
             code = error_codes.UNSUPPORTED_VERSION
             self._failed(request, state.node.id, code, f"{state.node}: {error}")
             return
-        except (ProtocolError, UnicodeError) as error:  # text that no request can carry
+        except (ProtocolError, UnicodeError) as error:  # text that cannot be encoded
             reason = f"the request cannot be written: {error}"
             self._failed(request, state.node.id, error_codes.INVALID_REQUEST, reason)
             return
@@ -385,11 +392,11 @@ class NetworkClient:
     # -- requests to any node ---------------------------------------------------------------------
 
     def _send_waiting(self, now: float) -> None:
-        """Send what any node may answer to the least loaded one, or have that one connected."""
-        waiting, self._for_any = self._for_any, []
+        """Send requests for any node to the least loaded one, or connect to it."""
+        waiting, self._unassigned = self._unassigned, []
         for request, deadline in waiting:
-            if self._shut_out is not None:
-                self._events.append(_refused(request, self._shut_out))
+            if self._fatal_error is not None:
+                self._events.append(_auth_failed(request, self._fatal_error))
                 continue
             state = self._least_loaded(now)
             if state is not None and state.can_send(now):
@@ -398,15 +405,14 @@ class NetworkClient:
                 reason = self.last_errors() or "no broker could be reached"
                 self._failed(request, None, error_codes.REQUEST_TIMED_OUT, reason)
             else:
-                self._for_any.append((request, deadline))
+                self._unassigned.append((request, deadline))
                 if state is not None and state.can_connect(now):
                     self._connect(state, now)
 
     def _least_loaded(self, now: float) -> NodeState | None:
-        """Choose among the brokers, and among the bootstrap addresses while there are none.
+        """Return the least loaded broker, or bootstrap address if there are no brokers.
 
-        A bootstrap connection that is still up leads to a broker like any other, and saves a
-        connection: it counts.
+        A bootstrap connection that is still open counts as a broker, which saves a connection.
         """
         brokers = [s for s in self._states.values() if s.node.id >= 0]
         bootstrap = [s for s in self._states.values() if s.node.id < 0]
@@ -420,8 +426,8 @@ class NetworkClient:
 
     # -- connections ------------------------------------------------------------------------------
 
-    def _connect_wanted(self, now: float) -> None:
-        for node_id in self._wanted:
+    def _connect_requested(self, now: float) -> None:
+        for node_id in self._connect_to:
             state = self._states.get(node_id)
             if state is not None and state.can_connect(now):
                 self._connect(state, now)
@@ -436,7 +442,7 @@ class NetworkClient:
                 return
             address = state.next_address(self._resolver)
         except (OSError, UnicodeError) as error:
-            self._lost(state, f"the host name cannot be resolved ({error})", now)
+            self._connection_lost(state, f"the host name cannot be resolved ({error})", now)
             return
         layer = login = None
         if self._security is not None:
@@ -444,13 +450,13 @@ class NetworkClient:
                 layer = self._security.layer(node)
                 login = self._security.login(node, self._random.random())
             except RetriableException as error:
-                self._lost(state, str(error), now)
+                self._connection_lost(state, str(error), now)
                 return
             except KafkaException as error:
-                refusal = AuthenticationException(str(error))
+                auth_error = AuthenticationException(str(error))
                 if isinstance(error, AuthenticationException):
-                    refusal = error
-                self._lost(state, str(error), now, error=refusal)
+                    auth_error = error
+                self._connection_lost(state, str(error), now, error=auth_error)
                 return
         state.connecting(now, self._config.connection_setup_timeout, self._random)
         state.connection = Connection(
@@ -478,7 +484,7 @@ class NetworkClient:
         return False
 
     def _canonical(self, state: NodeState) -> NodeState:
-        """Put the canonical names of a bootstrap host in its place, and give the first of them."""
+        """Replace a bootstrap host by its canonical names, and return the first of them."""
         names = self._resolver.canonical_names(state.node.host)
         del self._states[state.node.id]
         next_id = min([-1, *self._states, state.node.id]) - 1
@@ -489,7 +495,7 @@ class NetworkClient:
         self._states.update({each.node.id: each for each in made})
         return made[0]
 
-    def _lost(
+    def _connection_lost(
         self,
         state: NodeState,
         reason: str,
@@ -497,15 +503,15 @@ class NetworkClient:
         code: int = error_codes.NETWORK_EXCEPTION,
         error: AuthenticationException | None = None,
     ) -> None:
-        """Take a connection as gone: fail all its requests, tell, and wait before the next try.
+        """Drop a connection: fail its requests, add the event, and set the back-off.
 
-        error: why the broker and this client do not let each other in.
+        error: set if the broker and this client reject each other.
         """
         connection = state.connection
         was_ready = state.is_ready
         reason += state.advertised_hint
         self._release(state)
-        state.lost(reason, now, self._config.reconnect_backoff, self._random)
+        state.disconnected(reason, now, self._config.reconnect_backoff, self._random)
         was = "ready" if was_ready else "being made"
         with safe_logging():
             logger.info("connection to %s lost (it was %s): %s", state.node, was, reason)
@@ -516,27 +522,27 @@ class NetworkClient:
                     request, state.node.id, code, f"connection lost: {reason}" if lost else reason
                 )
         self._events.append(NodeDown(state.node.id, reason))
-        self._refusal = error or self._refusal
-        self._look_whether_shut_out()
-        if self._losses_left and state.node.id >= 0 and not state.addresses:
-            self._losses_left -= 1
-            if not self._losses_left or now >= self._patient_until:
-                self._heard_in_vain = f"{state.node}: {reason}"
+        self._auth_error = error or self._auth_error
+        self._check_fatal_error()
+        if self._failures_left and state.node.id >= 0 and not state.addresses:
+            self._failures_left -= 1
+            if not self._failures_left or now >= self._tolerant_until:
+                self._initial_nodes_error = f"{state.node}: {reason}"
                 self.set_nodes({})
 
-    def _look_whether_shut_out(self) -> None:
-        """Give up where no broker was ever reached and none will be.
+    def _check_fatal_error(self) -> None:
+        """Decide whether no broker will ever accept this client, and if so, fail all its requests.
 
-        A login that one broker refuses, all refuse. Certificates are each broker's own: every
-        bootstrap address is tried.
+        All brokers check the same credentials, so one rejected login is enough. Certificates differ
+        between brokers, so every bootstrap address is tried.
         """
-        if self._was_let_in or self._refusal is None:
+        if self._was_ever_ready or self._auth_error is None:
             return
-        if isinstance(self._refusal, SslAuthenticationException):
+        if isinstance(self._auth_error, SslAuthenticationException):
             bootstrap = [state for state in self._states.values() if state.node.id < 0]
-            if not all(state.was_tried for state in bootstrap):
+            if not all(state.has_failed for state in bootstrap):
                 return
-        self._shut_out = self._refusal
+        self._fatal_error = self._auth_error
 
     def _release(self, state: NodeState) -> None:
         state.sending.clear()
@@ -545,15 +551,15 @@ class NetworkClient:
             self._selector.close(state.channel)
 
     def _disconnect(self, state: NodeState, reason: str) -> None:
-        """Close a connection of our own accord, which says nothing against the node."""
+        """Close a connection that has not failed; the node's last error is kept."""
         if state.connection is not None:
             said = state.last_error
             state.named_by = None
-            self._lost(state, reason, self._clock())
+            self._connection_lost(state, reason, self._clock())
             state.last_error = said
 
     def _expire(self, now: float) -> None:
-        """Drop connections that took too long to come up, or to answer."""
+        """Close connections that exceeded the setup timeout or the request timeout."""
         prefix = self._config.option_prefix
         for state in list(self._states.values()):
             connection = state.connection
@@ -566,7 +572,7 @@ class NetworkClient:
                     reason = f"the connection was not up within {option}"
                 else:
                     reason = f"the connection was still {where} after {option}"
-                self._lost(state, reason, now)
+                self._connection_lost(state, reason, now)
             elif now >= connection.in_flight.expires_at():
                 timeout_ms = round(self._config.request_timeout_s * 1000)
                 reason = f"no answer within {prefix}request.timeout.ms={timeout_ms}"
@@ -574,10 +580,10 @@ class NetworkClient:
                     reason += f", not even to ApiVersions; {NO_BROKER}"
                 elif not connection.is_ready:
                     reason += f" {connection.state.value}"
-                self._lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
+                self._connection_lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
 
     def _close_idle(self, now: float) -> None:
-        """Close the connection that was longest unused, if that is too long; one a poll."""
+        """Close the connection that was unused for longest, if for too long; one per poll."""
         unused = [s for s in self._states.values() if s.is_ready and not s.load]
         oldest = min(unused, key=lambda state: state.last_used, default=None)
         if oldest is None or oldest.connection is None:
@@ -589,12 +595,12 @@ class NetworkClient:
             self._events.append(NodeDown(oldest.node.id, "idle"))
 
 
-def _refused(request: ClientRequest, error: AuthenticationException) -> RequestFailed:
+def _auth_failed(request: ClientRequest, error: AuthenticationException) -> RequestFailed:
     return RequestFailed(request, None, error.code, str(error), error)
 
 
-def _circumstances(connection: Connection) -> str:
-    """Say what a peer's closing of the connection may mean, from where it happened."""
+def _likely_cause(connection: Connection) -> str:
+    """Return the likely reason why a peer closed the connection, from its state."""
     if connection.is_inside_answer:
         return " in the middle of an answer"
     if connection.state is ConnectionState.CHECKING_API_VERSIONS:

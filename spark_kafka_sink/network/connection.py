@@ -35,7 +35,7 @@ from enum import Enum
 from typing import Final
 
 from spark_kafka_sink import __version__, error_codes
-from spark_kafka_sink.auth.mechanisms import SaslExchange, shown
+from spark_kafka_sink.auth.mechanisms import SaslExchange, printable
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     AuthenticationException,
@@ -461,7 +461,7 @@ class Connection:
         code = response.error_code
         mechanism = "" if self._exchange is None else self._exchange.mechanism
         if code == error_codes.UNSUPPORTED_SASL_MECHANISM:
-            offered = ", ".join(map(shown, response.mechanisms)) or "none"
+            offered = ", ".join(map(printable, response.mechanisms)) or "none"
             raise UnsupportedSaslMechanismException(
                 f"{self._peer} does not offer the mechanism {mechanism}: it offers {offered}; set "
                 "sasl.mechanism to one that it offers, or have the broker offer it"
@@ -521,7 +521,7 @@ class Connection:
 
     def _refusal(self, code: int, words: str | None) -> AuthenticationException:
         user = "" if self._login is None else f" {self._login.user}"
-        said = shown(words) if words else error_code(code).name
+        said = printable(words) if words else error_code(code).name
         sentence = f"{self._peer} refused the login{user}: {said} ({code})"
         if code == error_codes.ILLEGAL_SASL_STATE:
             return IllegalSaslStateException(sentence)

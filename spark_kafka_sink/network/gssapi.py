@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions
-from spark_kafka_sink.auth.mechanisms import shown
+from spark_kafka_sink.auth.mechanisms import printable
 from spark_kafka_sink.errors import ConfigException, NetworkException, SaslAuthenticationException
 
 # The library's numbers of errors: unsigned here, and from this one on (krb5.h).
@@ -188,4 +188,4 @@ def _words(error: Any) -> str:  # noqa: ANN401 - of the library
     found = error.get_all_statuses(error.min_code, False)  # noqa: FBT003 - not one of GSSAPI's own
     if not found or found == ["Success"]:
         found = error.get_all_statuses(error.maj_code, True)  # noqa: FBT003 - one of GSSAPI's own
-    return shown(", ".join(found))
+    return printable(", ".join(map(str, found)))

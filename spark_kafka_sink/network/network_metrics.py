@@ -1,8 +1,8 @@
-"""NetworkMetrics: what goes over the connections, and how the I/O thread spends its time.
+"""NetworkMetrics: traffic on the connections, and the time that the I/O thread spends on it.
 
-Owns the sensors that the Java client's Selector has (SelectorMetrics), by its names. It is told:
-once per connection, per request written, per read and per select. What it is told between two
-polls belongs to the time of the first.
+It owns the sensors of the Java client's Selector (SelectorMetrics), by its metric names. They are
+updated once per connection, request written, read and select. Updates between two polls count at
+the time of the first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
         "connection-close", "connections", "connections closed, also ones that never came up"
     ),
     "connections_created": meter("connection-creation", "connections", "connections that came up"),
-    # The value is the request's size; one sensor, because both are known at once.
+    # The value is the request's size. One sensor serves all, because count and size are known
+    # together.
     "requests": (
         *meter("outgoing-byte", "bytes", "bytes of requests written"),
         *count_meter("request", "requests", "requests written"),
@@ -58,7 +59,7 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
         MetricTemplate("io-time-ns-total", Sensor.total, "ns", "time spent in reading and writing"),
     ),
 }
-# Both are asked for when they are measured: sums of what the sensors of both directions say.
+# Gauges: each is the sum of the sensors for both directions.
 OPERATIONS: Final = count_meter(
     "network-io", "operations", "requests written and responses received"
 )
@@ -96,7 +97,7 @@ class _NodeSensors:
 
 
 class NetworkMetrics:
-    """The network's sensors; only the I/O thread tells them. Times are its clock's seconds."""
+    """The network's sensors. Only the I/O thread updates them; times are seconds of its clock."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -108,24 +109,24 @@ class NetworkMetrics:
         self._nodes: dict[int, _NodeSensors] = {}
 
     def fold(self, now: float) -> None:
-        """Note that a wait is over, as `Metrics.fold` wants it."""
+        """Record that a wait is over, as `Metrics.fold` requires."""
         self._metrics.fold(now)
 
     def connected(self) -> None:
-        """Note a connection that came up."""
+        """Record an established connection."""
         self._all.connections_created.add(1)
 
     def closed(self) -> None:
-        """Note a connection that is gone, or never came up."""
+        """Record a connection that was closed or never established."""
         self._all.connections_closed.add(1)
 
     def sent(self, node_id: int, size_bytes: int) -> None:
-        """Note a request that was written whole."""
+        """Record a request that was completely written."""
         self._all.requests.add(size_bytes)
         self._node(node_id).requests.add(size_bytes)
 
     def received(self, node_id: int, size_bytes: int, responses: int) -> None:
-        """Note a read and how many responses are complete with it."""
+        """Record a read and the number of responses that it completed."""
         node = self._node(node_id)
         self._all.bytes_received.add(size_bytes)
         node.bytes_received.add(size_bytes)
@@ -134,11 +135,11 @@ class NetworkMetrics:
             node.responses.add(responses)
 
     def produced(self, node_id: int, latency_ms: float) -> None:
-        """Note how long a node took to answer a Produce request."""
+        """Record the latency of a node's Produce response, in ms."""
         self._node(node_id).latency.add(latency_ms)
 
     def polled(self, started: float, selected: float, ended: float) -> None:
-        """Note a poll: when it began to wait, began to read and write, and was done."""
+        """Record the times at which a poll began to wait, began to read and write, and ended."""
         self.fold(selected)
         self._all.select_time.add((selected - started) * 1e9)
         self._all.io_time.add((ended - selected) * 1e9)

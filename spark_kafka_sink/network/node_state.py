@@ -1,8 +1,7 @@
-"""NodeState: one node's connection and its history; and which node is asked.
+"""NodeState: the connection of one node and its history; `least_loaded` chooses a node.
 
-Owns when a node may be tried again, at which address, and for how long (ClusterConnectionStates of
-the Java client, one node of it); `least_loaded` chooses among nodes. It decides with what it is
-told: no socket, no clock.
+It decides when a node may be tried again, at which address, and how long an attempt may take (one
+node of the Java client's ClusterConnectionStates). It uses no socket and no clock.
 """
 
 from __future__ import annotations
@@ -21,69 +20,70 @@ from spark_kafka_sink.wire.messages import API_VERSIONS
 
 NO_BROKER: Final = "it may expect TLS, or be no Kafka broker"
 """What a peer may be that does not even answer ApiVersions."""
-# A connection that comes up takes less time, and so does a peer that hangs up on a first request.
-_PATIENCE_S: Final = 0.5
-_HANGS_UP_S: Final = 5.0
+# Connecting takes less time than the first; closing the connection on a first request less than the
+# second.
+_MIN_CONNECTING_S: Final = 0.5
+_MIN_READY_S: Final = 5.0
 
 
 @dataclass(slots=True, eq=False)
 class NodeState:
-    """One node's connection and its history; times are seconds of the producer's clock."""
+    """The connection of one node and its history; times are seconds of the producer's clock."""
 
     node: Node
     is_canonical: bool = True
     channel: int = -1
-    # The sizes of the requests that are being written, oldest first.
+    # The sizes of the requests that are being written, in bytes, oldest first.
     sending: deque[int] = field(default_factory=deque)
     connection: Connection | None = None
     addresses: list[Address] | None = None
     last_address: Address | None = None
-    # Failures since the node was last well, and attempts since a TCP connection last came up.
+    # Failures since the last response, and attempts since the last TCP connection.
     failures: int = 0
     failed_connects: int = 0
     last_attempt: float = float("-inf")
-    not_before: float = 0.0
+    retry_at: float = 0.0
     setup_until: float = float("inf")
     # Since when a connection waits for a login that is being made; None if none does.
     awaits_login_since: float | None = None
     last_used: float = 0.0
     throttled_until: float = 0.0
-    # What went wrong last, and when; nothing once the node has proved that it is well.
+    # The last error and its time; the error is empty after a response.
     last_error: str = ""
     failed_at: float = 0.0
-    # The version in which the next connection asks for the broker's versions.
+    # The version of the ApiVersions request of the next connection.
     api_versions_version: int = API_VERSIONS.max_version
-    # The bootstrap node that answered and named this broker; None once it was reached.
+    # The bootstrap node whose metadata listed this broker; None once the broker was reached.
     named_by: Node | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests may be sent, but for throttling."""
+        """Whether requests may be sent, apart from throttling."""
         return self.connection is not None and self.connection.is_ready
 
     @property
     def load(self) -> int:
-        """How many requests are in flight."""
+        """The number of requests in flight."""
         return 0 if self.connection is None else self.connection.load
 
     @property
-    def was_tried(self) -> bool:
-        """Whether each address of the node was tried in vain, and none is being tried."""
+    def has_failed(self) -> bool:
+        """Whether every address of the node failed and none is being tried."""
         return bool(self.last_error) and self.connection is None and not self.addresses
 
     def can_send(self, now: float) -> bool:
-        """Whether requests may be sent: the broker has not asked to be left alone (KIP-219)."""
+        """Whether requests may be sent and the broker does not throttle this client (KIP-219)."""
         return self.is_ready and self.throttled_until <= now
 
     def can_connect(self, now: float) -> bool:
-        """Whether there is no connection and the pause after the last one is over."""
-        return self.connection is None and now >= self.not_before
+        """Whether there is no connection and the back-off is over."""
+        return self.connection is None and now >= self.retry_at
 
     def next_address(self, resolver: HostResolver) -> Address:
-        """Give the address to try: each of the host's in turn, then resolve again.
+        """Return the address to try: each address of the host in turn, then resolve again.
 
-        The address that was tried last is not the first one again where there are others: it may
-        be what is broken (KIP-302). Raises OSError or UnicodeError where the host has none.
+        After resolving, the address that was tried last is skipped if there are others, because it
+        may be the broken one (KIP-302). Raise OSError or UnicodeError if the host has no address.
         """
         if not self.addresses:
             addresses = resolver.resolve(self.node.host, self.node.port)
@@ -97,48 +97,50 @@ class NodeState:
         return self.last_address
 
     def connecting(self, now: float, setup_timeout: ExponentialBackoff, random: Random) -> None:
-        """Note an attempt; it may take longer after each that did not come up (KIP-601)."""
+        """Record an attempt; its timeout grows with each failed attempt (KIP-601)."""
         self.last_attempt = self.last_used = now
         self.setup_until = now + setup_timeout.delay_s(self.failed_connects, random)
 
     def connected(self, *, is_set_up: bool) -> None:
-        """Note that TCP is up; is_set_up: whether there is neither TLS nor SASL to come."""
+        """Record that TCP is connected; is_set_up: whether neither TLS nor SASL follows."""
         if is_set_up:
             self.set_up()
         self.failed_connects = 0
         self.named_by = None
 
     def set_up(self) -> None:
-        """Note that the connection is set up in time."""
+        """Record that the connection is set up within its timeout."""
         self.setup_until = float("inf")
 
-    def well(self) -> None:
-        """Note that a request was answered, or written where none is: what was wrong is over.
+    def succeeded(self) -> None:
+        """Record a response, or a written request that expects none; the errors before are over.
 
-        That a connection came up is no such proof: a listener that expects SASL lets a client ask
-        for its versions, and hangs up on the first request.
+        A connection alone does not prove this. A listener that expects SASL answers ApiVersions and
+        closes the connection at the first request.
         """
         self.failures = 0
         self.last_error = ""
 
-    def trouble(self, now: float) -> str:
-        """Say what is wrong with the node, nothing where all is well as far as is known."""
+    def problem(self, now: float) -> str:
+        """Return a description of the node's error, empty if none is known."""
         if not self.last_error:
             return self._awaited(now)
         waited = now - self.last_attempt
-        if self.is_ready and waited > _HANGS_UP_S:
+        if self.is_ready and waited > _MIN_READY_S:
             return ""
         minutes = int((now - self.failed_at) // 60)
         return self.last_error + (f", {minutes} min ago" if minutes else "")
 
     def _awaited(self, now: float) -> str:
-        """Say what is not there after a while, where nothing went wrong."""
+        """Return what a node without an error has waited for too long, empty if nothing."""
         waited = now - self.last_attempt
         connection = self.connection
         if connection is None and self.awaits_login_since is not None:
             awaited = now - self.awaits_login_since
-            return f"no ticket or token after {awaited:.0f} s" if awaited >= _PATIENCE_S else ""
-        if connection is None or connection.is_ready or waited < _PATIENCE_S:
+            return (
+                f"no ticket or token after {awaited:.0f} s" if awaited >= _MIN_CONNECTING_S else ""
+            )
+        if connection is None or connection.is_ready or waited < _MIN_CONNECTING_S:
             return ""
         if connection.state is ConnectionState.CONNECTING:
             return f"no connection after {waited:.0f} s{self.advertised_hint}"
@@ -146,11 +148,12 @@ class NodeState:
             return f"it is still {connection.state.value} after {waited:.0f} s"
         return f"it takes connections, but has said nothing for {waited:.0f} s; {NO_BROKER}"
 
-    def frame_broken(self) -> None:
-        """Note that what the peer sent is not made of frames.
+    def invalid_frame(self) -> None:
+        """Record that the peer's bytes are not Kafka frames.
 
-        A broker that cannot answer the newest ApiVersions may answer version 0, on a connection
-        that nothing has gone wrong on.
+        The next connection tries ApiVersions version 0, and the one after it the newest version
+        again: a broker that cannot answer the newest version may answer version 0 on a new
+        connection.
         """
         if self.connection is None or self.connection.is_ready:
             return
@@ -159,7 +162,7 @@ class NodeState:
 
     @property
     def advertised_hint(self) -> str:
-        """What to say where the broker cannot be reached, though the one that named it can."""
+        """A hint for messages: this broker is unreachable, but the node that listed it is not."""
         named_by, node = self.named_by, self.node
         if named_by is None or (named_by.host, named_by.port) == (node.host, node.port):
             return ""
@@ -167,10 +170,13 @@ class NodeState:
             f"; {named_by} answered and named this address: see the broker's advertised.listeners"
         )
 
-    def lost(self, reason: str, now: float, backoff: ExponentialBackoff, random: Random) -> None:
-        """Note that the connection broke or did not come up; it may be tried again after a pause.
+    def disconnected(
+        self, reason: str, now: float, backoff: ExponentialBackoff, random: Random
+    ) -> None:
+        """Record that the connection broke or failed; it may be tried again after a back-off.
 
-        After one that was up, the host is resolved anew: it may have moved.
+        After an established connection, the host is resolved again, because its address may have
+        changed.
         """
         if self.connection is None or self.connection.state is ConnectionState.CONNECTING:
             self.failed_connects += 1
@@ -181,16 +187,17 @@ class NodeState:
         self.setup_until = float("inf")
         self.last_error, self.failed_at = reason, now
         self.last_attempt = now
-        self.not_before = now + backoff.delay_s(self.failures, random)
+        self.retry_at = now + backoff.delay_s(self.failures, random)
         self.failures += 1
 
 
 def least_loaded(states: Sequence[NodeState], now: float, random: Random) -> NodeState | None:
-    """Choose the node for a request that any may answer (NetworkClient.leastLoadedNode).
+    """Return the node for a request that any node may answer (NetworkClient.leastLoadedNode).
 
-    Best is one that takes requests, with the fewest in flight; then one whose connection is being
-    made; then one that can be connected to, the longest untried first. Looking begins anywhere, so
-    that many clients spread. None: no node can be used now.
+    A node that accepts requests is best, the one with the fewest in flight; then a node that is
+    being connected to; then one that can be connected to, the one tried longest ago. The search
+    starts at a random node, so that many clients spread over the nodes. Return None if no node can
+    be used now.
     """
     if not states:
         return None

@@ -1,6 +1,6 @@
-"""OneCaller: lets one thread of one process at a time use an object that is made for one thread.
+"""OneCaller: rejects a second thread that uses an object made for one thread.
 
-As Java's KafkaConsumer does: a second thread is told so, and nobody waits for anybody.
+It works as in Java's KafkaConsumer: the second thread gets an exception, and no thread waits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CALLER: Final = "caller"
 
 
 class OneCaller:
-    """Who calls the object at present; the same thread may call it within a call.
+    """The thread that currently calls an object; it may call the object again within a call.
 
     kind: the class of the object, for messages.
     """
@@ -27,16 +27,19 @@ class OneCaller:
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._pid = os.getpid()
-        # One entry, since setdefault finds and sets in one step.
+        # A dict with one entry, because setdefault reads and writes in one atomic step.
         self._threads: dict[str, int] = {}
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a copy in a forked process, whose connections are its parent's."""
+        """Whether this is a copy in a forked process; its connections belong to the parent."""
         return os.getpid() != self._pid
 
     def run(self, call: Callable[[], _R]) -> _R:
-        """Make a call. Raise IllegalStateException in a forked child and beside another thread."""
+        """Run a call.
+
+        Raise IllegalStateException in a forked child, or if another thread is inside.
+        """
         if self.is_forked:
             raise IllegalStateException(
                 f"this {self._kind} was made before a fork; make one in the process that uses it"
@@ -51,7 +54,7 @@ class OneCaller:
                 )
             return call()
         finally:
-            # Also where an interrupt came between the two.
+            # Also after an interrupt between setdefault and the call.
             if is_outer and self._threads.get(_CALLER) == me:
                 del self._threads[_CALLER]
 
@@ -66,7 +69,7 @@ _S = TypeVar("_S", bound=_HasOneCaller)
 def by_one_caller(
     method: Callable[Concatenate[_S, _P], _R],
 ) -> Callable[Concatenate[_S, _P], _R]:
-    """Have `OneCaller.run` make the calls of a method."""
+    """Decorate a method so that `OneCaller.run` runs its calls."""
 
     @functools.wraps(method)
     def alone(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:

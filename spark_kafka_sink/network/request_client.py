@@ -1,9 +1,9 @@
-"""ConsumerNetworkClient: requests to nodes that may not be connected yet, and what became of each.
+"""ConsumerNetworkClient: futures for requests to nodes that may not be connected yet.
 
-`NetworkClient` takes requests only for nodes that are ready. Here a request waits in its node's
-queue until the node is, and gives a future that is done when the answer comes, the connection
-breaks, or request.timeout.ms passes before it could be sent at all. Whoever holds the future looks
-at it after a `poll`; nothing is called back, and one thread does everything.
+`NetworkClient` accepts requests only for nodes that are ready. Here a request waits in its node's
+queue until the node is ready. Its future is done when the response arrives, the connection breaks,
+or request.timeout.ms passes before it was sent. The caller checks its futures after each `poll`.
+There are no callbacks, and one thread does everything.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _NEVER: Final = float("inf")
 
 
 class RequestFuture:
-    """A request on its way; done once it has a response or an error.
+    """A request in flight; it is done once it has a response or an error.
 
-    version: the one in which it was answered, node_id: by whom; None before.
+    version: the version of the response. node_id: the node that responded. Both are None before.
     """
 
     __slots__ = ("_response", "error", "expires_at", "node_id", "request", "version")
@@ -59,7 +59,7 @@ class RequestFuture:
 
     @property
     def response(self) -> Response:
-        """The answer. Raises the error, or IllegalStateException where neither has come."""
+        """The response. Raise the error, or IllegalStateException if there is neither."""
         if self.error is not None:
             raise self.error
         if self._response is None:
@@ -70,11 +70,11 @@ class RequestFuture:
     def complete(
         self, response: Response, version: int | None = None, node_id: int | None = None
     ) -> None:
-        """Note the answer."""
+        """Set the response."""
         self._response, self.version, self.node_id = response, version, node_id
 
     def fail(self, code: int, reason: str, node_id: int | None) -> None:
-        """Note that none will come; `code` as in `RequestFailed`."""
+        """Set the error; `code` as in `RequestFailed`."""
         api = API_OF[type(self.request.message)].name
         at = "" if node_id is None else f" to node {node_id}"
         message = f"{api}{at} failed: {error_code(code).name} ({code}); {reason}"
@@ -82,7 +82,7 @@ class RequestFuture:
 
 
 class ConsumerNetworkClient:
-    """Queues by node id. Times are seconds of `clock`."""
+    """Queues of requests by node id. Times are seconds of `clock`."""
 
     def __init__(
         self, client: NetworkClient, clock: Callable[[], float], request_timeout_s: float
@@ -97,7 +97,7 @@ class ConsumerNetworkClient:
 
     @classmethod
     def of(cls, config: ProducerConfig, clock: Callable[[], float], random: Random) -> Self:
-        """Make a client with a network of its own."""
+        """Return a client with its own network client."""
         security = Security.of(config)
         selector_class = Selector if security is None else security.selector_class
         client = NetworkClient(
@@ -113,12 +113,12 @@ class ConsumerNetworkClient:
         )
         return cls(client, clock, config.request_timeout_ms / 1000)
 
-    def hear_of_nodes(self, brokers: Iterable[Node]) -> None:
-        """Take brokers that the cluster has named to somebody else (`NetworkClient`)."""
-        self._client.hear_of_nodes(brokers)
+    def set_initial_nodes(self, brokers: Iterable[Node]) -> None:
+        """Use brokers that another client learned from the cluster (see `NetworkClient`)."""
+        self._client.set_initial_nodes(brokers)
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
-        """Take the brokers that the cluster's metadata names."""
+        """Replace the known brokers by those in the cluster's metadata."""
         self._client.set_nodes(nodes)
         for node_id in self._unsent.keys() - nodes.keys():
             self._fail_unsent(node_id, "the cluster no longer lists this broker")
@@ -144,15 +144,15 @@ class ConsumerNetworkClient:
         return future
 
     def unsent_requests(self, node_id: int) -> int:
-        """Give how many requests wait for a node."""
+        """Return the number of requests that wait for a node."""
         return len(self._unsent.get(node_id, ()))
 
     def versions(self, node_id: int) -> NodeApiVersions:
-        """Give what a node said when its connection last came up; one that has answered did."""
+        """Return the API versions of a node that has responded, as of its last connection."""
         return self._versions[node_id]
 
     def poll(self, timeout_s: float) -> None:
-        """Send what can be sent and wait at most `timeout_s` seconds for something to happen."""
+        """Send pending requests, and wait at most `timeout_s` seconds for an event."""
         now = self._clock()
         self._try_send(now)
         self._client.connect(set(self._unsent))
@@ -163,11 +163,11 @@ class ConsumerNetworkClient:
         self._try_send(now)
 
     def last_errors(self) -> str:
-        """Say what the latest failure of each node that has no connection was."""
+        """Return a description of the nodes with errors."""
         return self._client.last_errors()
 
     def close(self) -> None:
-        """Drop every connection."""
+        """Close every connection."""
         self._client.close()
 
     def _try_send(self, now: float) -> None:
@@ -177,7 +177,7 @@ class ConsumerNetworkClient:
                     self._client.send(future.request)
 
     def _next_due(self) -> float:
-        """Give when a request expires unsent, or may be sent because a throttle ends."""
+        """Return when the next request expires unsent, or may be sent because a throttle ends."""
         due = [queue[0].expires_at for queue in self._unsent.values()]
         due += [self._throttled_until.get(n, _NEVER) for n in self._unsent if n in self._ready]
         return min(due, default=_NEVER)

@@ -1,11 +1,11 @@
-"""Security: the TLS and the logins of a client's connections, from its configuration.
+"""Security: the TLS and SASL of a client's connections, from its configuration.
 
-Producer, admin and reader take theirs here. Files are read for each connection, so that renewed
-certificates count from the next one on; equal contents share one context. What is wrong with them
-is found when the client is made. Without TLS, the module ssl is not imported.
+Producer, admin and reader all use it. Files are read for each connection, so that renewed
+certificates are used from the next connection on; equal contents share one context. Errors in files
+are found when the client is constructed. Without TLS, the module ssl is not imported.
 
-Values may have references, such as ``${env:NAME}``. They are looked up for each connection, in the
-process that connects, so that no plan, no pickle and no pool has what they give.
+Values may have references, such as ``${env:NAME}``. They are resolved for each connection, in the
+process that connects, so that their values are in no plan, no pickle and no pool.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ import secrets
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
 
 from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions, kerberos_options
 from spark_kafka_sink.auth.jaas import JaasEntry, check_module, parse_jaas
@@ -32,7 +35,7 @@ from spark_kafka_sink.auth.mechanisms import (
     PlainExchange,
     SaslExchange,
     checked_mechanism,
-    shown,
+    printable,
 )
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerExchange,
@@ -42,9 +45,9 @@ from spark_kafka_sink.auth.oauthbearer import (
 )
 from spark_kafka_sink.auth.pem import StoreKind, store_kind
 from spark_kafka_sink.auth.references import ALLOWED_PATHS, ProcessLimits, References, providers
-from spark_kafka_sink.auth.scram import KeptKeys, ScramExchange
+from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
+from spark_kafka_sink.errors import ConfigException, KafkaException, SaslAuthenticationException
 from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.model import Node, Secret
 from spark_kafka_sink.network.cipher_suites import cipher_suites
@@ -63,30 +66,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SERVED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER, GSSAPI)
+_SUPPORTED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER, GSSAPI)
 _EXTENSION: Final = "extension_"
 _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", re.DOTALL)
-_KEPT_KEYS: Final = KeptKeys()
-# Far more than any store or file of secrets has; no file fills the memory.
-_MOST_BYTES: Final = 16 << 20
-# The kernel's own, such as a process's environment: no way round a limit on variables.
-_NO_DISK: Final = ("/proc/", "/sys/", "/dev/")
-os.register_at_fork(after_in_child=_KEPT_KEYS.forget)
+_KEY_CACHE: Final = KeyCache()
+# A limit on memory; it is far more than any store or file of secrets has.
+_MAX_FILE_BYTES: Final = 16 << 20
+# Files of the kernel are not read, or a process's environment could be read in spite of the limits.
+_KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
+os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
 
 @dataclass(frozen=True, slots=True)
 class _Credentials:
-    """user: as it is sent; name: as messages show it, with references not looked up."""
+    """Credentials. user: as it is sent. name: as messages show it, with unresolved references."""
 
     user: str = field(repr=False)
     password: str = field(repr=False)
     name: str
     is_token: bool = False
 
-    def told(self, mechanism: str) -> str:
-        """Return how messages call whom they are for."""
+    def description(self, mechanism: str) -> str:
+        """Return the description of the credentials for messages."""
         kind = "the delegation token" if self.is_token else "user"
-        return f"of {kind} {shown(self.name)!r} by {mechanism}"
+        return f"of {kind} {printable(self.name)!r} by {mechanism}"
 
 
 class _Disk:
@@ -97,14 +100,28 @@ class _Disk:
         return os.path.realpath(path)
 
     def read(self, path: str) -> bytes:
-        """Return what the file has. Raise OSError or ValueError if it is no file for that."""
+        """Return the contents of a file. Raise OSError or ValueError if it cannot be used."""
         return _content(path)
 
 
-class Security:
-    """What connections need besides TCP. Raise ConfigException if it cannot be had.
+def with_login_identity(config: ProducerConfig) -> ProducerConfig:
+    """Return the configuration with whose tickets the cache has now, if no option says it.
 
-    wake: called from another thread when a login was made that was waited for.
+    Without, whoever keeps what was made of a configuration could lend it to another user.
+    """
+    if not config.has_sasl or config.sasl_mechanism != GSSAPI:
+        return config
+    with suppress(KafkaException):  # that there is no ticket is said where one is needed
+        identity = Security(config).identity()
+        if identity:
+            return msgspec.structs.replace(config, login_identity=identity)
+    return config
+
+
+class Security:
+    """Makes the TLS layers and the logins of connections. Raise ConfigException if it cannot.
+
+    wake: called from another thread when a login is ready that `has_login` asked for.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -117,8 +134,8 @@ class Security:
             self._context(self._settings())
         self.wake: Callable[[], None] = lambda: None
         self._tickets = MadeAhead(self._gssapi_exchange, self._wake_client)
-        # Whose tickets the cache had at the first login.
-        self._cached_principal: str | None = None
+        # Whose tickets the cache had at first.
+        self._cached_principal = config.login_identity or None
         if config.has_sasl:
             self._mechanism = self._checked_mechanism()
             self._check_credentials()
@@ -131,7 +148,7 @@ class Security:
 
     @classmethod
     def of(cls, config: ProducerConfig) -> Self | None:
-        """Return the security of a configuration, None where connections are bare TCP."""
+        """Return the security of a configuration, None for PLAINTEXT."""
         return None if config.security_protocol == "PLAINTEXT" else cls(config)
 
     @property
@@ -144,10 +161,10 @@ class Security:
         return TlsSelector
 
     def layer(self, node: Node) -> TlsLayer | None:
-        """Return the TLS of a new connection, None where it is not encrypted.
+        """Return the TLS layer of a new connection, None without TLS.
 
-        Raise ConfigException if a file cannot be used any more, and SslAuthenticationException if
-        the host can have no certificate.
+        Raise ConfigException if a file cannot be used (any more), and SslAuthenticationException if
+        no certificate can have the host's name.
         """
         if not self._config.has_tls:
             return None
@@ -160,29 +177,30 @@ class Security:
         return self._tickets.is_there(node.host.rstrip("."))
 
     def login(self, node: Node, chance: float) -> Login | None:
-        """Return how a new connection logs in, None where it does not; chance: from 0 to 1.
+        """Return the login of a new connection, None without SASL.
 
-        Raise KafkaException if there are no credentials any more.
+        chance: a random number from 0 to 1. Raise KafkaException if the credentials cannot be used
+        (any more).
         """
         if not self._config.has_sasl:
             return None
         if self._mechanism == GSSAPI:
             return self._kerberos_login(node.host.rstrip("."), chance)
-        # What can be wrong with them is found before there is a connection.
+        # Find errors in the credentials before there is a connection.
         self._exchange()
         if self._mechanism == OAUTHBEARER:
-            told = f"by {OAUTHBEARER} ({token_facts(self._token().value)})"
-            return Login(self._exchange_again, told, chance)
-        return Login(self._exchange_again, self._credentials().told(self._mechanism), chance)
+            description = f"by {OAUTHBEARER} ({token_facts(self._token().value)})"
+            return Login(self._exchange_again, description, chance)
+        return Login(self._exchange_again, self._credentials().description(self._mechanism), chance)
 
     def _checked_mechanism(self) -> str:
-        """Return the mechanism. Raise ConfigException if it cannot be served."""
+        """Return the mechanism. Raise ConfigException if it is not supported."""
         config, prefix = self._config, self._config.option_prefix
         mechanism = checked_mechanism(config.sasl_mechanism)
-        if mechanism not in _SERVED:
+        if mechanism not in _SUPPORTED:
             raise ConfigException(
                 f"{prefix}sasl.mechanism is {mechanism}, which is not supported yet: set "
-                f"{prefix}sasl.mechanism to one of {', '.join(_SERVED)}"
+                f"{prefix}sasl.mechanism to one of {', '.join(_SUPPORTED)}"
             )
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
@@ -193,13 +211,13 @@ class Security:
         return mechanism
 
     def _has_reference(self) -> bool:
-        """Return whether a reference gives the user or the password."""
+        """Return whether the user or the password has a reference."""
         config = self._config
         if config.sasl_jaas_config is not None:
             text = config.sasl_jaas_config.value
             if self._is_reference(text):
                 return True
-            # The parser takes escapes away: only what it gives shows every reference.
+            # Search the parsed values, because escapes can hide a reference in the text.
             options = parse_jaas(text).options
             values = [options.get("username", ""), options.get("password", "")]
         else:
@@ -214,7 +232,8 @@ class Security:
     def _token(self) -> OAuthBearerToken:
         """Return the token that the file has now.
 
-        Raise ConfigException if it cannot be read, and SaslAuthenticationException if it has none.
+        Raise ConfigException if the file cannot be read, and SaslAuthenticationException if it has
+        no token.
         """
         config, prefix = self._config, self._config.option_prefix
         option = f"{prefix}sasl.oauthbearer.token.endpoint.url"
@@ -249,7 +268,7 @@ class Security:
         )
 
     def _file(self, option: str, path: str) -> str:
-        """Return the text of a file that this process may read; no message shows its path."""
+        """Return the text of a file that this process may read; messages do not show its path."""
         try:
             real = self._files.real_path(path)
             self._limits.check_path(real, self._files)
@@ -261,6 +280,14 @@ class Security:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
         raise ConfigException(f"the file of {option} cannot be read: {why}")
+
+    def identity(self) -> str:
+        """Return whose tickets the cache has, empty if an option says it.
+
+        Raise SaslAuthenticationException if there are none.
+        """
+        options, _ = self._kerberos()
+        return "" if options.principal is not None else cached_principal(options)
 
     def _wake_client(self) -> None:
         self.wake()
@@ -281,7 +308,7 @@ class Security:
             user = f"principal {self._cached_principal!r}"
         return Login(
             lambda: made.pop() if made else self._tickets.take(host),
-            f"of {shown(user)} by {GSSAPI}",
+            f"of {printable(user)} by {GSSAPI}",
             chance,
         )
 
@@ -338,19 +365,22 @@ class Security:
             given.user,
             given.password,
             nonce=secrets.token_urlsafe(24),
-            keys=_KEPT_KEYS,
+            keys=_KEY_CACHE,
             is_token=given.is_token,
         )
 
     def _exchange_again(self) -> SaslExchange:
-        """Return another exchange. Raise SaslAuthenticationException if that cannot be any more."""
+        """Return another exchange.
+
+        Raise SaslAuthenticationException if the credentials became invalid.
+        """
         try:
             return self._exchange()
         except ConfigException as error:
             raise SaslAuthenticationException(str(error)) from None
 
     def _credentials(self) -> _Credentials:
-        """Return whom to log in. Raise ConfigException if the options do not say it."""
+        """Return the credentials. Raise ConfigException if the options have none."""
         config, prefix = self._config, self._config.option_prefix
         jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
         if jaas is not None:
@@ -375,7 +405,7 @@ class Security:
     def _jaas(self, text: str) -> JaasEntry:
         option = "sasl.jaas.config"
         if self._is_reference(text):
-            # What it gives is not looked at for references again.
+            # The value of a reference is not searched for references again.
             entry = parse_jaas(self._resolved(option, text))
         else:
             entry = parse_jaas(text).resolved(lambda value: self._resolved(option, value))
@@ -386,7 +416,7 @@ class Security:
         return self._references.resolved(f"{self._config.option_prefix}{option}", text)
 
     def _text(self, option: str, value: str | Secret | None) -> str | None:
-        """Return the value of an option with what its references give."""
+        """Return the value of an option with its references resolved."""
         text = value.value if isinstance(value, Secret) else value
         return None if text is None else self._resolved(option, text)
 
@@ -451,22 +481,25 @@ class Security:
 
 
 def _content(path: str) -> bytes:
-    """Return what a file of a disk has. Raise OSError or ValueError if it is none, or too large."""
+    """Return the contents of a file.
+
+    Raise OSError or ValueError for other kinds and large files.
+    """
     real = Path(os.path.realpath(path))
-    # Before it is opened, which waits for a writer where it is a pipe.
-    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_NO_DISK):
+    # Check this before opening the file: opening a pipe would wait for a writer.
+    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_KERNEL_FILES):
         raise ValueError("it is no file of a disk")
     with real.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+        content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise ValueError(f"it has more than {_MAX_FILE_BYTES} bytes")
     return content
 
 
 def _pem_file(option: str, given: str, path: str) -> tuple[str, str]:
-    """Return the text of a file of PEM, and how messages call it.
+    """Return the text of a PEM file, and its description for messages.
 
-    given: the option's value, with references in place of what they give.
+    given: the option's value with unresolved references. path: the resolved path.
     """
     shown = masked(given)
     origin = f"the file {shown} of {option}"

@@ -1,15 +1,16 @@
-"""Selector: non-blocking TCP, and the only module that imports sockets.
+"""Selector: non-blocking TCP connections; the only module that imports socket.
 
-Owns the sockets and what waits to be written to each. It knows bytes and channel ids, nothing of
-Kafka: `NetworkClient` gives meaning to both. One thread uses it; `wakeup` alone may be called from
-others, and ends a `poll` early.
+It owns the sockets and the data to write to each. It knows only bytes and channel ids;
+`NetworkClient` knows which node and which request they belong to. One thread uses it. Only `wakeup`
+may be called from other threads; it ends a `poll` early.
 
-A channel's sends go out in order, as many buffers per ``sendmsg`` as the system takes (IOV_MAX); a
-send that was cut off goes on inside the buffer where it stopped, and nothing is joined or copied.
+A channel's sends are written in order, with as many buffers per ``sendmsg`` as the system accepts
+(IOV_MAX). A partial write continues inside the buffer at which it stopped. Nothing is joined or
+copied.
 
-A channel is read before it is written, and read to its end after a write that failed: what the peer
-sent before the connection broke was received, and a request whose answer was lost would be repeated
-(Selector.pollSelectionKeys of the Java client reads first, too).
+A channel is read before it is written, and read to its end after a failed write. Otherwise a
+response that arrived before the connection broke would be lost, and its request would be sent again
+(Selector.pollSelectionKeys of the Java client also reads first).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.network.tls import TlsLayer
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-# What getaddrinfo gives: family, and the address in that family's form.
+# As getaddrinfo returns it: the family, and the address in that family's form.
 _SocketAddress: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
 Address: TypeAlias = tuple[int, _SocketAddress]
 
@@ -47,21 +48,21 @@ _IN_PROGRESS: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN)
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The channel's connection is up."""
+    """The TCP connection of the channel is established."""
 
     channel: int
 
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """The TLS handshake of the channel is done."""
+    """The TLS handshake of the channel is complete."""
 
     channel: int
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Bytes came in."""
+    """Bytes were received."""
 
     channel: int
     data: bytes
@@ -69,16 +70,16 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The channel's oldest unfinished send is written whole."""
+    """The channel's oldest unfinished send is completely written."""
 
     channel: int
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The channel is gone; it broke, was refused, or the peer closed it.
+    """The channel is closed: it broke, was rejected, or the peer closed it.
 
-    error: why one side refused the other, None where it is a matter of the network.
+    error: set if one side rejected the other (TLS); None for network failures.
     """
 
     channel: int
@@ -91,31 +92,31 @@ SelectorEvent: TypeAlias = Connected | Secured | Received | Sent | Closed
 
 @dataclass(slots=True)
 class Channel:
-    """A socket and what waits to be written to it."""
+    """A socket and the data to write to it."""
 
     id: int
     socket: socket.socket
     connecting: bool = True
-    # Unsent buffers, and how many of them belong to each send.
+    # The unsent buffers, and the number of them in each send.
     buffers: deque[memoryview] = field(default_factory=deque)
     sends: deque[int] = field(default_factory=deque)
 
 
 def resolve(host: str, port: int) -> list[Address]:
-    """Give the addresses of a host, in the resolver's order. Raises OSError."""
+    """Return the addresses of a host, in the resolver's order. Raise OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses: dict[Address, None] = {}
     for family, _, _, _, address in found:
-        # Of the forms that addresses have, Python knows one without a host: IPv6 it cannot use.
+        # Python returns addresses without a host if it was built without IPv6; they cannot be used.
         if isinstance(address[0], str):
             addresses[family, address] = None
     return list(addresses)
 
 
 def canonical_names(host: str) -> list[str]:
-    """Give the names that the addresses of a host have, an address where it has none.
+    """Return the names of a host's addresses; an address without a name is returned itself.
 
-    Raises OSError where the host has no address.
+    Raise OSError if the host has no address.
     """
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     names = [socket.getnameinfo(address, socket.NI_NUMERICSERV)[0] for *_, address in found]
@@ -124,7 +125,7 @@ def canonical_names(host: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class HostResolver:
-    """The two questions that are asked of the name service; both may take their time."""
+    """The two functions that query the name service; both may block."""
 
     resolve: Callable[[str, int], list[Address]] = resolve
     canonical_names: Callable[[str], list[str]] = canonical_names
@@ -157,9 +158,9 @@ class Selector:
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
 
     def connect(self, channel_id: int, address: Address, layer: TlsLayer | None = None) -> None:
-        """Begin to connect; Connected or Closed tells how it ended.
+        """Start connecting. The result is a Connected or Closed event.
 
-        layer: for `TlsSelector`.
+        layer: only for `TlsSelector`.
         """
         del layer
         family, target = address
@@ -193,7 +194,7 @@ class Selector:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
 
     def send(self, channel_id: int, buffers: Sequence[Buffer]) -> None:
-        """Queue one send; Sent tells when it is written. A channel that is gone ignores it."""
+        """Queue one send. A Sent event follows when it is written. Closed channels are ignored."""
         channel = self._channels.get(channel_id)
         if channel is None:
             return
@@ -207,14 +208,14 @@ class Selector:
                 self._pending += self._write(channel)
 
     def close(self, channel_id: int) -> None:
-        """Drop a channel without an event."""
+        """Close a channel without an event."""
         channel = self._channels.pop(channel_id, None)
         if channel is not None:
             self._selector.unregister(channel.socket)
             channel.socket.close()
 
     def close_all(self) -> None:
-        """Drop every channel and the selector itself."""
+        """Close every channel and the selector itself."""
         for channel_id in list(self._channels):
             self.close(channel_id)
         self._selector.close()
@@ -222,13 +223,13 @@ class Selector:
         self._wake_in.close()
 
     def wakeup(self) -> None:
-        """End the present or the next poll at once; from any thread, also after close."""
-        # An error means that a wakeup is under way already, or that nobody polls any more.
+        """End the current or the next poll at once. Any thread may call this, also after close."""
+        # An error means that a wakeup is already pending, or that the selector is closed.
         with suppress(OSError):
             self._wake_out.send(b"\0")
 
     def poll(self, timeout_s: float) -> list[SelectorEvent]:
-        """Wait at most `timeout_s` seconds for sockets and give what happened."""
+        """Wait at most `timeout_s` seconds for sockets, and return the events."""
         events, self._pending = self._pending, []
         wait = 0.0 if events else max(0.0, timeout_s)
         started = time.monotonic()
@@ -280,7 +281,7 @@ class Selector:
         return events
 
     def _read_to_the_end(self, channel: Channel) -> list[SelectorEvent]:
-        """Read what had come before a connection broke."""
+        """Read whatever arrived before a connection broke."""
         events: list[SelectorEvent] = []
         with suppress(OSError):
             while size := channel.socket.recv_into(self._received):
@@ -315,7 +316,7 @@ class Selector:
 
 
 def _advance(buffers: deque[memoryview], written: int) -> int:
-    """Take `written` bytes off the front; give how many whole buffers that was."""
+    """Remove `written` bytes from the front; return the number of buffers completed by them."""
     finished = 0
     while buffers and written >= len(buffers[0]):
         written -= len(buffers.popleft())
@@ -326,7 +327,7 @@ def _advance(buffers: deque[memoryview], written: int) -> int:
 
 
 def finish_sends(sends: deque[int], finished_buffers: int) -> int:
-    """Count finished buffers against the sends; give how many sends are written whole."""
+    """Subtract completed buffers from the sends; return the number of sends completed by them."""
     finished = 0
     while sends and sends[0] <= finished_buffers:
         finished_buffers -= sends.popleft()

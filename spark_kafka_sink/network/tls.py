@@ -1,8 +1,8 @@
-"""TLS beneath a channel: bytes in, bytes out, and what to trust and to show, from PEM.
+"""TLS of one connection without a socket, and TLS contexts made from PEM.
 
-A `TlsLayer` has no socket. What comes from the socket goes into it and gives what the broker sent;
-what is to be sent goes into it in pieces of 256 KiB and gives what goes to the socket. One call
-encrypts a whole piece without the interpreter's lock, and one system call sends it.
+A `TlsLayer` has no socket. Received bytes are passed in, and it returns the decrypted data. Data to
+send is passed in as pieces of 256 KiB, and it returns the encrypted bytes. One call encrypts an
+entire piece without the GIL, and one system call sends it.
 
 This is the only module that imports ssl.
 """
@@ -28,18 +28,18 @@ from spark_kafka_sink.errors import ConfigException, SslAuthenticationException
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 PIECE_BYTES: Final = 256 * 1024
-# The most that one record of TLS holds.
+# The largest payload of one TLS record.
 _RECORD_BYTES: Final = 16 * 1024
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 PROTOCOLS: Final = frozenset(_VERSIONS)
-# Where systems have their certificates, if Python was built for another place.
+# The certificate files of common systems, in case Python was built for another place.
 SYSTEM_FILES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-_MOST_KEPT: Final = 16
+_MAX_CONTEXTS: Final = 16
 
 _TRUSTSTORE: Final = "ssl.truststore.location or ssl.truststore.certificates"
 _KEYSTORE: Final = "ssl.keystore.location, or ssl.keystore.key and ssl.keystore.certificate.chain"
@@ -47,11 +47,11 @@ _KEYSTORE: Final = "ssl.keystore.location, or ssl.keystore.key and ssl.keystore.
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """What the options `ssl.*` say, with the texts that their files have.
+    """The values of the options `ssl.*`, with the contents of their files.
 
-    truststore: None for what the system trusts. key: the private key, None for none; its
-    certificates are in `chain`, or beside the key where that is None. The origins are what
-    messages call them.
+    truststore: None for the system's certificates. key: the private key, or None; its certificates
+    are in `chain`, or next to the key if `chain` is None. The origins name the source of the texts
+    in messages.
     """
 
     truststore: str | None = field(default=None, repr=False)
@@ -61,14 +61,14 @@ class TlsSettings:
     truststore_origin: str = "ssl.truststore.certificates"
     key_origin: str = "ssl.keystore.key"
     protocols: frozenset[str] = PROTOCOLS
-    # OpenSSL's names of suites of TLS 1.2, with colons; None for those that OpenSSL chooses.
+    # OpenSSL's names of TLS 1.2 suites, separated by colons; None for OpenSSL's default.
     ciphers: str | None = None
     checks_host: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class TlsContext:
-    """What the connections of one configuration have in common."""
+    """The part of TLS that all connections of one configuration share."""
 
     context: ssl.SSLContext
     has_certificate: bool
@@ -78,9 +78,9 @@ class TlsContext:
         return TlsLayer(self.context, host, peer, has_certificate=self.has_certificate)
 
 
-@lru_cache(maxsize=_MOST_KEPT)
+@lru_cache(maxsize=_MAX_CONTEXTS)
 def client_context(settings: TlsSettings) -> TlsContext:
-    """Return the context of some settings, made once for equal ones.
+    """Return the context for some settings; equal settings share one context.
 
     Raise ConfigException if a certificate or the key cannot be read.
     """
@@ -88,21 +88,21 @@ def client_context(settings: TlsSettings) -> TlsContext:
     versions = [_VERSIONS[name] for name in settings.protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.options |= ssl.OP_NO_RENEGOTIATION
-    # Any certificate of the truststore is an anchor, as in Java.
+    # Any certificate of the truststore is a trust anchor, as in Java.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = settings.checks_host
     if settings.ciphers is not None:
-        _choose(context, settings.ciphers)
+        _set_ciphers(context, settings.ciphers)
     if settings.truststore is None:
-        _trust_the_system_s(context)
+        _trust_system_certificates(context)
     else:
-        _trust(context, settings.truststore, settings.truststore_origin)
+        _load_truststore(context, settings.truststore, settings.truststore_origin)
     if settings.key is not None:
-        _show(context, settings, settings.key)
+        _load_key(context, settings, settings.key)
     return TlsContext(context, settings.key is not None)
 
 
-def _choose(context: ssl.SSLContext, ciphers: str) -> None:
+def _set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
     try:
         context.set_ciphers(ciphers)
     except ssl.SSLError:
@@ -111,7 +111,7 @@ def _choose(context: ssl.SSLContext, ciphers: str) -> None:
         ) from None
 
 
-def _trust(context: ssl.SSLContext, text: str, origin: str) -> None:
+def _load_truststore(context: ssl.SSLContext, text: str, origin: str) -> None:
     for number, certificate in enumerate(certificates(text, origin), 1):
         try:
             context.load_verify_locations(cadata=certificate.text)
@@ -119,11 +119,11 @@ def _trust(context: ssl.SSLContext, text: str, origin: str) -> None:
             why = _reason(error)
         else:
             continue
-        # Outside of the handlers, here and below: the other exception has nothing to add.
+        # Raised outside the handlers, here and below, so that the SSLError is not chained.
         raise ConfigException(f"{origin}: certificate {number} cannot be read: {why}")
 
 
-def _trust_the_system_s(context: ssl.SSLContext) -> None:
+def _trust_system_certificates(context: ssl.SSLContext) -> None:
     default = ssl.get_default_verify_paths()
     has_folder = False
     with suppress(OSError):
@@ -144,8 +144,8 @@ def _trust_the_system_s(context: ssl.SSLContext) -> None:
     )
 
 
-def _show(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None:
-    """Have connections show the key's certificate to brokers that ask for one."""
+def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None:
+    """Load the key and its certificates, which are sent to brokers that request a certificate."""
     origin = settings.key_origin
     key = private_key(key_text, origin)
     if settings.chain is None:
@@ -157,11 +157,11 @@ def _show(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None
     password = settings.key_password
 
     def given() -> str:
-        # Without this function OpenSSL would ask on the terminal.
+        # Without this function OpenSSL would prompt on the terminal.
         return password or ""
 
     try:
-        with _readable("".join(each.text for each in (key, *chain))) as path:
+        with _key_file("".join(each.text for each in (key, *chain))) as path:
             context.load_cert_chain(path, password=given)
     except (ssl.SSLError, ValueError) as error:
         why = _reason(error)
@@ -175,8 +175,8 @@ def _show(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None
 
 
 @contextmanager
-def _readable(text: str) -> Iterator[str]:
-    """Have a path under which OpenSSL can read a key; it never lies on a disk where that can be."""
+def _key_file(text: str) -> Iterator[str]:
+    """Return a path from which OpenSSL can read a key, in memory and not on a disk if possible."""
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("key")
         try:
@@ -188,7 +188,7 @@ def _readable(text: str) -> Iterator[str]:
                 return
         finally:
             os.close(number)
-    # Only this user may read it, and it is gone before the caller goes on.
+    # Only this user may read the file, and it is deleted before the caller continues.
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(text)
         file.flush()
@@ -196,18 +196,18 @@ def _readable(text: str) -> Iterator[str]:
 
 
 class TlsLayer:
-    """The TLS of one connection, from its handshake on.
+    """The TLS of one connection, including its handshake.
 
-    host: the name that the broker's certificate must have. peer: how messages call the broker.
-    After each call, and after one that raised, `outgoing` has what is to be sent: the handshake's
-    messages, alerts, answers to updates of keys.
+    host: the name that the broker's certificate must have. peer: the broker's name in messages.
+    After each call, even one that raised, `outgoing` returns bytes to send: handshake messages,
+    alerts and responses to key updates.
     """
 
     def __init__(
         self, context: ssl.SSLContext, host: str, peer: str, *, has_certificate: bool
     ) -> None:
         self.is_secured = False
-        # The broker has said that it will send no more.
+        # Whether the broker announced the end of its data (close_notify).
         self.is_ended = False
         self._host = host
         self._peer = peer
@@ -224,23 +224,23 @@ class TlsLayer:
             raise SslAuthenticationException(
                 f"{peer} is at {host!r}, which is no name that a certificate can have"
             ) from None
-        self._shake_hands()
+        self._do_handshake()
 
     def received(self, data: Buffer) -> bytes:
-        """Take bytes from the socket and return what the broker sent in them.
+        """Process received bytes and return the data decrypted from them.
 
-        Raise SslAuthenticationException if one side refuses the other, and ConnectionError if the
-        connection broke in another way.
+        Raise SslAuthenticationException if one side rejects the other, and ConnectionError if the
+        connection broke for another reason.
         """
         if self._failure is not None:
             self._raise(self._failure)
         self._incoming.write(data)
-        if not self.is_secured and not self._shake_hands():
+        if not self.is_secured and not self._do_handshake():
             return b""
         pieces: list[bytes] = []
         try:
-            # To look first costs less than the exception that says there is nothing. What is left
-            # lies in the buffer: each read takes a whole record.
+            # Checking `pending` is cheaper than the exception for no data. Each read takes one
+            # record, so an incomplete record stays in the buffer.
             while self._incoming.pending:
                 piece = self._ssl.read(_RECORD_BYTES)
                 if not piece:
@@ -254,13 +254,13 @@ class TlsLayer:
         except ssl.SSLError as error:
             if not pieces:
                 self._raise(error)
-            # What came whole before the fault is given first.
+            # Return the data before the error first; the next call raises the error.
             self._failure = error
         self._has_answer = self._has_answer or bool(pieces)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def encrypt(self, piece: Buffer) -> bytes:
-        """Return what is to be sent for a piece; raise as `received` does."""
+        """Return the encrypted bytes of a piece. Raise as `received` does."""
         try:
             self._ssl.write(piece)
         except ssl.SSLError as error:
@@ -268,18 +268,18 @@ class TlsLayer:
         return self._outgoing.read()
 
     def outgoing(self) -> bytes:
-        """Return what is to be sent besides, each byte once."""
+        """Return other bytes to send; each byte is returned once."""
         return self._outgoing.read()
 
     def end(self) -> bytes:
-        """Return what tells the broker that nothing more comes."""
+        """Return the bytes that announce the end of the client's data (close_notify)."""
         if self.is_secured:
             with suppress(ssl.SSLError):
                 self._ssl.unwrap()
         return self._outgoing.read()
 
     def at_end_of_stream(self) -> str:
-        """Return what to say where the broker closed the connection without a word of TLS."""
+        """Return the message for a connection that the broker closed without a TLS alert."""
         if self._failure is not None:
             return f"TLS: {_words(_reason(self._failure))}"
         if self.is_secured:
@@ -289,7 +289,7 @@ class TlsLayer:
             "TLS; compare security.protocol with the listener"
         )
 
-    def _shake_hands(self) -> bool:
+    def _do_handshake(self) -> bool:
         try:
             self._ssl.do_handshake()
         except ssl.SSLWantReadError:
@@ -301,7 +301,7 @@ class TlsLayer:
 
     def _raise(self, error: ssl.SSLError) -> NoReturn:
         reason = _reason(error)
-        # In TLS 1.3 a broker refuses the client's certificate after the handshake.
+        # In TLS 1.3 a broker rejects the client's certificate after the handshake.
         is_refusal = not self.is_secured or (not self._has_answer and _ALERT.search(reason))
         if not is_refusal:
             raise ConnectionError(f"TLS: {_words(reason)}") from None
@@ -311,27 +311,27 @@ class TlsLayer:
 
     def _why(self, error: ssl.SSLError, reason: str) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):
-            return _about_certificate(error, self._host)
+            return _certificate_advice(error, self._host)
         alert = _ALERT.search(reason)
         if alert is not None:
-            return self._about_alert(alert[1])
+            return self._alert_advice(alert[1])
         if reason in _NOT_TLS:
             return (
                 "what the broker sent is not TLS: compare the port and security.protocol with the "
                 "broker's listeners"
             )
-        if reason in _NOTHING_IN_COMMON:
-            return _share_nothing(reason)
+        if reason in _NO_COMMON_SUITE:
+            return _nothing_in_common(reason)
         return _words(reason)
 
-    def _about_alert(self, alert: str) -> str:
+    def _alert_advice(self, alert: str) -> str:
         said = f"the broker says {_words(alert)!r}: "
-        if alert in _REFUSALS and self._has_certificate:
+        if alert in _CERTIFICATE_ALERTS and self._has_certificate:
             return (
                 f"{said}it refuses the client's certificate, which has expired, is not valid yet, "
                 "or is of a CA that the broker does not trust; see ssl.keystore.*"
             )
-        if alert in _REFUSALS:
+        if alert in _CERTIFICATE_ALERTS:
             return f"{said}it asks for a certificate of the client: set {_KEYSTORE}"
         if alert not in _COMMON_ALERTS:
             return f"{said}its log may say more"
@@ -340,13 +340,14 @@ class TlsLayer:
             if self._has_certificate
             else (f", or the broker asks for a certificate of the client: set {_KEYSTORE}")
         )
-        return f"{said}{_share_nothing(alert)}{asked}"
+        return f"{said}{_nothing_in_common(alert)}{asked}"
 
 
 def take_piece(buffers: deque[memoryview]) -> tuple[Buffer, int]:
-    """Take up to 256 KiB off the front; return them, and how many of the buffers end with them.
+    """Remove up to 256 KiB from the front of `buffers`.
 
-    A buffer that is larger is cut; smaller ones are joined.
+    Return these bytes, and the number of buffers that end with them. A larger buffer is cut;
+    smaller ones are joined.
     """
     parts: list[memoryview] = []
     size = finished = 0
@@ -365,7 +366,7 @@ def take_piece(buffers: deque[memoryview]) -> tuple[Buffer, int]:
 
 
 _ALERT: Final = re.compile(r"ALERT_(\w+)")
-_REFUSALS: Final = frozenset(
+_CERTIFICATE_ALERTS: Final = frozenset(
     {
         "BAD_CERTIFICATE", "CERTIFICATE_REQUIRED", "CERTIFICATE_UNKNOWN", "CERTIFICATE_EXPIRED",
         "CERTIFICATE_REVOKED", "UNSUPPORTED_CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED",
@@ -374,7 +375,7 @@ _REFUSALS: Final = frozenset(
 _COMMON_ALERTS: Final = frozenset(
     {"HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "INSUFFICIENT_SECURITY", "ILLEGAL_PARAMETER"}
 )
-_NOTHING_IN_COMMON: Final = frozenset(
+_NO_COMMON_SUITE: Final = frozenset(
     {"UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION", "NO_PROTOCOLS_AVAILABLE", "WRONG_CIPHER_RETURNED"}
 )
 _NOT_TLS: Final = frozenset(
@@ -386,10 +387,10 @@ _UNKNOWN_ISSUER: Final = frozenset({2, 20, 21})
 _SELF_SIGNED: Final = frozenset({18, 19})
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
-_OTHER_NAME: Final = frozenset({62, 64})
+_WRONG_NAME: Final = frozenset({62, 64})
 
 
-def _about_certificate(error: ssl.SSLCertVerificationError, host: str) -> str:
+def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
     code, words = error.verify_code, error.verify_message.rstrip(".")
     said = f"the broker's certificate is refused here ({words}): "
     if code in _UNKNOWN_ISSUER:
@@ -406,7 +407,7 @@ def _about_certificate(error: ssl.SSLCertVerificationError, host: str) -> str:
         return f"{said}the broker needs a new one"
     if code == _NOT_YET_VALID:
         return f"{said}compare the clocks of this machine and of the broker"
-    if code in _OTHER_NAME:
+    if code in _WRONG_NAME:
         return (
             f"{said}{host!r} is what the broker advertises, or what bootstrap.servers has; the "
             "certificate must have it among its subject alternative names"
@@ -414,7 +415,7 @@ def _about_certificate(error: ssl.SSLCertVerificationError, host: str) -> str:
     return f"{said}see {_TRUSTSTORE}"
 
 
-def _share_nothing(reason: str) -> str:
+def _nothing_in_common(reason: str) -> str:
     return (
         f"client and broker share no protocol or cipher suite ({_words(reason)}): see "
         "ssl.enabled.protocols and ssl.cipher.suites"
@@ -430,5 +431,5 @@ def _words(reason: str) -> str:
 
 
 def _checked_name(host: str) -> str:
-    """Return the name that a certificate must have: without the dot of a full name, or a zone."""
+    """Return the name to expect in the certificate, without a trailing dot and an IPv6 zone."""
     return host.strip("[]").partition("%")[0].removesuffix(".")

@@ -1,14 +1,14 @@
-"""TlsSelector: a selector whose channels have TLS beneath them.
+"""TlsSelector: a selector whose channels use TLS.
 
-A channel tells Connected when TCP is up, and Secured when the TLS handshake is done; what was
-received comes decrypted. Joined pieces of 256 KiB are encrypted, the next one when the last is
-sent, so that a connection holds one piece of ciphertext at most. Each read empties the TLS layer:
-no decrypted bytes wait while the socket is silent.
+A channel reports Connected when TCP is connected, and Secured when the TLS handshake is complete.
+Received data is decrypted. Data to send is joined to pieces of 256 KiB, and a piece is encrypted
+when the previous one is sent, so that a connection holds at most one piece of ciphertext. Each read
+empties the TLS layer, so no decrypted data waits there for the socket's next event.
 
 ::
 
-    CONNECTING ──TCP is up──> SECURING ──handshake done──> OPEN
-        └────────────────────────┴── refused, broken ───────┴──> CLOSED
+    CONNECTING ──TCP connected──> SECURING ──handshake complete──> OPEN
+        └─────────────────────────────┴─── rejected, broken ─────────┴──> CLOSED
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from spark_kafka_sink.network.tls import TlsLayer, take_piece
 
 @dataclass(slots=True, eq=False)
 class _Tls:
-    """A channel's layer, and what is encrypted and not sent yet.
+    """The layer of a channel, and encrypted data that is not sent yet.
 
-    finished: how many buffers end with that.
+    finished: the number of buffers that are completed when it is sent.
     """
 
     layer: TlsLayer
@@ -47,7 +47,7 @@ class _Tls:
 
 
 class TlsSelector(Selector):
-    """Sockets by channel id, each with the layer that it was connected with."""
+    """Sockets by channel id, each with its TLS layer."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class TlsSelector(Selector):
         self._tls: dict[int, _Tls] = {}
 
     def connect(self, channel_id: int, address: Address, layer: TlsLayer | None = None) -> None:
-        """Begin to connect; Secured or Closed tells how it ended."""
+        """Start connecting. The result is a Secured or Closed event."""
         if layer is None:
             raise IllegalStateException("a connection of TLS needs a layer")
         super().connect(channel_id, address)
@@ -72,9 +72,9 @@ class TlsSelector(Selector):
             self._tls[channel_id] = _Tls(layer)
 
     def close(self, channel_id: int) -> None:
-        """Drop a channel without an event, and tell the broker as far as the socket takes it."""
+        """Close a channel without an event; send close_notify if the socket accepts it."""
         channel, tls = self._channels.get(channel_id), self._tls.pop(channel_id, None)
-        # Behind a record that was sent in part, an end would be a part of that record.
+        # After a partly sent record, the broker would read close_notify as a part of that record.
         if channel is not None and tls is not None and not tls.encrypted:
             _send_last(channel, tls.layer.end())
         super().close(channel_id)
@@ -101,13 +101,13 @@ class TlsSelector(Selector):
         return events
 
     def _decrypted(self, channel: Channel, size: int) -> list[SelectorEvent]:
-        """Give what the received bytes mean."""
+        """Return the events for received bytes."""
         tls = self._tls[channel.id]
         events: list[SelectorEvent] = []
         try:
             data = tls.layer.received(memoryview(self._received)[:size])
         except (AuthenticationException, ConnectionError) as error:
-            return [self._refused(channel, error)]
+            return [self._failed(channel, error)]
         if tls.layer.is_secured and not tls.is_open:
             tls.is_open = True
             events.append(Secured(channel.id))
@@ -117,8 +117,8 @@ class TlsSelector(Selector):
             events.append(self._broken(channel, "the broker closed the connection"))
         return events
 
-    def _refused(self, channel: Channel, error: Exception) -> Closed:
-        """Take a channel as gone whose layer is of no use; the alert goes out first."""
+    def _failed(self, channel: Channel, error: Exception) -> Closed:
+        """Close a channel whose TLS failed, and send the alert first."""
         tls = self._tls.pop(channel.id)
         _send_last(channel, bytes(tls.encrypted) + tls.layer.outgoing())
         closed = self._broken(channel, str(error))
@@ -136,14 +136,17 @@ class TlsSelector(Selector):
         except BlockingIOError:
             pass
         except AuthenticationException as error:
-            return [*events, self._refused(channel, error)]
+            return [*events, self._failed(channel, error)]
         except OSError as error:
             return [*events, *self._after_write_error(channel, error)]
         self._watch(channel)
         return events
 
     def _encrypt(self, channel: Channel, tls: _Tls, events: list[SelectorEvent]) -> bool:
-        """Note what is sent whole, and tell whether there is anything to send."""
+        """Record finished sends and prepare the next bytes.
+
+        Return whether there are any to send.
+        """
         if tls.encrypted:
             return True
         events += [Sent(channel.id)] * finish_sends(channel.sends, tls.finished)
@@ -156,7 +159,7 @@ class TlsSelector(Selector):
         return bool(encrypted)
 
     def _after_write_error(self, channel: Channel, error: OSError) -> list[SelectorEvent]:
-        """Read what had come before the connection broke: maybe the alert that says why."""
+        """Read whatever arrived before the connection broke; it may be an alert with the reason."""
         events: list[SelectorEvent] = []
         with suppress(OSError):
             while channel.id in self._channels and (

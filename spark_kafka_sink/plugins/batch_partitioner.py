@@ -10,19 +10,19 @@ for rows of `send` a thread of its own (`client.partitioner_threads`); several m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config import ProducerConfig, names_own_partitioner
 from spark_kafka_sink.errors import ConfigException, DataException
-from spark_kafka_sink.plugins.loading import OPTION, BatchPartitioner, load_partitioner
+from spark_kafka_sink.plugins.loading import instance
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
 from spark_kafka_sink.producer.partitioner import uses_keys
@@ -30,7 +30,28 @@ from spark_kafka_sink.records.columns import BinaryColumn, Rows
 from spark_kafka_sink.records.layout import group_by_partition
 from spark_kafka_sink.records.varint import Int64s
 
+BatchPartitioner: TypeAlias = Callable[[str, pa.RecordBatch, int], Any]
+
+PARTITIONER_CLASS: Final = "partitioner.class"
 _LEFT_OPEN: Final = -1
+
+
+def load_partitioner(given: object, prefix: str = "") -> BatchPartitioner | None:
+    """Return the callable that partitioner.class names, None for one of the producer's own.
+
+    prefix: what the user writes before the option's name. Raises ConfigException.
+    """
+    option = f"{prefix}{PARTITIONER_CLASS}"
+    if not names_own_partitioner(given):
+        return None
+    partitioner, _ = instance(option, given)
+    if not callable(partitioner):
+        message = (
+            f"{option} is {given!r}, which cannot be called: expected a callable that takes "
+            "topic, record batch and partition count"
+        )
+        raise ConfigException(message)
+    return partitioner
 
 
 def with_partitions(
@@ -54,7 +75,7 @@ def with_partitions(
         part = batch if rows.topic_numbers is None else batch.take(pa.array(of_topic))
         partitions = len(topics[number].leaders)
         chosen[of_topic] = chosen_partitions(
-            partitioner, rows.topics[number], part, partitions, f"{prefix}{OPTION}"
+            partitioner, rows.topics[number], part, partitions, f"{prefix}{PARTITIONER_CLASS}"
         )
     return replace(
         rows, partitions=chosen if explicit is None else np.where(explicit < 0, chosen, explicit)
@@ -172,7 +193,7 @@ def own_partitions(
     """
     partitioner = _load(name, prefix)
     if partitioner is None:
-        message = f"{prefix}{OPTION} is {name!r}: expected a partitioner of your own"
+        message = f"{prefix}{PARTITIONER_CLASS} is {name!r}: expected a partitioner of your own"
         raise ConfigException(message)
     batch = pa.RecordBatch.from_struct_array(rows)
     chosen = np.full(len(rows), -1)
@@ -185,5 +206,7 @@ def own_partitions(
         if count is not None:
             topic = encoded.dictionary[number].as_py()
             part = batch.take(pa.array(at))
-            chosen[at] = chosen_partitions(partitioner, topic, part, count, f"{prefix}{OPTION}")
+            chosen[at] = chosen_partitions(
+                partitioner, topic, part, count, f"{prefix}{PARTITIONER_CLASS}"
+            )
     return pa.array(chosen, mask=chosen < 0).cast(pa.int32())

@@ -1,20 +1,13 @@
-"""Objects that a configuration names: given as they are, as a class, or as ``module.Name``.
-
-The partitioner that ``partitioner.class`` names is one of them, unless it is one of Java's.
-"""
+"""Objects that a configuration names: given as they are, as a class, or as ``module.Name``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Final
 
-from spark_kafka_sink.config import PARTITIONERS
 from spark_kafka_sink.errors import ConfigException
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # A package that begins with a top-level domain turned round, as is the custom in Java.
 _JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*")
@@ -65,33 +58,3 @@ def configure(plugin: object, *arguments: Mapping[str, object] | bool) -> None:
     method = getattr(plugin, "configure", None)
     if method is not None:
         method(*arguments)
-
-
-BatchPartitioner: TypeAlias = "Callable[[str, pa.RecordBatch, int], Any]"
-
-OPTION: Final = "partitioner.class"
-
-
-def is_users_own(given: object) -> bool:
-    """Whether partitioner.class names a partitioner that is not one of the producer's own."""
-    if isinstance(given, str):
-        return "." in given and given.strip().lower() not in PARTITIONERS
-    return given is not None
-
-
-def load_partitioner(given: object, prefix: str = "") -> BatchPartitioner | None:
-    """Give the callable that partitioner.class names, None for one of the producer's own.
-
-    prefix: what the user writes before the option's name. Raises ConfigException.
-    """
-    option = f"{prefix}{OPTION}"
-    if not is_users_own(given):
-        return None
-    partitioner, _ = instance(option, given)
-    if not callable(partitioner):
-        message = (
-            f"{option} is {given!r}, which cannot be called: expected a callable that takes "
-            "topic, record batch and partition count"
-        )
-        raise ConfigException(message)
-    return partitioner

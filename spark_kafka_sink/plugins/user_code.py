@@ -11,14 +11,18 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from spark_kafka_sink.config import names_own_partitioner
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.plugins.batch_partitioner import (
+    PARTITIONER_CLASS,
+    BatchPartitioner,
+    load_partitioner,
+)
 from spark_kafka_sink.plugins.interceptors import (
     INTERCEPTORS,
     ProducerInterceptors,
     load_interceptors,
 )
-from spark_kafka_sink.plugins.loading import OPTION as PARTITIONER
-from spark_kafka_sink.plugins.loading import BatchPartitioner, is_users_own, load_partitioner
 from spark_kafka_sink.plugins.serializers import LoadedSerializer, load_serializer
 
 logger = logging.getLogger(__name__)
@@ -30,8 +34,8 @@ VALUE_SERIALIZER = "value.serializer"
 def without_user_code(given: Mapping[str, Any]) -> dict[str, Any]:
     """Give a configuration without the options that name code of the user's."""
     named = {KEY_SERIALIZER, VALUE_SERIALIZER, INTERCEPTORS}
-    if is_users_own(given.get(PARTITIONER)):
-        named.add(PARTITIONER)
+    if names_own_partitioner(given.get(PARTITIONER_CLASS)):
+        named.add(PARTITIONER_CLASS)
     return {name: value for name, value in given.items() if name not in named}
 
 
@@ -57,7 +61,7 @@ class UserCode:
         self.value_serializer: LoadedSerializer | None = None
         self._closed: set[int] = set()
         try:
-            self.partitioner = load_partitioner(given.get(PARTITIONER), prefix)
+            self.partitioner = load_partitioner(given.get(PARTITIONER_CLASS), prefix)
             self.key_serializer = _serializer(KEY_SERIALIZER, key_serializer, given)
             self.value_serializer = _serializer(VALUE_SERIALIZER, value_serializer, given)
             self.interceptors = load_interceptors(given.get(INTERCEPTORS, ()), given)
@@ -73,7 +77,7 @@ class UserCode:
         raised = self.interceptors.close()
         failures: list[KafkaException] = []
         plugins = {
-            PARTITIONER: self.partitioner,
+            PARTITIONER_CLASS: self.partitioner,
             VALUE_SERIALIZER: self.value_serializer and self.value_serializer.plugin,
             KEY_SERIALIZER: self.key_serializer and self.key_serializer.plugin,
         }

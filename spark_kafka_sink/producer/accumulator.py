@@ -14,25 +14,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
+from spark_kafka_sink.producer.batch_state import BatchState
+from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.producer_batch import (
-    BatchState,
     ProducerBatch,
     RetainedBuffer,
     is_worth_keeping,
 )
-from spark_kafka_sink.producer.record_spans import RecordSpan, SpanOwner
+from spark_kafka_sink.producer.record_spans import SpanOwner
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.compression import Codec, CompressionRatioEstimator
 from spark_kafka_sink.records.encoder import EncodedRecords
 from spark_kafka_sink.records.layout import Cut, OpenBatch
 
 _Key = TypeVar("_Key")
-# What part of buffer.memory is to be free, or on its way to be, before open batches may linger.
-_ROOM: Final = 1 / 4
 
 
 class RecordAccumulator:
@@ -64,14 +63,9 @@ class RecordAccumulator:
         self._incomplete: dict[ProducerBatch, ProducerBatch] = {}
         self._held: set[TopicPartition] = set()
         self._packing: set[ProducerBatch] = set()
-        self.buffer_memory_bytes = buffer_memory_bytes
-        self.available_bytes = buffer_memory_bytes
-        # Of batches that were drained; whole slices that they reference are not counted.
-        self._draining_bytes = 0
-        self.room_bytes = int(buffer_memory_bytes * _ROOM)
-        self.waiters = 0
-        self.flushes = 0
-        self.is_completing_transaction = False
+        self.pool = BufferPool(buffer_memory_bytes)
+        self._flushes = 0
+        self._lingers = True
 
     @property
     def has_incomplete(self) -> bool:
@@ -123,23 +117,26 @@ class RecordAccumulator:
             size = self._ratios.uncompressed_bytes(topic, size)
         return max(1, size)
 
+    # -- not lingering ----------------------------------------------------------------------------
+
+    @property
+    def flushes(self) -> int:
+        """How many flushes are under way: nothing lingers meanwhile."""
+        return self._flushes
+
+    def begin_flush(self) -> None:
+        """Make every batch sendable until `end_flush`."""
+        self._flushes += 1
+
+    def end_flush(self) -> None:
+        """End what `begin_flush` began."""
+        self._flushes -= 1
+
+    def stop_lingering(self) -> None:
+        """Make every batch sendable from here on: the producer is to end."""
+        self._lingers = False
+
     # -- appending: the caller's thread, under the lock -------------------------------------------
-
-    def reserve(self, size_bytes: int) -> bool:
-        """Take `size_bytes` of credit; False where they are not there.
-
-        More than buffer.memory is granted only when everything is free. As much as was asked for
-        last is room_bytes, which is to be free: where that grows, the I/O thread is to look.
-        """
-        self.room_bytes = max(int(self.buffer_memory_bytes * _ROOM), size_bytes)
-        if size_bytes > self.available_bytes < self.buffer_memory_bytes:
-            return False
-        self.available_bytes -= size_bytes
-        return True
-
-    def give_back(self, size_bytes: int) -> None:
-        """Return credit."""
-        self.available_bytes += size_bytes
 
     def hold(self, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
         """Keep the partitions' open batches as they are, and tell how full they are."""
@@ -192,15 +189,13 @@ class RecordAccumulator:
                         full.append(batch)
                 batch = self._new_batch(topic_partition, cut.base_timestamp_ms, now)
             copied = batch.copied_bytes
-            if owner is not None:
-                span = RecordSpan(owner, cut.start, batch.record_count, cut.stop - cut.start)
-                batch.spans.append(span)
             piece = encoded.buffer[edges[number] : edges[number + 1]]
-            batch.append(piece, cut.stop - cut.start, cut.max_timestamp_ms, whole)
+            records = cut.stop - cut.start
+            batch.append(piece, records, cut.max_timestamp_ms, whole, owner, cut.start)
             charged += batch.copied_bytes - copied
         if whole is not None:
             charged += whole.size_bytes
-        self.available_bytes -= charged
+        self.pool.charge(charged)
         self._packing.update(full)
         return full
 
@@ -216,7 +211,7 @@ class RecordAccumulator:
             batch.topic_partition.topic,
             (batch.size_bytes - RECORD_BATCH_OVERHEAD) / max(1, batch.records_bytes),
         )
-        self.available_bytes += batch.settle()
+        self.pool.free(batch.settle())
         if batch.state is BatchState.IN_FLIGHT:
             self._count_draining(batch, batch.copied_bytes)
 
@@ -234,7 +229,7 @@ class RecordAccumulator:
 
     # -- sending: the I/O thread, under the lock --------------------------------------------------
 
-    def sendable(self, now: float) -> list[ProducerBatch]:
+    def sendable(self, now: float, *, completes_transaction: bool = False) -> list[ProducerBatch]:
         """Give the first batch of each partition that has one to send, the oldest first.
 
         So none waits for ever behind partitions that always have more. Of one age, partitions take
@@ -245,7 +240,7 @@ class RecordAccumulator:
         found = [b for b in heads if b.retry_at <= now and b not in self._packing]
         # An open batch behind a sealed one is not its partition's first.
         not_now = self._held.union(self._sealed)
-        hurry = bool(self.flushes or self.is_completing_transaction)
+        hurry = self._flushes > 0 or not self._lingers or completes_transaction
         for topic_partition, batch in self._open.items():
             if not hurry and now < batch.created_at + self._linger_s:
                 break
@@ -261,23 +256,17 @@ class RecordAccumulator:
         RecordAccumulator sends all of them once its pool is exhausted.) None is of the partitions
         of `others`, which were sendable before.
         """
-        if not self._is_short:
+        if not self.pool.is_short:
             return
         not_now = self._held.union(self._sealed, (other.topic_partition for other in others))
         for topic_partition, batch in list(self._open.items()):
-            if not self._is_short:
+            if not self.pool.is_short:
                 return
             if topic_partition not in not_now:
                 yield batch
 
-    @property
-    def _is_short(self) -> bool:
-        wanted = min(self.room_bytes, self.buffer_memory_bytes)
-        return self.available_bytes + self._draining_bytes < wanted
-
     def _count_draining(self, batch: ProducerBatch, size_bytes: int) -> None:
-        self._draining_bytes += size_bytes - batch.draining_bytes
-        batch.draining_bytes = size_bytes
+        self.pool.draining_bytes += batch.draining(size_bytes)
 
     def next_sendable_at(self, now: float) -> float:
         """Give when `sendable` will give more than now because of time alone."""
@@ -326,8 +315,8 @@ class RecordAccumulator:
         self._incomplete = {
             each: each for old in self._incomplete for each in (parts if old is batch else [old])
         }
-        self.available_bytes -= sum(part.copied_bytes for part in parts)
-        self.available_bytes -= sum(whole.size_bytes for whole in _retained(parts))
+        self.pool.charge(sum(part.copied_bytes for part in parts))
+        self.pool.charge(sum(whole.size_bytes for whole in _retained(parts)))
         for part in reversed(parts):
             self.reenqueue(part)
         return parts
@@ -388,7 +377,7 @@ class RecordAccumulator:
     def deallocate(self, batch: ProducerBatch) -> None:
         """Free the memory of a batch that is no longer on the wire."""
         self._count_draining(batch, 0)
-        self.available_bytes += batch.release()
+        self.pool.free(batch.release())
 
 
 def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBatch) -> None:

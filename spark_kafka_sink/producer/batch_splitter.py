@@ -35,12 +35,8 @@ def split(batch: ProducerBatch) -> list[ProducerBatch]:
             batch.topic_partition, batch.codec, part.base_timestamp_ms, batch.created_at
         )
         smaller.append(part.records, records, part.max_timestamp_ms, whole)
-        smaller.spans, spans = split_spans(spans, records)
-        smaller.attempts = batch.attempts
-        if batch.has_sequence:
-            sequence = increment_sequence(batch.base_sequence, part.start)
-            smaller.assign_sequence(batch.producer, sequence, transactional=batch.is_transactional)
-            smaller.origin = origin
-        smaller.seal()
+        of_part, spans = split_spans(spans, records)
+        sequence = increment_sequence(batch.base_sequence, part.start)
+        smaller.become_part(batch, of_part, sequence, origin)
         parts.append(smaller)
     return parts

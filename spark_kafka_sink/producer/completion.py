@@ -1,46 +1,51 @@
-"""What becomes of a batch: acknowledged, to be sent again, or given up.
+"""BatchCompletion: what the result of a batch is, and what follows from it.
 
-Owns the decision for every answer a Produce request can get (Sender.completeBatch of the Java
-client) by the rules of `error_actions`, and the sentences that a user reads when a batch is given
-up. It never sends. `Deliveries` counts, by partition, what was
-acknowledged.
+Owns the decision for every response that a Produce request can get (Sender.completeBatch of the
+Java client) by the rules of `error_actions`: to send the batch again, to split it, or to give it
+up. `_decide` changes nothing; what the decision and the batch's own table of events ask for is done
+afterwards. It never sends. The sentences that a user reads are those of `batch_errors`.
+`Deliveries` counts, by partition, what was acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from random import Random
-from typing import Final
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import (
-    ApiException,
-    InvalidRecordException,
-    InvalidTxnStateException,
-    KafkaException,
-    RetriableException,
-    TimeoutException,
-    TransactionAbortableException,
-    advice,
-    api_exception,
-    words_of_refusal,
-)
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.batch_errors import (
+    IN_DOUBT,
+    abortable,
+    error_of_attempt,
+    error_of_batch,
+    error_of_expired_batch,
+    joined,
+    reason_of,
+    record_errors,
+    why_no_leader,
+)
+from spark_kafka_sink.producer.batch_state import BatchAction, BatchState
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 from spark_kafka_sink.producer.metadata import ClusterMetadata
-from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
-# Under a new number, what is there already would be there twice.
-_IN_DOUBT: Final = (
-    "it is a part of a batch that may have been written before the broker found that too large"
-)
+
+class Decision(Enum):
+    """What to do with a batch whose attempt has failed."""
+
+    RETRY = "send it again after a wait"
+    RENUMBER = "send it again, under another sequence once nothing is at a broker"
+    SPLIT = "send it again as smaller batches"
+    GIVE_UP = "report the error"
 
 
 class BatchCompletion:
@@ -83,12 +88,12 @@ class BatchCompletion:
         self._warnings: list[str] = []
 
     def take_done(self) -> list[ProducerBatch]:
-        """Give the batches that succeeded, failed or were split since the last call, in order."""
+        """Return the batches that succeeded, failed or were split since the last call, in order."""
         done, self._done = self._done, []
         return done
 
     def take_warnings(self) -> list[str]:
-        """Give what is to be logged since the last call; not here, under the producer's lock."""
+        """Return what is to be logged since the last call; not here, under the producer's lock."""
         warnings, self._warnings = self._warnings, []
         return warnings
 
@@ -96,27 +101,27 @@ class BatchCompletion:
         """Note that a node asked to be left alone, as where a quota is exceeded (KIP-219)."""
         self._throttles[node_id] = (until - now, until)
 
+    # -- responses --------------------------------------------------------------------------------
+
     def answered(
         self, batch: ProducerBatch, answer: PartitionProduceResponse, node_id: int, now: float
     ) -> None:
-        """Complete a batch by a broker's answer."""
+        """Complete a batch by a broker's response."""
         if error_action(answer.error_code, Call.PRODUCE, self._kind) is Action.SUCCEED:
-            if answer.error_code == codes.NONE and batch.origin is not None:
-                # A broker takes no part of what it has: what this is a part of is not written.
-                batch.origin.maybe_written = False
+            if answer.error_code == codes.NONE:
+                # A broker takes no part of what it has already.
+                batch.origin_not_written()
             self.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
         else:
-            self.failed(batch, answer.error_code, _reason(batch, answer), node_id, now, answer)
+            reason = reason_of(batch, answer)
+            self.failed(batch, answer.error_code, reason, node_id, now, answer)
 
     def succeeded(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
         """Complete a batch that a broker has (or, with acks=0, was sent)."""
-        if batch.state is not BatchState.IN_FLIGHT:
+        if batch.state is BatchState.ABANDONED:
             self._late(batch, succeeded=True)
-            return
-        batch.succeed(base_offset, log_append_time_ms)
-        if self._sequences is not None:
-            self._sequences.acknowledged(batch)
-        self._finish(batch)
+        else:
+            self._end(batch, batch.succeed(base_offset, log_append_time_ms), succeeded=True)
 
     def failed(
         self,
@@ -131,38 +136,46 @@ class BatchCompletion:
         # Also where the batch was given up meanwhile: others of its partition go the same way.
         if error_code(code).refresh_metadata:
             self._metadata.request_update()
-        if batch.state is not BatchState.IN_FLIGHT:
+        if batch.state is BatchState.ABANDONED:
             self._late(batch, succeeded=False)
             return
-        batch.node_id = None
+        decision = self._decide(batch, code, now, answer)
+        if decision is Decision.SPLIT:
+            self._split(batch)
+        elif decision is Decision.GIVE_UP:
+            self._give_up(batch, code, reason, node_id, now, answer)
+        else:
+            if decision is Decision.RENUMBER and self._sequences is not None:
+                self._sequences.request_epoch_bump(batch)
+            is_unanswered = not _is_not_written(code, answer)
+            self._retry(batch, code, reason, node_id, now, is_unanswered=is_unanswered)
+
+    # -- decisions: they change nothing -----------------------------------------------------------
+
+    def _decide(
+        self, batch: ProducerBatch, code: int, now: float, answer: PartitionProduceResponse | None
+    ) -> Decision:
+        """Return what to do with a batch in flight that was not written, as far as is known."""
         action = error_action(code, Call.PRODUCE, self._kind)
         if action is Action.SPLIT and batch.record_count > 1:
-            self._split(batch)
-            return
-        is_refused = _is_not_written(code, answer)
-        if is_refused and batch.is_in_doubt:
-            reason = "; ".join(part for part in (reason, _IN_DOUBT) if part)
-        batch.is_unanswered = not is_refused
-        if self._can_retry(batch, code, action, answer, now):
-            # A newer leader than the one that was asked need not be waited for (KIP-951).
-            moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
-            wait = self._retry_backoff.delay_s(batch.attempts, self._random)
-            why = _retried(batch, code, reason, node_id, self._option_prefix)
-            batch.retry(now if moved else now + wait, why)
-            self._accumulator.reenqueue(batch)
-            if code not in self._retried:
-                self._retried.add(code)
-                again = f"{batch.record_count} record(s) are sent again after {why}"
-                self._warnings.append(f"{batch.topic_partition}: {again}")
-            return
-        if action is Action.RETRY and self._has_run_out(batch, now):
-            reason = "; ".join(part for part in (reason, f"{self._timeout()} has passed") if part)
-        error = _exception(batch, code, reason, node_id, self._option_prefix)
-        if answer is not None:
-            batch.record_errors = _record_errors(batch, answer, error)
-        if action is Action.FATAL:
-            self.fatal_error = error
-        self._give_up(batch, error, action)
+            return Decision.SPLIT
+        if batch.attempts >= self._retries or self._has_run_out(batch, now):
+            return Decision.GIVE_UP
+        if batch.is_in_doubt and _is_not_written(code, answer):
+            return Decision.GIVE_UP
+        if action is Action.CHECK_SEQUENCE and self._sequences is not None:
+            log_start = -1 if answer is None else answer.log_start_offset
+            if self._transactions is not None:
+                return _decide_in_transaction(
+                    batch, code, log_start, self._sequences, self._transactions
+                )
+            return _decide_by_sequence(batch, code, log_start, self._sequences)
+        return Decision.RETRY if action is Action.RETRY else Decision.GIVE_UP
+
+    def _has_run_out(self, batch: ProducerBatch, now: float) -> bool:
+        return now >= batch.created_at + self._delivery_timeout_s
+
+    # -- what follows -----------------------------------------------------------------------------
 
     def _split(self, batch: ProducerBatch) -> None:
         """Send a batch again as smaller ones; that is no attempt of theirs."""
@@ -172,45 +185,106 @@ class BatchCompletion:
         self._accumulator.deallocate(batch)
         self._done.append(batch)
 
+    def _retry(
+        self,
+        batch: ProducerBatch,
+        code: int,
+        reason: str,
+        node_id: int | None,
+        now: float,
+        *,
+        is_unanswered: bool,
+    ) -> None:
+        # A newer leader than the one that was asked need not be waited for (KIP-951).
+        moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
+        wait = self._retry_backoff.delay_s(batch.attempts, self._random)
+        why = error_of_attempt(batch, code, reason, node_id, self._option_prefix)
+        batch.retry(now if moved else now + wait, why, is_unanswered=is_unanswered)
+        self._accumulator.reenqueue(batch)
+        if code not in self._retried:
+            self._retried.add(code)
+            again = f"{batch.record_count} record(s) are sent again after {why}"
+            self._warnings.append(f"{batch.topic_partition}: {again}")
+
+    def _give_up(
+        self,
+        batch: ProducerBatch,
+        code: int,
+        reason: str,
+        node_id: int | None,
+        now: float,
+        answer: PartitionProduceResponse | None,
+    ) -> None:
+        """Report the error of a batch's last attempt."""
+        action = error_action(code, Call.PRODUCE, self._kind)
+        if batch.is_in_doubt and _is_not_written(code, answer):
+            reason = joined((reason, IN_DOUBT))
+        if action is Action.RETRY and self._has_run_out(batch, now):
+            reason = joined((reason, f"{self._timeout()} has passed"))
+        error = error_of_batch(batch, code, reason, node_id, self._option_prefix)
+        if action is Action.FATAL:
+            self.fatal_error = error
+        of_records = None if answer is None else record_errors(batch, answer, error)
+        told = self._transactional(error)
+        ends = batch.fail(told, of_records)
+        self._fail_transaction(batch, told, action)
+        self._end(batch, ends, succeeded=False)
+
     def expired(self, batch: ProducerBatch, now: float) -> None:
         """Give up a batch whose delivery.timeout.ms has passed.
 
-        If it is at a broker, its memory and its sequence stay taken until the answer comes or the
-        connection breaks (`answered` and `failed` then find it done).
+        If it is at a broker, its memory and its sequence stay taken until the response comes or the
+        connection breaks.
         """
-        waited_ms = round((now - batch.created_at) * 1000)
-        where = "in flight" if batch.state is BatchState.IN_FLIGHT else "waiting to be sent"
         leader = self._metadata.leader(batch.topic_partition)
-        message = (
-            f"{batch.topic_partition}: {batch.record_count} record(s) were not acknowledged within "
-            f"{self._timeout()}: {where} after {waited_ms} ms and {batch.attempts} failed "
-            f"attempt(s)"
+        error = error_of_expired_batch(
+            batch, now, self._timeout(), self._throttle(batch, leader), self._leader(batch, leader)
         )
-        parts = (
-            message,
-            self._throttle(batch, leader),
-            self._where_it_goes(batch, leader),
-            "" if batch.last_error is None else f"the last attempt met {batch.last_error}",
-        )
-        error = TimeoutException(
-            "; ".join(part for part in parts if part),
-            topic=batch.topic_partition.topic,
-            partition=batch.topic_partition.partition,
-            node_id=batch.node_id,
-            api="Produce",
-            attempts=batch.attempts + 1,
-        )
-        error.__cause__ = batch.last_error
         self.abandon(batch, error)
 
-    def _has_run_out(self, batch: ProducerBatch, now: float) -> bool:
-        return now >= batch.created_at + self._delivery_timeout_s
+    def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
+        """Give up a batch in whatever state it is."""
+        told = self._transactional(error)
+        ends = batch.abandon(told)
+        self._fail_transaction(batch, told, Action.FAIL)
+        self._end(batch, ends, succeeded=False)
+
+    def _late(self, batch: ProducerBatch, *, succeeded: bool) -> None:
+        """Free what an abandoned batch has: no response to it can come any more."""
+        self._end(batch, batch.late(), succeeded=succeeded)
+
+    def _end(self, batch: ProducerBatch, ends: BatchAction, *, succeeded: bool) -> None:
+        """Do what the end of a batch asks for."""
+        if ends is BatchAction.DEQUEUE:
+            self._accumulator.remove(batch)
+        if ends is not BatchAction.REPORT and self._sequences is not None:
+            if succeeded:
+                self._sequences.acknowledged(batch)
+            else:
+                self._sequences.failed(batch)
+        if ends is not BatchAction.FREE:
+            self._accumulator.complete(batch)
+            self._done.append(batch)
+        if ends is not BatchAction.REPORT:
+            self._accumulator.deallocate(batch)
+
+    def _transactional(self, error: KafkaException) -> KafkaException:
+        return error if self._transactions is None else abortable(error)
+
+    def _fail_transaction(
+        self, batch: ProducerBatch, error: KafkaException, action: Action
+    ) -> None:
+        """Note that the batch's transaction, if there is one, is not to be committed any more."""
+        if self._transactions is not None:
+            self._transactions.batch_failed(batch, error, action)
+
+    # -- words ------------------------------------------------------------------------------------
 
     def _timeout(self) -> str:
         return f"{self._option_prefix}delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}"
 
     def _throttle(self, batch: ProducerBatch, leader: Node | None) -> str:
-        """Say for how long the batch's node asked to be left alone since the batch was made."""
+        """Return for how long the batch's node asked to be left alone since the batch was made."""
         node_id = leader.id if batch.node_id is None and leader is not None else batch.node_id
         if node_id is None or node_id not in self._throttles:
             return ""
@@ -222,109 +296,11 @@ class BatchCompletion:
             "a quota (producer_byte_rate) is exceeded"
         )
 
-    def _where_it_goes(self, batch: ProducerBatch, leader: Node | None) -> str:
+    def _leader(self, batch: ProducerBatch, leader: Node | None) -> str:
         if leader is None:
-            return self._why_no_leader(*batch.topic_partition)
+            return why_no_leader(self._metadata, *batch.topic_partition)
         trouble = self.node_troubles.get(leader.id)
         return f"its leader is {leader}{f' ({trouble})' if trouble else ''}"
-
-    def _why_no_leader(self, name: str, partition: int) -> str:
-        topic = self._metadata.topic(name)
-        if topic is None:
-            error = self._metadata.topic_error(name)
-            return "no leader is known" if error is None else str(error)
-        if partition < len(topic.leaders):
-            return "it has no leader at present"
-        return (
-            f"topic {name} has {len(topic.leaders)} partition(s) now, it was made again with fewer"
-        )
-
-    def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
-        """Give up a batch in whatever state it is."""
-        if batch.state is BatchState.IN_FLIGHT:
-            self._fail(batch, error, Action.FAIL)
-            self._accumulator.complete(batch)
-            self._done.append(batch)
-            return
-        self._accumulator.remove(batch)
-        self._give_up(batch, error)
-
-    def _can_retry(
-        self,
-        batch: ProducerBatch,
-        code: int,
-        action: Action,
-        answer: PartitionProduceResponse | None,
-        now: float,
-    ) -> bool:
-        if batch.attempts >= self._retries or self._has_run_out(batch, now):
-            return False
-        if batch.is_in_doubt and _is_not_written(code, answer):
-            return False
-        if action is Action.CHECK_SEQUENCE and self._sequences is not None:
-            log_start = -1 if answer is None else answer.log_start_offset
-            if self._transactions is not None:
-                return self._goes_on(batch, code, log_start, self._sequences, self._transactions)
-            if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                if self._sequences.follows_last_acked(batch):
-                    self._sequences.request_epoch_bump(batch)
-            elif _is_not_written(code, answer):
-                self._sequences.request_epoch_bump(batch)
-            return True
-        return action is Action.RETRY
-
-    def _goes_on(
-        self,
-        batch: ProducerBatch,
-        code: int,
-        log_start_offset: int,
-        sequences: Sequences,
-        transactions: TransactionManager,
-    ) -> bool:
-        """Whether a transaction survives that a broker did not expect a batch's sequence."""
-        if transactions.gives_up:
-            return False
-        if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            return not sequences.follows_last_acked(batch)
-        if log_start_offset == -1:
-            return True
-        if sequences.last_acked_offset(batch.topic_partition) >= log_start_offset:
-            return False
-        # Retention has removed what the broker knew the producer by: it takes 0 again.
-        sequences.request_epoch_bump(batch)
-        return True
-
-    def _give_up(
-        self, batch: ProducerBatch, error: KafkaException, action: Action = Action.FAIL
-    ) -> None:
-        self._fail(batch, error, action)
-        if self._sequences is not None:
-            self._sequences.failed(batch)
-        self._finish(batch)
-
-    def _fail(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:
-        """Note why a batch is given up; its transaction is not to be committed any more."""
-        if self._transactions is None:
-            batch.fail(error)
-            return
-        error = _abortable(error)
-        batch.fail(error)
-        self._transactions.batch_failed(batch, error, action)
-
-    def _late(self, batch: ProducerBatch, *, succeeded: bool) -> None:
-        """Settle a batch that had expired in flight: nothing can come for it any more."""
-        batch.node_id = None
-        if self._sequences is not None:
-            if succeeded:
-                self._sequences.acknowledged(batch)
-            else:
-                self._sequences.failed(batch)
-        self._accumulator.deallocate(batch)
-
-    def _finish(self, batch: ProducerBatch) -> None:
-        self._accumulator.complete(batch)
-        self._accumulator.deallocate(batch)
-        self._done.append(batch)
 
 
 def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
@@ -337,117 +313,42 @@ def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
     return code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def _decide_by_sequence(
+    batch: ProducerBatch, code: int, log_start_offset: int, sequences: Sequences
+) -> Decision:
+    """Return how an idempotent producer goes on after a sequence that a broker did not expect."""
+    if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        is_lost = sequences.follows_last_acked(batch)
+    else:
+        is_lost = log_start_offset != -1
+    return Decision.RENUMBER if is_lost else Decision.RETRY
+
+
+def _decide_in_transaction(
+    batch: ProducerBatch,
+    code: int,
+    log_start_offset: int,
+    sequences: Sequences,
+    transactions: TransactionManager,
+) -> Decision:
+    """Return whether a transaction survives that a broker did not expect a batch's sequence."""
+    if transactions.gives_up:
+        return Decision.GIVE_UP
+    if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        is_lost = sequences.follows_last_acked(batch)
+        return Decision.GIVE_UP if is_lost else Decision.RETRY
+    if log_start_offset == -1:
+        return Decision.RETRY
+    if sequences.last_acked_offset(batch.topic_partition) >= log_start_offset:
+        return Decision.GIVE_UP
+    # Retention has removed what the broker knew the producer by: it takes 0 again.
+    return Decision.RENUMBER
+
+
 def _kind(sequences: Sequences | None, transactions: TransactionManager | None) -> ProducerKind:
     if transactions is not None:
         return ProducerKind.TRANSACTIONAL
     return ProducerKind.PLAIN if sequences is None else ProducerKind.IDEMPOTENT
-
-
-def _abortable(error: KafkaException) -> KafkaException:
-    """Give the error of a transaction for that of a batch.
-
-    What a retry might have helped, no retry of the caller's helps any more: the transaction has to
-    be aborted (KAFKA-19176).
-    """
-    if not isinstance(error, RetriableException | InvalidTxnStateException):
-        return error
-    wrapped = TransactionAbortableException(
-        f"{error}; {advice(codes.TRANSACTION_ABORTABLE)}",
-        topic=error.topic,
-        partition=error.partition,
-        node_id=error.node_id,
-        api=error.api,
-        attempts=error.attempts,
-    )
-    wrapped.code = codes.TRANSACTION_ABORTABLE
-    wrapped.__cause__ = error
-    return wrapped
-
-
-def _reason(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:
-    """Give what the broker said beyond the code, with the first record it refused."""
-    said = [answer.error_message] if answer.error_message else []
-    if answer.record_errors:
-        first = answer.record_errors[0]
-        text = f"record {first.batch_index} of the batch"
-        if first.batch_index_error_message:
-            text += f": {first.batch_index_error_message}"
-        said.append(text)
-    if answer.error_code == codes.INVALID_TIMESTAMP and batch.state is BatchState.IN_FLIGHT:
-        earliest, latest = batch.timestamp_range()
-        said.append(f"its timestamps are {earliest} to {latest} ms")
-    return "; ".join(said)
-
-
-def _record_errors(
-    batch: ProducerBatch, answer: PartitionProduceResponse, error: ApiException
-) -> dict[int, KafkaException]:
-    """Give the errors of the records that the broker refused, by their number in the batch.
-
-    As the Java client: the batch's error where one record is to blame, else InvalidRecordException.
-    """
-    # A number that no record has blames nobody.
-    numbers = range(batch.record_count)
-    refused = [record for record in answer.record_errors if record.batch_index in numbers]
-    kind = type(error) if len(refused) == 1 else InvalidRecordException
-    found: dict[int, KafkaException] = {}
-    for record in refused:
-        said = record.batch_index_error_message or answer.error_message
-        found[record.batch_index] = kind(
-            f"the broker refused the record: {said}" if said else str(error),
-            topic=error.topic,
-            partition=error.partition,
-            node_id=error.node_id,
-            api=error.api,
-            attempts=error.attempts,
-        )
-    return found
-
-
-def _retried(
-    batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
-) -> ApiException:
-    """Make the error of an attempt that another one follows."""
-    said = (_named(code, node_id), reason, advice(code, option_prefix))
-    return _error_of_attempt(batch, code, node_id, said)
-
-
-def _exception(
-    batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
-) -> ApiException:
-    text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
-    attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
-    topic = batch.topic_partition.topic
-    hint = advice(code, option_prefix, topic=topic)
-    if code == codes.TOPIC_AUTHORIZATION_FAILED:
-        # As the driver says it, and Metadata where not even DESCRIBE is granted.
-        where = "" if node_id is None else f" by node {node_id}"
-        cause = words_of_refusal(code, topic, hint)
-        return _error_of_attempt(batch, code, node_id, (cause, f"{text}{where}{attempts}", reason))
-    text += f": {_named(code, node_id)}{attempts}"
-    if code == codes.MESSAGE_TOO_LARGE:
-        text += f"; the batch has {batch.sent_bytes} bytes"
-    return _error_of_attempt(batch, code, node_id, (text, reason, hint))
-
-
-def _named(code: int, node_id: int | None) -> str:
-    """Return the name of an error code, and which node has answered with it."""
-    text = f"{error_code(code).name} ({code})"
-    return text if node_id is None else f"{text} from node {node_id}"
-
-
-def _error_of_attempt(
-    batch: ProducerBatch, code: int, node_id: int | None, said: Iterable[str | None]
-) -> ApiException:
-    return api_exception(
-        code,
-        "; ".join(part for part in said if part),
-        topic=batch.topic_partition.topic,
-        partition=batch.topic_partition.partition,
-        node_id=node_id,
-        api="Produce",
-        attempts=batch.attempts + 1,
-    )
 
 
 @dataclass(kw_only=True)
@@ -478,7 +379,7 @@ class Deliveries:
 
     def add(self, batch: ProducerBatch) -> None:
         """Take a batch that succeeded or failed."""
-        if batch.state is BatchState.FAILED:
+        if batch.error is not None:
             self.failed_records += batch.record_count
             # Who waits for records one by one is told of each; the first error is for the others.
             if batch.record_count > sum(span.records for span in batch.spans):

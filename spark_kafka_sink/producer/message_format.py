@@ -21,5 +21,5 @@ def records_for(version: int, batch: ProducerBatch, option_prefix: str = "") -> 
         return stamped
     whole = b"".join(stamped.buffers)
     converted = down_convert(whole, magic(version), batch.codec, option_prefix)
-    batch.sent_bytes = sum(map(len, converted))
+    batch.down_converted(sum(map(len, converted)))
     return Records(converted, batch.sent_bytes)

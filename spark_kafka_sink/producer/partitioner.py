@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from spark_kafka_sink.errors import DataException, row_of_batch
+from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.varint import Int64s
@@ -340,8 +340,8 @@ def check_partitions(
     if len(beyond):
         row = int(np.arange(len(explicit))[of_topic][beyond[0]])
         message = (
-            f"the partition column has {int(explicit[row])} in {row_of_batch(row)}, "
-            f"but topic {topic} has {partitions} partitions, 0 to {partitions - 1}"
+            f"the partition column has {int(explicit[row])}, but "
+            f"topic {topic} has {partitions} partitions, 0 to {partitions - 1}"
         )
         raise DataException(message, topic=topic, partition=int(explicit[row]), row=row)
 

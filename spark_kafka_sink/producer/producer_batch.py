@@ -1,7 +1,8 @@
 """ProducerBatch: the records on their way to one partition, from first append to acknowledgement.
 
-Owns the batch's state, its pieces of encoded records and its header. It never decides *when* to
-seal, send or retry: the accumulator and the sender do.
+Owns the batch's state, its pieces of encoded records and its header. What happens to a batch is an
+event, and the table in `batch_state` says where it leads. It never decides *when* to seal, send or
+retry: the accumulator and the sender do.
 
 Pieces: a memoryview keeps its whole buffer alive, so pieces under `COPY_BELOW_BYTES` are copied
 into the batch's own buffer and larger ones are referenced; what is referenced is accounted for as a
@@ -11,13 +12,19 @@ of which little would be referenced is not worth keeping: `is_worth_keeping`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from enum import Enum
+from collections.abc import Iterable
 from typing import Final
 
 from spark_kafka_sink.errors import ApiException, IllegalStateException, KafkaException
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
-from spark_kafka_sink.producer.record_spans import RecordSpan
+from spark_kafka_sink.producer.batch_state import (
+    DONE,
+    EVENTS,
+    BatchAction,
+    BatchEvent,
+    BatchState,
+)
+from spark_kafka_sink.producer.record_spans import RecordSpan, SpanOwner
 from spark_kafka_sink.records.batch import (
     NO_SEQUENCE,
     RECORD_BATCH_OVERHEAD,
@@ -31,32 +38,6 @@ from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.wire.primitives import Records
 
 COPY_BELOW_BYTES: Final = 64 * 1024
-
-
-class BatchState(Enum):
-    """Where a batch is in its life."""
-
-    # In C; Enum has one in Python, which is called for each step of each batch.
-    __hash__ = object.__hash__
-
-    OPEN = "takes records"
-    SEALED = "closed, waiting to be sent or sent again"
-    IN_FLIGHT = "sent, waiting for the answer"
-    SUCCEEDED = "acknowledged"
-    FAILED = "given up"
-    SPLIT = "too large, replaced by smaller batches"
-
-
-TRANSITIONS: Final[Mapping[BatchState, frozenset[BatchState]]] = {
-    BatchState.OPEN: frozenset({BatchState.SEALED, BatchState.FAILED}),
-    BatchState.SEALED: frozenset({BatchState.IN_FLIGHT, BatchState.FAILED}),
-    BatchState.IN_FLIGHT: frozenset(
-        {BatchState.SEALED, BatchState.SUCCEEDED, BatchState.FAILED, BatchState.SPLIT}
-    ),
-    BatchState.SUCCEEDED: frozenset(),
-    BatchState.FAILED: frozenset(),
-    BatchState.SPLIT: frozenset(),
-}
 
 
 class RetainedBuffer:
@@ -91,6 +72,7 @@ class ProducerBatch:
     """Records for one partition. Times are seconds of the producer's clock."""
 
     __slots__ = (
+        "_draining_bytes",
         "_header",
         "_pieces",
         "_state",
@@ -101,7 +83,6 @@ class ProducerBatch:
         "codec",
         "copied_bytes",
         "created_at",
-        "draining_bytes",
         "error",
         "is_transactional",
         "is_unanswered",
@@ -137,7 +118,7 @@ class ProducerBatch:
         self.records_bytes = 0
         self.copied_bytes = 0
         # Of these, what the accumulator counts as on its way to be free.
-        self.draining_bytes = 0
+        self._draining_bytes = 0
         self.retained: list[RetainedBuffer] = []
         # The records that somebody waits for one by one; a batch that is split splits them too.
         self.spans: list[RecordSpan] = []
@@ -193,7 +174,7 @@ class ProducerBatch:
     @property
     def is_done(self) -> bool:
         """Whether nothing more will happen to the batch; its `parts` may be another matter."""
-        return not TRANSITIONS[self._state]
+        return self._state in DONE
 
     @property
     def has_sequence(self) -> bool:
@@ -210,17 +191,28 @@ class ProducerBatch:
         """The records as one buffer, as they will be sent."""
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
+    # -- filling and sending ----------------------------------------------------------------------
+
     def append(
-        self, piece: memoryview, records: int, max_timestamp_ms: int, whole: RetainedBuffer | None
+        self,
+        piece: memoryview,
+        records: int,
+        max_timestamp_ms: int,
+        whole: RetainedBuffer | None,
+        owner: SpanOwner | None = None,
+        first_row: int = 0,
     ) -> None:
         """Add encoded records; `whole` stands for the buffer that `piece` is a view of.
 
-        Without it, the piece is copied. Raises IllegalStateException where the batch takes no more
-        records.
+        Without it, the piece is copied. owner: who waits for the records one by one, None if nobody
+        does; first_row: see `RecordSpan`. Raises IllegalStateException where the batch takes no
+        more records.
         """
+        # As `_handle`, without its cost for each partition of each slice.
         if self._state is not BatchState.OPEN:
-            message = f"{self!r} takes no more records"
-            raise IllegalStateException(message)
+            raise self._illegal(BatchEvent.APPEND)
+        if owner is not None:
+            self.spans.append(RecordSpan(owner, first_row, self.record_count, records))
         if whole is not None and len(piece) >= COPY_BELOW_BYTES:
             self._pieces.append(piece)
             self.retained.append(whole)
@@ -237,7 +229,7 @@ class ProducerBatch:
 
     def seal(self) -> None:
         """Close the batch for records."""
-        self._to(BatchState.SEALED)
+        self._handle(BatchEvent.SEAL)
 
     def pack(self) -> None:
         """Compress the records of a sealed batch; the second call does nothing.
@@ -249,7 +241,10 @@ class ProducerBatch:
             self.packed = True
 
     def settle(self) -> int:
-        """Account for the packed records in place of the ones appended; give what this frees."""
+        """Account for the packed records in place of the ones appended.
+
+        Return the bytes of memory that this frees.
+        """
         packed_bytes = sum(map(len, self._pieces))
         freed = self._release_retained() - packed_bytes
         self.copied_bytes = packed_bytes
@@ -268,7 +263,7 @@ class ProducerBatch:
         self._header = None
 
     def stamp(self) -> Records:
-        """Give the batch as it goes over the wire; a retry gives the same bytes again."""
+        """Return the batch as it goes over the wire; a retry returns the same bytes again."""
         self.pack()
         if self._header is None:
             info = BatchInfo(
@@ -292,37 +287,108 @@ class ProducerBatch:
         ).timestamps_ms
         return int(times.min()), int(times.max())
 
-    def sent(self, node_id: int) -> None:
-        """Note that the batch is on its way to a node."""
-        self._to(BatchState.IN_FLIGHT)
-        self.node_id = node_id
+    def down_converted(self, size_bytes: int) -> None:
+        """Note the size of the batch in an older format, in which it is sent."""
+        self.sent_bytes = size_bytes
 
-    def retry(self, retry_at: float, error: ApiException) -> None:
-        """Note that an attempt failed, by which error, and when the next one may be made."""
-        self._to(BatchState.SEALED)
+    def draining(self, size_bytes: int) -> int:
+        """Note how many bytes are on their way to be free. Return how many more than before."""
+        more = size_bytes - self._draining_bytes
+        self._draining_bytes = size_bytes
+        return more
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def sent(self, node_id: int, leader_epoch: int) -> BatchAction:
+        """Note that the batch is on its way to a node, the leader of that epoch."""
+        action = self._handle(BatchEvent.SEND)
+        self.node_id, self.leader_epoch = node_id, leader_epoch
+        return action
+
+    def retry(
+        self, retry_at: float, error: ApiException, *, is_unanswered: bool = False
+    ) -> BatchAction:
+        """Note that an attempt failed, by which error, and when the next one may be made.
+
+        is_unanswered: whether the attempt may have been written.
+        """
+        action = self._handle(BatchEvent.RETRY)
         self.attempts += 1
         self.last_error = error
         self.retry_at = retry_at
+        self.is_unanswered = is_unanswered
         self.node_id = None
+        return action
 
-    def succeed(self, base_offset: int, log_append_time_ms: int) -> None:
+    def end_backoff(self, now: float) -> None:
+        """Let the next attempt be made at once."""
+        self.retry_at = now
+
+    def succeed(self, base_offset: int, log_append_time_ms: int) -> BatchAction:
         """Note the acknowledgement."""
-        self._to(BatchState.SUCCEEDED)
+        action = self._handle(BatchEvent.SUCCEED)
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
+        return action
 
-    def fail(self, error: KafkaException) -> None:
-        """Give the batch up."""
-        self._to(BatchState.FAILED)
+    def origin_not_written(self) -> None:
+        """Note that a broker took the batch as new: it does not have what it is a part of."""
+        if self.origin is not None:
+            self.origin.maybe_written = False
+
+    def fail(
+        self, error: KafkaException, record_errors: dict[int, KafkaException] | None = None
+    ) -> BatchAction:
+        """Give up a batch whose attempt has failed.
+
+        record_errors: why the broker refused single records, by their number in the batch.
+        """
+        action = self._handle(BatchEvent.FAIL)
         self.error = error
+        self.record_errors = record_errors or {}
+        self.node_id = None
+        return action
 
-    def split_into(self, parts: list[ProducerBatch]) -> None:
+    def abandon(self, error: KafkaException) -> BatchAction:
+        """Give up a batch that is not complete yet, wherever it is."""
+        action = self._handle(BatchEvent.ABANDON)
+        self.error = error
+        return action
+
+    def late(self) -> BatchAction:
+        """Note that no response to an abandoned batch can come any more."""
+        action = self._handle(BatchEvent.LATE)
+        self.node_id = None
+        return action
+
+    def split_into(self, parts: list[ProducerBatch]) -> BatchAction:
         """Note the batches that take its place."""
-        self._to(BatchState.SPLIT)
+        action = self._handle(BatchEvent.SPLIT)
         self.parts = parts
+        self.node_id = None
+        return action
+
+    def become_part(
+        self,
+        whole: ProducerBatch,
+        spans: list[RecordSpan],
+        sequence: int,
+        origin: SplitOrigin | None,
+    ) -> None:
+        """Take what a part has of the batch that was split, and close it.
+
+        sequence: of its first record, if `whole` has one. origin: whether that may be written.
+        """
+        self.spans = spans
+        self.attempts = whole.attempts
+        if whole.has_sequence:
+            transactional = whole.is_transactional
+            self.assign_sequence(whole.producer, sequence, transactional=transactional)
+            self.origin = origin
+        self.seal()
 
     def release(self) -> int:
-        """Let go of the records and give the bytes of memory this frees."""
+        """Drop the records. Return the bytes of memory that this frees."""
         freed = self._release_retained()
         self._pieces, self.copied_bytes = [], 0
         return freed
@@ -336,15 +402,19 @@ class ProducerBatch:
         self.retained = []
         return freed
 
-    def _to(self, state: BatchState) -> None:
-        if state not in TRANSITIONS[self._state]:
-            message = f"{self!r} cannot become {state.name}"
-            raise IllegalStateException(message)
-        self._state = state
+    def _handle(self, event: BatchEvent) -> BatchAction:
+        transition = EVENTS[self._state].get(event)
+        if transition is None:
+            raise self._illegal(event)
+        self._state = transition.state
+        return transition.action
+
+    def _illegal(self, event: BatchEvent) -> IllegalStateException:
+        return IllegalStateException(f"{self!r} cannot take the event {event.name}")
 
 
 def unfinished(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
-    """Give those that are neither acknowledged nor given up, a split one as its parts."""
+    """Return those that are neither acknowledged nor given up, a split one as its parts."""
     found = []
     for batch in batches:
         if not batch.is_done:

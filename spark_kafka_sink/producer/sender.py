@@ -22,6 +22,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import KafkaException, TransactionAbortedException, api_exception
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.metadata import (
     NO_LEADER_EPOCH,
@@ -34,7 +35,7 @@ from spark_kafka_sink.producer.produce_requests import (
     ProduceRequests,
     SentBatches,
 )
-from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender_config import SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
@@ -162,7 +163,6 @@ class Sender:
 
     def _drop_unsent_of_aborted(self, transactions: TransactionManager) -> None:
         """Give up what was never sent, where its transaction will be aborted (KIP-654)."""
-        self._accumulator.is_completing_transaction = transactions.is_completing
         if not transactions.gives_up:
             return
         for batch in self._accumulator.unsent():
@@ -213,7 +213,8 @@ class Sender:
         """Take a batch of each partition into requests, as many for a node as it takes."""
         requests: dict[int, DrainedBatches] = {}
         busy: set[int] = set()
-        due = self._accumulator.sendable(now)
+        is_completing = self._transactions is not None and self._transactions.is_completing
+        due = self._accumulator.sendable(now, completes_transaction=is_completing)
         for batch in chain(due, self._accumulator.sendable_for_room(due)):
             leader = self._metadata.leader(batch.topic_partition)
             if leader is None:
@@ -267,8 +268,7 @@ class Sender:
             self._sequences.assign(batch)
         elif self._config.max_in_flight == 1:
             self._muted.add(batch.topic_partition)
-        batch.sent(drained.node_id)
-        batch.leader_epoch = self._metadata.leader_epoch(batch.topic_partition)
+        batch.sent(drained.node_id, self._metadata.leader_epoch(batch.topic_partition))
         drained.batches.append(batch)
         drained.size_bytes += size_bytes
 
@@ -332,7 +332,7 @@ class Sender:
             if batch.retry_at > now and batch.state is BatchState.SEALED:
                 epoch = self._metadata.leader_epoch(batch.topic_partition)
                 if epoch not in (NO_LEADER_EPOCH, batch.leader_epoch):
-                    batch.retry_at = now
+                    batch.end_backoff(now)
 
     def _request_failed(self, event: RequestFailed, now: float) -> None:
         message, context = event.request.message, event.request.context

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from spark_kafka_sink.error_codes import MESSAGE_TOO_LARGE
-from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, advice, row_of_batch
+from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, advice
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.metadata import TopicMetadata
@@ -52,7 +52,6 @@ def check_record_sizes(sizes: Int64s, limits: Mapping[str, int]) -> None:
             row = int(np.flatnonzero(sizes + RECORD_BATCH_OVERHEAD > limit)[0])
             raise TOO_LARGE.error(
                 row=row,
-                record=f"the record of {row_of_batch(row)}",
                 size=f"up to {int(sizes[row]) + RECORD_BATCH_OVERHEAD}",
                 limit=f"{option}={limit}",
                 hint=RAISE_LIMIT.format(option=option),
@@ -82,7 +81,6 @@ def check_message_sizes(
             raise TOO_LARGE.error(
                 topic=topic,
                 row=row,
-                record=f"the record of {row_of_batch(row)}",
                 size=int(alone[row]),
                 limit=f"topic {topic} takes (max.message.bytes={limit}, while {max_request_size})",
                 hint=advice(MESSAGE_TOO_LARGE),

@@ -1,1 +1,1 @@
-"""Arrow columns to record batches: pure functions, no sockets, threads or clock."""
+"""Arrow columns to record batches and back: pure functions without sockets, threads or clock."""

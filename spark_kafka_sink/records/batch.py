@@ -1,9 +1,9 @@
-"""The record batch (format v2): its 61-byte header, sealed over records that are never copied.
+"""The 61-byte header of a record batch (format v2).
 
 ::
 
     off len field                  off len field
-      0   8 baseOffset (0)          27   8 baseTimestamp (first record's)
+      0   8 baseOffset (0)          27   8 baseTimestamp (of the first record)
       8   4 batchLength             35   8 maxTimestamp
      12   4 partitionLeaderEpoch    43   8 producerId
      16   1 magic (2)               51   2 producerEpoch
@@ -11,8 +11,8 @@
      21   2 attributes              57   4 recordsCount
      23   4 lastOffsetDelta         61   … records, compressed as one block
 
-The CRC-32C covers everything from attributes on, so producer id, epoch and sequence cannot change
-without a new header; the records themselves never change (DefaultRecordBatch).
+The CRC-32C covers everything from attributes on. A new producer id, epoch or sequence number
+therefore needs a new header, while the records are neither changed nor copied (DefaultRecordBatch).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _INSIDE_CRC = struct.Struct(">hiqqqhii")
 
 
 class BatchInfo(NamedTuple):
-    """What a batch's header says of its records, whoever sends them."""
+    """The fields of a batch's header that depend only on its records."""
 
     record_count: int
     base_timestamp_ms: int
@@ -56,7 +56,7 @@ def batch_header(
     *,
     transactional: bool = False,
 ) -> bytes:
-    """Seal `records` (as they go over the wire, in any number of pieces): give the 61 bytes."""
+    """Return the 61-byte header for `records`, given in any number of pieces as they are sent."""
     inside = _INSIDE_CRC.pack(
         info.codec_id | (_TRANSACTIONAL if transactional else 0),
         info.record_count - 1,
@@ -76,5 +76,5 @@ def batch_header(
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """Add to a sequence number; after 2**31 - 1 comes 0 (DefaultRecordBatch)."""
+    """Return a sequence number plus `increment`; 0 follows 2**31 - 1 (DefaultRecordBatch)."""
     return (sequence + increment) & MAX_SEQUENCE

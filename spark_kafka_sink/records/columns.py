@@ -1,8 +1,8 @@
-"""The columns of a slice of records, in the one shape the encoder works on.
+"""Columns of records in the one form that the encoder works on.
 
-Arrow has four types for bytes (string, binary and their large_ forms), slices and null bitmaps; a
-`BinaryColumn` is all of them made equal: a view of the bytes, int64 offsets, and a mask of what is
-not null. Nothing is copied but offsets.
+Arrow has four types for bytes (string, binary and their large_ forms), array slices and null
+bitmaps. A `BinaryColumn` represents all of them in the same way: a view of the bytes, int64
+offsets, and a mask of the rows that are not null. Only the offsets are copied.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 class BinaryColumn:
     """Bytes per row: row i is ``data[offsets[i]:offsets[i + 1]]``, or null.
 
-    data: uint8 of any length; offsets: int64 of rows + 1; valid: bool of rows, None if no null.
-    A null row may span bytes in `data` (Arrow allows it); they are never read.
+    data: uint8 of any length. offsets: int64, one more than rows. valid: bool, one per row, None if
+    no row is null. A null row may have bytes in `data` (Arrow allows it); they are never read.
     """
 
     data: UInt8s
@@ -44,24 +44,24 @@ class BinaryColumn:
 
     @property
     def lengths(self) -> Int64s:
-        """Bytes of each row, int64; 0 for a null."""
+        """The length of each row in bytes, int64; 0 for a null."""
         lengths = np.diff(self.offsets)
         return lengths if self.valid is None else np.where(self.valid, lengths, 0)
 
     @property
     def wire_lengths(self) -> Int64s:
-        """Bytes of each row as records write them, int64; -1 for a null."""
+        """The length of each row as a record encodes it, int64; -1 for a null."""
         lengths = np.diff(self.offsets)
         return lengths if self.valid is None else np.where(self.valid, lengths, -1)
 
     def slice(self, start: int, stop: int) -> BinaryColumn:
-        """Give rows start to stop as a view."""
+        """Return a view of the rows from `start` to `stop`."""
         valid = None if self.valid is None else self.valid[start:stop]
         return BinaryColumn(self.data, self.offsets[start : stop + 1], valid)
 
     @classmethod
     def of(cls, array: pa.Array) -> BinaryColumn:
-        """View a binary, large_binary, string or large_string array of any offset."""
+        """Return a view of a binary, large_binary, string or large_string array with any offset."""
         _, offsets, data = array.buffers()
         width = np.int64 if _is_large(array.type) else np.int32
         first, rows = array.offset, len(array)
@@ -73,7 +73,7 @@ class BinaryColumn:
 
 
 def valid_mask(array: pa.Array) -> Bools | None:
-    """Give which rows of any array are not null, bool of its length; None if none is null."""
+    """Return which rows of an array are not null, bool, one per row; None if no row is null."""
     if not array.null_count:
         return None
     mask: Bools = array.is_valid().to_numpy(zero_copy_only=False)
@@ -86,12 +86,12 @@ def _is_large(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """A slice of records as columns of equal length, measured once; made by `of`.
+    """Records as columns of equal length, with their sizes; construct it with `of`.
 
-    key: None where no row has one. headers: each row's header section as records carry it (count
-    and entries, see `headers`), None where no row has any. timestamps_ms: int64 of rows.
-    key_lengths, value_lengths: as records write them, int64 of rows, -1 for null. body_bytes: the
-    encoded size of each record but for its length and its two deltas, int64 of rows.
+    key: None if no row has a key. headers: the encoded header section of each row, which is the
+    number of headers and the headers (see `encode_headers`); None if no row has headers.
+    timestamps_ms: int64. key_lengths, value_lengths: as records encode them, int64, -1 for null.
+    body_bytes: the encoded size of each record without its length and its two deltas, int64.
     """
 
     key: BinaryColumn | None
@@ -111,7 +111,7 @@ class RecordColumns:
         headers: BinaryColumn | None,
         timestamps_ms: Int64s,
     ) -> RecordColumns:
-        """Measure the columns of some records."""
+        """Return the columns together with the sizes that follow from them."""
         value_lengths = value.wire_lengths
         body_bytes = _field_bytes(value, value_lengths)
         body_bytes += ATTRIBUTES_BYTES
@@ -128,7 +128,7 @@ class RecordColumns:
         return len(self.value)
 
     def slice(self, start: int, stop: int) -> RecordColumns:
-        """Give rows start to stop as a view."""
+        """Return a view of the rows from `start` to `stop`."""
         return RecordColumns(
             key=None if self.key is None else self.key.slice(start, stop),
             value=self.value.slice(start, stop),
@@ -141,18 +141,18 @@ class RecordColumns:
 
 
 def _field_bytes(column: BinaryColumn, wire_lengths: Int64s) -> Int64s:
-    """Give what a key or value takes with the varint of its length, int64 of rows."""
+    """Return the size of each key or value with the varint of its length, int64, one per row."""
     lengths = wire_lengths if column.valid is None else np.maximum(wire_lengths, 0)
     return lengths + varint_widths(zigzag(wire_lengths))
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows as the producer takes them.
+    """Rows to append.
 
-    topics: the topics of the rows; topic_numbers: index into `topics` of each row, int64, None
-    where all rows go to the only one; partitions: the partition column, int64, -1 where null, None
-    without one.
+    topics: the topics of the rows. topic_numbers: each row's index in `topics`, int64; None if all
+    rows go to the only topic. partitions: the partition column, int64, -1 for null; None without
+    one.
     """
 
     columns: RecordColumns
@@ -164,17 +164,17 @@ class Rows:
         return len(self.columns)
 
     def by_topic(self) -> Iterator[tuple[int, Int64s | slice]]:
-        """Give the number of each topic that has rows, and which rows these are, in their order."""
+        """Yield the index of each topic that has rows, and these rows in their order."""
         if self.topic_numbers is None:
             yield 0, slice(None)
             return
-        # One sort for all topics: a comparison for each would look at every row every time.
+        # One sort serves all topics. A comparison per topic would read every row once per topic.
         order, numbers, starts = group_by_partition(self.topic_numbers)
         for number, start, stop in zip(numbers, starts[:-1], starts[1:], strict=True):
             yield number, order[start:stop]
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Give rows start to stop as a view."""
+        """Return a view of the rows from `start` to `stop`."""
         numbers, partitions = self.topic_numbers, self.partitions
         return Rows(
             self.columns.slice(start, stop),

@@ -1,8 +1,8 @@
-"""The records section of a batch (format v2) to columns; the other way of `encoder`.
+"""Decode the records section of a batch (format v2) into columns; the inverse of `encoder`.
 
-A record's place is known only from the length of the one before, so one loop finds the places.
-Everything inside is then read for all records at once, and two gathers bring
-keys and values together. Headers are read one by one: few records have any.
+The length of a record is needed to find the next one, so a loop finds the positions of all records.
+Their fields are then read for all records at once, and two gathers collect keys and values. Headers
+are read one by one, because few records have any.
 """
 
 from __future__ import annotations
@@ -24,34 +24,36 @@ VARLONG_BITS: Final = 64
 
 
 def read_varints(data: UInt8s, positions: Int64s, ends: Int64s, bits: int) -> tuple[Int64s, Int64s]:
-    """Read the varint at each position and give the values and the positions behind them.
+    """Return the varint at each position, and the position after each varint.
 
-    ends: where what holds each varint ends. Raises CorruptRecordException for one that does not fit
-    there, or not into `bits`.
+    ends: the end of the record of each varint. Raise CorruptRecordException if a varint does not
+    fit its record or `bits`.
     """
     if (positions >= ends).any():
         raise corrupt("a record ends where a number should be")
     byte = data[positions]
     values = (byte & 0x7F).astype(np.uint64)
-    behind = positions + 1
-    going_on = np.flatnonzero(byte & 0x80)
+    following = positions + 1
+    unfinished = np.flatnonzero(byte & 0x80)
     shift = 7
-    while len(going_on):
-        at = behind[going_on]
-        if shift >= bits or (at >= ends[going_on]).any():
+    while len(unfinished):
+        at = following[unfinished]
+        if shift >= bits or (at >= ends[unfinished]).any():
             raise corrupt("a number is longer than its type or its record")
         byte = data[at]
         if bits - shift < 7 and (byte >> (bits - shift)).any():
             raise corrupt(f"a number does not fit {bits} bits")
-        values[going_on] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-        behind[going_on] += 1
-        going_on = going_on[byte >= 0x80]
+        values[unfinished] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        following[unfinished] += 1
+        unfinished = unfinished[byte >= 0x80]
         shift += 7
-    return (values >> np.uint64(1)).view(np.int64) ^ -(values & np.uint64(1)).view(np.int64), behind
+    return (values >> np.uint64(1)).view(np.int64) ^ -(values & np.uint64(1)).view(
+        np.int64
+    ), following
 
 
 def read_varint(buffer: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
-    """Read one varint of 32 bits; see `read_varints`."""
+    """Return the 32-bit varint at `position`, and the position after it; see `read_varints`."""
     value = shift = 0
     while position < end and shift < VARINT_BITS:
         byte = buffer[position]
@@ -73,8 +75,8 @@ HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.bin
 class DecodedRecords:
     """Records as columns of equal length.
 
-    offsets, timestamps_ms: int64, -1 where a record has no timestamp; keys, values: Arrow binary;
-    headers: `HEADERS_TYPE`, an empty list where a record has none.
+    offsets, timestamps_ms: int64; a timestamp is -1 if the record has none. keys, values: Arrow
+    binary. headers: `HEADERS_TYPE`, an empty list for a record without headers.
     """
 
     offsets: Int64s
@@ -88,17 +90,18 @@ class DecodedRecords:
 
     @property
     def nbytes(self) -> int:
-        """The memory that the columns take."""
+        """The memory of the columns in bytes."""
         columns = (self.offsets, self.timestamps_ms, self.keys, self.values, self.headers)
         return sum(column.nbytes for column in columns)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFields:
-    """Records as columns of equal length, but for their headers.
+    """Records as columns of equal length, with their headers not yet decoded.
 
-    As `DecodedRecords`; header_starts, ends: int64, where in the section each record's headers
-    begin, with their number, and where they and the record end.
+    The fields are those of `DecodedRecords`. header_starts, ends: int64, the positions in the
+    section at which each record's header section begins and at which it ends together with the
+    record.
     """
 
     offsets: Int64s
@@ -112,7 +115,7 @@ class RecordFields:
 def decode(
     section: memoryview, count: int, base_offset: int, base_timestamp_ms: int
 ) -> DecodedRecords:
-    """Read `count` records that fill `section`; raises CorruptRecordException."""
+    """Decode `count` records that fill `section`. Raise CorruptRecordException."""
     fields = read_fields(section, count, base_offset, base_timestamp_ms)
     data = np.frombuffer(section, np.uint8)
     counts, at = read_varints(data, fields.header_starts, fields.ends, VARINT_BITS)
@@ -125,13 +128,13 @@ def decode(
 def read_fields(
     section: memoryview, count: int, base_offset: int, base_timestamp_ms: int
 ) -> RecordFields:
-    """Read all but the headers of `count` records that fill `section`.
+    """Decode everything except the headers of `count` records that fill `section`.
 
-    Raises CorruptRecordException, but for what is wrong with headers.
+    Raise CorruptRecordException. Headers are not checked.
     """
-    starts, ends = _places(section, count)
+    starts, ends = _record_positions(section, count)
     data = np.frombuffer(section, np.uint8)
-    # A byte of attributes, of which nothing is used.
+    # Skip the byte of attributes, none of which is used.
     timestamps, at = read_varints(data, starts + 1, ends, VARLONG_BITS)
     offsets, at = read_varints(data, at, ends, VARINT_BITS)
     if (offsets < 0).any():
@@ -142,14 +145,15 @@ def read_fields(
     return RecordFields(offsets + base_offset, times, keys, values, at, ends)
 
 
-def _places(section: memoryview, count: int) -> tuple[Int64s, Int64s]:
-    """Give where each record's attributes begin and where the record ends, int64 of `count`."""
-    # Of eight bytes each; a list has forty, and there may be a record for every seven bytes.
+def _record_positions(section: memoryview, count: int) -> tuple[Int64s, Int64s]:
+    """Return where each record's attributes begin and where the record ends, int64 of `count`."""
+    # An array takes 8 bytes per position where a list takes 40; a record can be as small as 7
+    # bytes.
     starts, ends = array("q"), array("q")
     position, end = 0, len(section)
     while position < end:
         size = section[position]
-        # Lengths up to 8191 are read here: a call each would double the loop's time.
+        # Lengths up to 8191 are read inline, because a call for each would double the loop's time.
         if size < 0x80:
             size, position = (size >> 1) ^ -(size & 1), position + 1
         elif position + 1 < end and section[position + 1] < 0x80:
@@ -170,7 +174,7 @@ def _places(section: memoryview, count: int) -> tuple[Int64s, Int64s]:
 def _field(
     section: memoryview, data: UInt8s, positions: Int64s, ends: Int64s
 ) -> tuple[pa.Array, Int64s]:
-    """Read all keys or all values: give them, and the positions behind them."""
+    """Return all keys or all values, and the position after each."""
     sizes, starts = read_varints(data, positions, ends, VARINT_BITS)
     stops = starts + np.maximum(sizes, 0)
     if (sizes < -1).any() or (stops > ends).any():
@@ -179,14 +183,14 @@ def _field(
 
 
 def gather(section: memoryview, starts: Int64s, stops: Int64s, valid: Bools) -> pa.Array:
-    """Give ``section[start:stop]`` of each row as a binary array, null where not `valid`.
+    """Return ``section[start:stop]`` of each row as a binary array, null where `valid` is False.
 
-    Rows lie one behind the other in `section`, with anything between them.
+    The rows are in ascending order in `section`; there may be other bytes between them.
     """
     rows = len(starts)
     if not rows:
         return pa.array([], pa.binary())
-    # The elements of this array are row, gap, row, gap, … row.
+    # The elements of this array alternate: row, gap, row, gap, … row.
     edges = np.empty(2 * rows, np.int32)
     edges[::2] = starts
     edges[1::2] = stops
@@ -198,14 +202,14 @@ def gather(section: memoryview, starts: Int64s, stops: Int64s, valid: Bools) -> 
 def _headers(
     section: memoryview, counts: Int64s, positions: Int64s, ends: Int64s
 ) -> tuple[pa.Array, Int64s]:
-    """Read the headers of all records: give them, and the positions behind them."""
+    """Return the headers of all records, and the position after each record's headers."""
     if not counts.any():
         return no_headers(len(counts)), positions
-    # A header takes two bytes at least.
+    # A header takes at least two bytes.
     if (counts < 0).any() or (counts > (ends - positions) // 2).any():
         raise corrupt("a record has more headers than bytes for them")
-    places: list[tuple[int, int, int, int, bool]] = []
-    behind = positions.copy()
+    spans: list[tuple[int, int, int, int, bool]] = []
+    following = positions.copy()
     for row in np.flatnonzero(counts).tolist():
         position, end = int(positions[row]), int(ends[row])
         for _ in range(counts[row]):
@@ -217,18 +221,18 @@ def _headers(
             position = value + max(size, 0)
             if size < -1 or position > end:
                 raise corrupt("a header's value does not fit its record")
-            places.append((key, key_end, value, position, size >= 0))
-        behind[row] = position
-    table = np.array(places, np.int64)
-    every = np.ones(len(table), np.bool_)
-    keys = valid_utf8(gather(section, table[:, 0], table[:, 1], every))
+            spans.append((key, key_end, value, position, size >= 0))
+        following[row] = position
+    table = np.array(spans, np.int64)
+    all_valid = np.ones(len(table), np.bool_)
+    keys = valid_utf8(gather(section, table[:, 0], table[:, 1], all_valid))
     values = gather(section, table[:, 2], table[:, 3], table[:, 4].astype(np.bool_))
     list_offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     entries = pa.StructArray.from_arrays([keys, values], ["key", "value"])
-    return pa.ListArray.from_arrays(list_offsets, entries), behind
+    return pa.ListArray.from_arrays(list_offsets, entries), following
 
 
 def no_headers(rows: int) -> pa.Array:
-    """Give the headers of records that have none."""
+    """Return the headers column of `rows` records without headers."""
     entries = pa.array([], HEADERS_TYPE.value_type)
     return pa.ListArray.from_arrays(np.zeros(rows + 1, np.int32), entries)

@@ -1,9 +1,9 @@
-"""The four codecs read back, whoever wrote them, and never more of it than a limit.
+"""Decompress the four codecs, up to a limit.
 
-A compressed batch says nothing of how large it was: a few kilobytes can stand for gigabytes. Each
-codec is therefore read as a stream that ends at the limit; snappy, whose blocks announce their
-size, is refused before anything is allocated. Whatever the bytes are, the result is data or a
-CorruptRecordException.
+A compressed batch does not say how large it was, and a few kilobytes can expand to gigabytes. Each
+codec is therefore read as a stream that stops at the limit. Snappy blocks announce their size, so a
+block that is too large is rejected before memory is allocated. Whatever the input is, the result is
+data or a CorruptRecordException.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from spark_kafka_sink.records.compression import Buffer
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
-# A copy of up to 64 bytes takes three.
-_SNAPPY_LARGEST_RATIO: Final = 22
+# A copy of up to 64 bytes is encoded in three bytes.
+_MAX_SNAPPY_RATIO: Final = 22
 _GZIP_WINDOW_BITS: Final = 31
 _FIRST_GZIP_STEP_BYTES: Final = 64
 _STREAM_BYTES: Final = 1 << 20
 
 
 def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
-    """Give what `data` stands for; codec_id: as a batch's attributes have it, 0 for none.
+    """Return `data` decompressed; codec_id: as in a batch's attributes, 0 for no compression.
 
-    Raises CorruptRecordException for bytes that are not of the codec, or stand for more than
+    Raise CorruptRecordException if the bytes are not valid for the codec, or expand to more than
     `limit_bytes`.
     """
     if codec_id == 0:
@@ -53,13 +53,14 @@ def _too_large(limit_bytes: int) -> ApiException:
 
 
 def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
-    """Read one member or several, as Java's GZIPInputStream does.
+    """Decompress one member or several, as Java's GZIPInputStream does.
 
-    zlib copies what is left of its input behind a member's end. A member is therefore fed in steps
-    that begin small and grow: however many there are, what is copied is in proportion to the data.
+    zlib copies the input that is left after a member's end. A member is therefore fed in steps that
+    start small and double, so that the copied bytes stay proportional to the data for any number of
+    members.
     """
     view = memoryview(data)
-    whole = bytearray()
+    unpacked = bytearray()
     position = 0
     while position < len(view):
         stream = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
@@ -68,16 +69,16 @@ def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
             piece = view[position : position + step]
             if not piece:
                 raise corrupt("a gzip member has no end")
-            whole += stream.decompress(piece, limit_bytes + 1 - len(whole))
-            if len(whole) > limit_bytes:
+            unpacked += stream.decompress(piece, limit_bytes + 1 - len(unpacked))
+            if len(unpacked) > limit_bytes:
                 raise _too_large(limit_bytes)
             position += len(piece) - len(stream.unused_data)
             step *= 2
-    return whole
+    return unpacked
 
 
 def _snappy(data: Buffer, limit_bytes: int) -> Buffer:
-    """Read the blocks of a xerial stream, or one block alone as librdkafka writes it."""
+    """Decompress the blocks of a xerial stream, or a single block as librdkafka writes it."""
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(view, 0, limit_bytes)
@@ -105,7 +106,7 @@ def _snappy_block(block: memoryview, before_bytes: int, limit_bytes: int) -> Buf
         shift += 7
         if byte < 0x80:
             break
-    if size > len(block) * _SNAPPY_LARGEST_RATIO:
+    if size > len(block) * _MAX_SNAPPY_RATIO:
         raise corrupt(f"a snappy block of {len(block)} bytes cannot stand for {size}")
     if before_bytes + size > limit_bytes:
         raise _too_large(limit_bytes)
@@ -115,22 +116,22 @@ def _snappy_block(block: memoryview, before_bytes: int, limit_bytes: int) -> Buf
 
 def _lz4(data: Buffer, limit_bytes: int) -> Buffer:
     stream = lz4.frame.LZ4FrameDecompressor()
-    whole: bytes = stream.decompress(data, limit_bytes + 1)
-    if len(whole) > limit_bytes:
+    unpacked: bytes = stream.decompress(data, limit_bytes + 1)
+    if len(unpacked) > limit_bytes:
         raise _too_large(limit_bytes)
     if not stream.eof:
         raise corrupt("an lz4 frame has no end")
-    return whole
+    return unpacked
 
 
 def _zstd(data: Buffer, limit_bytes: int) -> Buffer:
-    whole = bytearray()
+    unpacked = bytearray()
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
         while part := stream.read(_STREAM_BYTES):
-            whole += part
-            if len(whole) > limit_bytes:
+            unpacked += part
+            if len(unpacked) > limit_bytes:
                 raise _too_large(limit_bytes)
-    return whole
+    return unpacked
 
 
 _CODECS: Final[dict[int, tuple[str, Callable[[Buffer, int], Buffer]]]] = {

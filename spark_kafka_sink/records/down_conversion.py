@@ -1,8 +1,8 @@
-"""A batch of format v2 as the message set that a broker before 0.11 takes.
+"""Convert a batch of format v2 to the message set that a broker before 0.11 accepts.
 
-Batches are made in format v2 whoever leads the partition, so the few that go to an old broker are
-read back and written again here (RecordsUtil.downConvert of the Java client before 4.0). What the
-old formats cannot say is refused rather than left out, but for timestamps, which v0 never had.
+Batches are always built in format v2. The few that go to an old broker are decoded and encoded
+again here (RecordsUtil.downConvert of the Java client before 4.0). Whatever the old formats cannot
+hold is rejected and not dropped, except timestamps, which v0 never had.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from spark_kafka_sink.records.old_formats import check_old_format
 def down_convert(
     batch: Buffer, magic: int, codec: Codec, option_prefix: str = ""
 ) -> tuple[Buffer, ...]:
-    """Give a batch (one, whole, not empty) as a message set of format `magic`, 0 or 1.
+    """Return one complete batch with records as a message set of format `magic`, 0 or 1.
 
-    codec: the batch's own; option_prefix: what the user writes before the name of an option. Raises
-    as `check_old_format` does.
+    codec: the batch's own. option_prefix: what precedes the name of an option in messages. Raise as
+    `check_old_format` does.
     """
     (read,) = read_log(batch)
     records = read.records(limit_bytes=2**31 - 1)

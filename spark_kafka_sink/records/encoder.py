@@ -1,15 +1,15 @@
-"""Columns to the records section of record batches (format v2), without touching a row in Python.
+"""Encode columns as the records section of record batches (format v2), for all rows at once.
 
-A record, all numbers zigzag varints (DefaultRecord)::
+A record, in which all numbers are zigzag varints (DefaultRecord)::
 
     length | attributes 0 | timestamp delta | offset delta | key length | key
            | value length | value | header count | headers
 
-Everything but key, value and headers is a few bytes of varints. `encode` computes them for all rows
-at once (see `varint`), and one gather (see `gather`) lays varints, keys and values out in
-the order asked for. The header count of a record without headers is a zero byte; it is written at
-the head of the *next* record's varints, which saves a piece per record, so the gathered bytes begin
-with one byte that belongs to nobody.
+Everything except key, value and headers is a few bytes of varints. `encode` computes them for all
+rows at once (see `varint`), and one gather (see `gather`) puts varints, keys and values into the
+requested order. The header count of a record without headers is a zero byte. It is written at the
+start of the *next* record's varints, which saves one piece per record. The gathered bytes therefore
+begin with one byte that belongs to no record.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class EncodedRecords:
 def encode(
     columns: RecordColumns, order: Int64s, offset_deltas: Int64s, timestamp_deltas: Int64s
 ) -> EncodedRecords:
-    """Encode the rows of `columns` in the order given.
+    """Encode the rows of `columns` in the given order.
 
-    order: row numbers, int64; offset_deltas, timestamp_deltas: of each record *in that order*,
-    int64 of the same length. Raises nothing: sizes were checked when the batches were laid out.
+    order: row numbers, int64. offset_deltas, timestamp_deltas: one per record *in that order*,
+    int64. There is nothing to raise, because sizes were checked when the batches were laid out.
     """
     key, headers = columns.key, columns.headers
     value_lengths = columns.value_lengths[order]
@@ -79,7 +79,7 @@ def encode(
 def _head(
     columns: RecordColumns, order: Int64s, offset_deltas: Int64s, timestamp_deltas: Int64s
 ) -> VarintFields:
-    """Give what stands before the key's length; before it, the record before may end."""
+    """Return the fields before each key's length, and before them the last record's zero count."""
     fields = VarintFields(len(order))
     if columns.headers is None:
         fields.constant(0)
@@ -99,10 +99,11 @@ _ZERO_BYTE: Final = FieldBytes(np.zeros((1, 1), np.uint64), np.ones(1, np.int64)
 def record_size_bounds(
     columns: RecordColumns, timestamp_span_ms: int, max_offset_delta: int
 ) -> Int64s:
-    """Give an upper bound of each record's encoded size in bytes, int64 of rows.
+    """Return an upper bound of each record's encoded size in bytes, int64, one per row.
 
-    The bound is exact but for the timestamp delta (taken as wide as `timestamp_span_ms`, the
-    largest magnitude any delta can have) and the offset delta (as wide as `max_offset_delta`).
+    The bound is exact except for two fields. The timestamp delta is counted as wide as
+    `timestamp_span_ms`, the largest magnitude of any delta, and the offset delta as wide as
+    `max_offset_delta`.
     """
     deltas = varint_size(timestamp_span_ms) + varint_size(max_offset_delta)
     body = columns.body_bytes + deltas
@@ -110,14 +111,14 @@ def record_size_bounds(
 
 
 def encode_headers(counts: Int64s, keys: BinaryColumn, values: BinaryColumn) -> BinaryColumn:
-    """Give each row's header section as a binary column.
+    """Return the encoded header section of each row as a binary column.
 
-    counts: headers of each row, int64; keys, values: all entries, row after row, of
-    ``counts.sum()`` each; no key may be null.
+    counts: the number of headers of each row, int64. keys, values: the headers of all rows, one row
+    after another, ``counts.sum()`` each. No key may be null.
     """
     rows, entries = len(counts), len(keys)
     pieces = Pieces(rows + 4 * entries)
-    # Row r's count stands behind r counts and the 4 pieces of every entry of the rows before.
+    # The count of row r comes after r counts and the 4 pieces of each header of the rows before.
     row_of_entry = np.repeat(np.arange(rows), counts)
     row_starts = np.arange(rows) + 4 * (np.cumsum(counts) - counts)
     entry_starts = row_of_entry + 1 + 4 * np.arange(entries)
@@ -141,12 +142,12 @@ _ANY_OFFSET_DELTA: Final = 2**31 - 1
 
 
 def record_sizes(columns: RecordColumns) -> Int64s:
-    """Give an upper bound of each record's encoded size, whichever batch it will be in."""
+    """Return an upper bound of each record's encoded size in bytes, for any batch it may be in."""
     return record_size_bounds(columns, span_ms(columns.timestamps_ms, ()), _ANY_OFFSET_DELTA)
 
 
 def span_ms(timestamps_ms: Int64s, bases_ms: Sequence[int]) -> int:
-    """Give the largest magnitude that a timestamp delta can have."""
+    """Return the largest magnitude that a timestamp delta can have, in ms."""
     if not len(timestamps_ms):
         return 0
     low = min(int(timestamps_ms.min()), *bases_ms, 2**63 - 1)

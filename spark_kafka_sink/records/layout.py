@@ -1,9 +1,9 @@
-"""Which row goes into which batch: decided from sizes, before anything is encoded.
+"""Decide from the sizes which row goes into which batch, before anything is encoded.
 
-Rows are brought into partition order (stable, so that input order holds within a partition), and
-each partition's run of rows is cut where batches are full: the first cut fills the partition's open
-batch, later ones begin new batches. With that known, every row has its final offset delta and
-timestamp delta and is encoded exactly once.
+Rows are sorted by partition. The sort is stable, so rows of a partition keep their order. Each
+partition's run of rows is cut where batches are full: the first cut fills the partition's open
+batch, and later ones begin new batches. Every row then has its final offset delta and timestamp
+delta, and is encoded exactly once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Runs(NamedTuple):
 
 
 class OpenBatch(NamedTuple):
-    """What the layout needs to know of a partition's open batch; `records` is 0 if it has none.
+    """The state of a partition's open batch that the layout needs; `records` is 0 without one.
 
-    room_bytes: what still fits; full_bytes: what fits a new batch.
+    room_bytes: the room left in the batch. full_bytes: the size of a full new batch.
     """
 
     records: int
@@ -40,7 +40,8 @@ class OpenBatch(NamedTuple):
 class Cut(NamedTuple):
     """Consecutive rows (in partition order) for one batch.
 
-    run: number of the run; start, stop: rows; starts_batch: whether a new batch begins here.
+    run: the index of the run. start, stop: rows. starts_batch: whether these rows begin a new
+    batch.
     """
 
     run: int
@@ -53,7 +54,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The cuts, and the deltas of every row in partition order (int64 of rows)."""
+    """The cuts, and the deltas of every row in partition order, int64, one per row."""
 
     cuts: list[Cut]
     offset_deltas: Int64s
@@ -61,10 +62,10 @@ class Layout:
 
 
 def group_by_partition(partitions: Int64s) -> Runs:
-    """Bring row numbers into partition order; rows of a partition keep their order."""
+    """Return row numbers in partition order; rows of a partition keep their order."""
     rows = len(partitions)
     largest = int(partitions.max(initial=0))
-    # numpy sorts 16-bit integers by radix, four times faster than wider ones.
+    # numpy sorts 16-bit integers by radix sort, four times faster than wider ones.
     narrow = partitions.astype(np.uint16) if largest < 1 << 16 else partitions
     order = np.argsort(narrow, kind="stable")
     ordered = narrow[order]
@@ -78,8 +79,8 @@ def lay_out(
 ) -> Layout:
     """Cut each run into batches.
 
-    size_bounds, timestamps_ms: of each row *in partition order*, int64; opens: one per run. A row
-    larger than a batch gets a batch of its own.
+    size_bounds, timestamps_ms: of each row *in partition order*, int64. opens: one per run. A row
+    that is larger than a batch gets a batch of its own.
     """
     ends = np.cumsum(size_bounds)
     edges: list[tuple[int, int, int, bool]] = []

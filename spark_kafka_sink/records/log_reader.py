@@ -1,9 +1,9 @@
-"""What a fetch gives of a partition's log: batches of all three formats, checked and taken apart.
+"""Read the batches of a fetched log, in all three formats.
 
-Knows where a batch begins and ends, its checksum, its place in the log and its producer; what its
-records are, the decoders of the formats know. The last batch may be cut off: a fetch ends where its
-size limit is, and what is left of the batch is passed over. Only what is asked for is decompressed,
-so a batch that a reader skips costs its checksum.
+This module finds where a batch begins and ends, checks its checksum, and reads its offsets and its
+producer id. The decoder of each format reads the records. A fetch ends at its size limit, so the
+last batch may be incomplete and is then ignored. A batch is decompressed only when its records are
+requested, so a batch that a reader skips costs no more than its checksum.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from spark_kafka_sink.records.message_set import (
     split_entries,
 )
 
-# Far above any batch: brokers take 1 MB of it compressed unless told otherwise.
+# Far more than any batch: by default brokers accept batches of 1 MB, compressed.
 MAX_UNPACKED_BYTES: Final = 512 * 1024 * 1024
-# Messages without a wrapper are taken apart in groups: as Python objects they take much more room.
+# Messages without a wrapper are decoded in groups, because Python objects take much more memory.
 _GROUP_BYTES: Final = 256 * 1024
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CHECKED_FROM: Final = 21
 _CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
-_LARGEST_BASE_OFFSET: Final = 2**63 - 2**32
+_MAX_BASE_OFFSET: Final = 2**63 - 2**32
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _ABORT: Final = 0
 
 
 class _Header(NamedTuple):
-    """The 61 bytes of a batch; see `batch`."""
+    """The 61 bytes of a batch's header; see `batch`."""
 
     base_offset: int
     size: int
@@ -62,10 +62,10 @@ class _Header(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """A batch of format v2, or neighbouring messages of the formats before.
+    """A batch of format v2, or adjacent messages of an older format.
 
-    base_offset, last_offset: its place, which compaction may have thinned out inside.
-    producer_id: -1 where there is none.
+    base_offset, last_offset: the range of offsets; compaction may have removed some of its records.
+    producer_id: -1 if there is none.
     """
 
     base_offset: int
@@ -76,18 +76,18 @@ class LogBatch:
     _records: Callable[[int], DecodedRecords]
 
     def records(self, limit_bytes: int = MAX_UNPACKED_BYTES) -> DecodedRecords:
-        """Give the records, of which there may be none; raises CorruptRecordException.
+        """Return the records, possibly none. Raise CorruptRecordException.
 
-        limit_bytes: how large they may be once they are decompressed.
+        limit_bytes: the most that the records may be after decompression.
         """
         return self._records(limit_bytes)
 
     @property
     def is_abort(self) -> bool:
-        """Whether this is the mark that a transaction was aborted (ControlRecordType).
+        """Whether this is the marker of an aborted transaction (ControlRecordType).
 
-        A control batch may be empty: compaction keeps the last batch of each producer, without its
-        records.
+        A control batch may be empty, because compaction keeps the last batch of each producer
+        without its records.
         """
         if not self.is_control:
             return False
@@ -101,7 +101,7 @@ class LogBatch:
 
 
 def read_log(log: Buffer) -> Iterator[LogBatch]:
-    """Yield the whole batches of a fetch, in order; raise CorruptRecordException at a wrong one."""
+    """Yield the complete batches of a fetch, in order. Raise CorruptRecordException."""
     plain: list[memoryview] = []
     plain_bytes = 0
     for entry in split_entries(memoryview(log)):
@@ -119,9 +119,9 @@ def read_log(log: Buffer) -> Iterator[LogBatch]:
 
 
 def last_offset(log: Buffer) -> int | None:
-    """Return the last offset of a fetch, None where it has no whole batch; unpacks nothing.
+    """Return the last offset of a fetch, None if it has no complete batch.
 
-    Only the last batch is checked. Raises CorruptRecordException.
+    Nothing is decompressed, and only the last batch is checked. Raise CorruptRecordException.
     """
     last = None
     for last in split_entries(memoryview(log)):  # noqa: B007 - only the last one counts
@@ -140,7 +140,7 @@ def _magic(entry: memoryview) -> int:
 
 
 def _messages(entries: list[memoryview]) -> LogBatch:
-    """Take up messages without a wrapper, or one wrapper."""
+    """Return one `LogBatch` for messages without a wrapper, or for one wrapper message."""
     found = decode_messages(entries, MAX_UNPACKED_BYTES)
     return LogBatch(
         base_offset=int(found.offsets[0]),
@@ -156,7 +156,7 @@ def _batch(entry: memoryview) -> LogBatch:
     if len(entry) < RECORD_BATCH_OVERHEAD:
         raise corrupt(f"a batch of {len(entry)} bytes is smaller than its header")
     header = _Header(*_HEADER.unpack_from(entry))
-    if not 0 <= header.base_offset <= _LARGEST_BASE_OFFSET:
+    if not 0 <= header.base_offset <= _MAX_BASE_OFFSET:
         raise corrupt(f"a batch has the offset {header.base_offset}")
     found = crc32c(entry[_CHECKED_FROM:])
     if found != header.crc:

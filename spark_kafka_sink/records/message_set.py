@@ -1,14 +1,16 @@
-"""Message sets, the record formats v0 and v1 of brokers before 0.11: columns to them and back.
+"""Message sets, the record formats v0 and v1 of brokers before 0.11: encode and decode columns.
 
 ::
 
     offset i64 | size i32 | crc u32 | magic i8 | attributes i8 | [timestamp i64, v1]
                | key length i32 (-1: null) | key | value length i32 | value
 
-The CRC-32 (zlib's, unlike v2's) covers everything from the magic on. Compressed messages are the
-value of a wrapper message, whose attributes name the codec. A set begins at offset 0, where inner
-offsets are the same in both formats: relative ones in v1, absolute ones in v0. The wrapper has the
-offset of its last message, and v1's the latest timestamp (MemoryRecordsBuilder, LegacyRecord).
+The CRC-32 (zlib's, unlike that of v2) covers everything from the magic on. Compressed messages are
+the value of a wrapper message, whose attributes name the codec. A set that is sent begins at offset
+0, so inner offsets are the same in both formats: relative in v1, absolute in v0. The wrapper has
+the offset of its last message, and in v1 the latest timestamp (MemoryRecordsBuilder, LegacyRecord).
+
+In v0, the header checksum of an lz4 frame wrongly includes the frame's magic number (KIP-57).
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ _PRIME_4, _PRIME_5 = 0x27D4EB2F, 0x165667B1
 _MASK = 0xFFFFFFFF
 
 
-def with_old_checksum(frame: Buffer) -> bytes:
-    """Give a frame as message sets v0 hold it."""
+def with_v0_checksum(frame: Buffer) -> bytes:
+    """Return an lz4 frame with the header checksum that message sets of v0 have."""
     return _with_checksum(frame, 0)
 
 
-def with_new_checksum(frame: Buffer) -> bytes:
-    """Give a frame of a message set v0 as every lz4 library reads it."""
+def with_standard_checksum(frame: Buffer) -> bytes:
+    """Return an lz4 frame of a v0 message set with the checksum that every lz4 library expects."""
     return _with_checksum(frame, _MAGIC_BYTES)
 
 
@@ -60,13 +62,13 @@ def _with_checksum(frame: Buffer, hashed_from: int) -> bytes:
 
 
 def xxhash32(data: bytes) -> int:
-    """Give the xxHash32 of fewer than 16 bytes, which take the short way of the algorithm."""
+    """Return the xxHash32 of fewer than 16 bytes, for which the algorithm has a short form."""
     value = _PRIME_5 + len(data)
-    whole = len(data) // 4 * 4
-    for start in range(0, whole, 4):
+    aligned = len(data) // 4 * 4
+    for start in range(0, aligned, 4):
         value += int.from_bytes(data[start : start + 4], "little") * _PRIME_3
         value = _rotate(value, 17) * _PRIME_4
-    for byte in data[whole:]:
+    for byte in data[aligned:]:
         value += byte * _PRIME_5
         value = _rotate(value, 11) * _PRIME_1
     value &= _MASK
@@ -102,7 +104,7 @@ _HEADS: Final = {
 def message_set(magic: int, columns: RecordColumns, codec: Codec) -> tuple[Buffer, ...]:
     """Encode all rows, at least one, as a message set of format `magic` (0 or 1) from offset 0.
 
-    Headers, and in format 0 timestamps, have no place in it and are left out.
+    Headers, and timestamps in format 0, cannot be encoded and are dropped.
     """
     rows = len(columns)
     plain = _messages(magic, 0, np.arange(rows), columns)
@@ -110,7 +112,7 @@ def message_set(magic: int, columns: RecordColumns, codec: Codec) -> tuple[Buffe
         return (plain,)
     (packed,) = codec((plain,))
     if magic == 0 and codec.id == LZ4:
-        packed = with_old_checksum(packed)
+        packed = with_v0_checksum(packed)
     wrapped = RecordColumns.of(
         key=None,
         value=BinaryColumn(np.frombuffer(packed, np.uint8), np.array([0, len(packed)]), None),
@@ -145,7 +147,7 @@ def _messages(magic: int, attributes: int, offsets: Int64s, columns: RecordColum
 
 
 def _fixed(rows: npt.NDArray[np.generic]) -> BinaryColumn:
-    """Give rows of a fixed width as a column."""
+    """Return fixed-width rows as a column."""
     offsets = np.arange(len(rows) + 1) * rows.dtype.itemsize
     return BinaryColumn(rows.view(np.uint8).reshape(-1), offsets, None)
 
@@ -175,9 +177,9 @@ class _Message(NamedTuple):
 
 
 def decode_messages(entries: list[memoryview], limit_bytes: int) -> DecodedRecords:
-    """Read whole messages (offset and size included), wrappers unpacked.
+    """Decode complete messages, given with offset and size, and the messages inside wrappers.
 
-    limit_bytes: the most that the messages of one wrapper may be. Raises CorruptRecordException.
+    limit_bytes: the largest size of one wrapper's messages. Raise CorruptRecordException.
     """
     messages: list[_Message] = []
     for entry in entries:
@@ -196,25 +198,25 @@ def decode_messages(entries: list[memoryview], limit_bytes: int) -> DecodedRecor
 
 
 def _binary(values: list[Buffer | None]) -> pa.Array:
-    # As bytes: Arrow never lets go of a memoryview that it makes an array of (26.0).
+    # Copy to bytes: Arrow never releases a memoryview that it converts to an array (26.0).
     return pa.array([None if value is None else bytes(value) for value in values], pa.binary())
 
 
 def is_wrapper(entry: memoryview) -> bool:
-    """Whether a message stands for compressed ones."""
+    """Whether a message contains compressed messages."""
     return len(entry) > _ATTRIBUTES_AT and bool(entry[_ATTRIBUTES_AT] & _CODEC_MASK)
 
 
 def message_offset(entry: memoryview) -> int:
-    """Return the offset of a message, a wrapper's being that of its last message.
+    """Return the offset of a message; a wrapper has the offset of its last message.
 
-    Raises CorruptRecordException where the message is not whole.
+    Raise CorruptRecordException if the message is incomplete.
     """
     return _within_int64(_message(entry).offset)
 
 
 def _message(entry: memoryview) -> _Message:
-    """Read one message, which fills `entry`, and check its CRC."""
+    """Read the one message that fills `entry`, and check its CRC."""
     try:
         offset, _, crc, magic, attributes = _HEAD.unpack_from(entry)
         position = _HEAD.size
@@ -250,7 +252,7 @@ def _unwrap(wrapper: _Message, limit_bytes: int) -> list[_Message]:
     if packed is None or codec_id > LZ4:
         raise corrupt(f"the wrapper message at offset {wrapper.offset} has no value or codec")
     if wrapper.magic == 0 and codec_id == LZ4:
-        packed = with_new_checksum(packed)
+        packed = with_standard_checksum(packed)
     inner = [
         _message(entry)
         for entry in split_entries(memoryview(decompress(codec_id, packed, limit_bytes)))
@@ -259,7 +261,7 @@ def _unwrap(wrapper: _Message, limit_bytes: int) -> list[_Message]:
         raise corrupt(f"the wrapper message at offset {wrapper.offset} has no plain messages")
     if wrapper.magic == 0:
         return inner
-    # Some producers left the wrapper's offset 0; a broker assigns offsets anew in any case.
+    # Some producers left the wrapper's offset at 0; the broker assigns new offsets in any case.
     base = wrapper.offset - inner[-1].offset if wrapper.offset else 0
     if wrapper.attributes & _LOG_APPEND_TIME:
         inner = [m._replace(timestamp_ms=wrapper.timestamp_ms) for m in inner]
@@ -273,9 +275,9 @@ def _within_int64(offset: int) -> int:
 
 
 def split_entries(log: memoryview) -> Iterator[memoryview]:
-    """Yield the messages and batches of a log, of which a fetch may have cut off the last.
+    """Yield the messages and batches of a log, without a last one that is incomplete.
 
-    Raises CorruptRecordException for a size that no entry has.
+    Raise CorruptRecordException for a size that is too small for any record format.
     """
     position = 0
     while position + LOG_OVERHEAD <= len(log):

@@ -1,4 +1,4 @@
-"""What message formats v0 and v1 cannot say, and so is refused where a broker takes no other."""
+"""Reject whatever message formats v0 and v1 cannot hold, if a broker accepts no newer format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import api_exception
 from spark_kafka_sink.records.compression import LZ4, Codec
 
-# Who a batch is for, in errors.
+# The receiver of a batch, in error messages.
 LEADER: Final = "the partition's leader"
 
 
@@ -21,10 +21,10 @@ def check_old_format(
     option_prefix: str = "",
     broker: str = LEADER,
 ) -> None:
-    """Refuse what message format `magic`, 0 or 1, cannot say.
+    """Raise if message format `magic`, 0 or 1, cannot hold the records.
 
-    Raises UnsupportedVersionException for a producer id, UnsupportedCompressionTypeException for
-    zstd, UnsupportedForMessageFormatException for headers; broker: who takes no other format.
+    Raise UnsupportedVersionException for a producer id, UnsupportedCompressionTypeException for
+    zstd, UnsupportedForMessageFormatException for headers. broker: the receiver, for the message.
     """
     old = f"{broker} is older than 0.11 and takes message format v{magic}, which has"
     if has_producer_id:

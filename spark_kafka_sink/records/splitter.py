@@ -1,8 +1,8 @@
-"""The records of a batch that was too large, as several smaller batches' records.
+"""Split the records of a batch that was too large into several smaller batches.
 
-What was encoded is read back and encoded again, because each part counts its offset deltas from 0;
-headers stay as they are. It happens only after a broker refused a batch, so reading it back costs
-nobody who is in time.
+The encoded records are decoded and encoded again, because each part counts its offset deltas from
+0. Headers stay encoded. This happens only after a broker rejected a batch, so its cost does not
+matter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_kafka_sink.records.layout import OpenBatch, Runs, lay_out
 
 
 class RecordsPart(NamedTuple):
-    """Encoded records for one batch; `stop` is the number of the record that follows them."""
+    """Encoded records for one batch; `stop` is the index of the record that follows them."""
 
     records: memoryview
     start: int
@@ -32,15 +32,15 @@ def split_records(
 ) -> list[RecordsPart]:
     """Divide the `count` records of an uncompressed section into parts of about `target_bytes`.
 
-    A record larger than that becomes a part of its own. Raises CorruptRecordException where the
-    section is not what it should be.
+    A larger record becomes a part of its own. Raise CorruptRecordException if the section is
+    invalid.
     """
     fields = read_fields(section, count, 0, base_timestamp_ms)
-    every = np.ones(count, np.bool_)
+    all_valid = np.ones(count, np.bool_)
     columns = RecordColumns.of(
         key=BinaryColumn.of(fields.keys),
         value=BinaryColumn.of(fields.values),
-        headers=BinaryColumn.of(gather(section, fields.header_starts, fields.ends, every)),
+        headers=BinaryColumn.of(gather(section, fields.header_starts, fields.ends, all_valid)),
         timestamps_ms=fields.timestamps_ms,
     )
     order = np.arange(count)

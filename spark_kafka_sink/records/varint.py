@@ -1,7 +1,8 @@
-"""Zigzag varints of whole columns, as numpy arrays (ByteUtils.writeVarint and writeVarlong).
+"""Zigzag varints of entire columns, as numpy arrays (ByteUtils.writeVarint and writeVarlong).
 
-A varint is 1 to 10 groups of seven bits, lowest first, each byte but the last with its top bit
-set; signed values are zigzagged before: 0, -1, 1, -2 become 0, 1, 2, 3.
+A varint has 1 to 10 groups of seven bits, lowest group first. The top bit is set in each byte
+except the last. Signed values are mapped to unsigned ones first: 0, -1, 1, -2 become 0, 1, 2, 3
+(zigzag).
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ MAX_VARLONG_BYTES: Final = 10
 
 
 def zigzag(values: Int64s) -> UInt64s:
-    """Map signed to unsigned, small magnitudes to small numbers; shape and order are kept."""
+    """Return signed values mapped to uint64 of the same shape, small magnitudes to small values."""
     if not len(values) or values.min() >= 0:
         return (values << 1).view(np.uint64)
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
 def varint_widths(zigzagged: UInt64s) -> Int64s:
-    """Give how many bytes each value takes, 1 to 10."""
+    """Return the size of each varint in bytes, 1 to 10, int64."""
     widths = np.ones(len(zigzagged), np.int64)
     if not len(zigzagged):
         return widths
@@ -40,10 +41,10 @@ def varint_widths(zigzagged: UInt64s) -> Int64s:
 
 
 def varint_words(zigzagged: UInt64s, widths: Int64s) -> tuple[UInt64s, UInt64s | None]:
-    """Give the varints as numbers whose lowest byte is the first, uint64 of rows.
+    """Return the varints as numbers with the first byte lowest, uint64, one per row.
 
-    The second array has bytes 9 and 10, None where no value is as wide. What is right of a row's
-    width is 0.
+    The second array has bytes 9 and 10; it is None if no varint is that long. Bits beyond a row's
+    width are 0.
     """
     longest = int(widths.max(initial=1))
     if longest == 1:
@@ -59,7 +60,7 @@ def varint_words(zigzagged: UInt64s, widths: Int64s) -> tuple[UInt64s, UInt64s |
 
 
 def _groups(zigzagged: UInt64s, widths: Int64s, groups: range) -> UInt64s:
-    """Spread groups of seven bits over bytes, each byte but a row's last with its top bit set."""
+    """Spread groups of seven bits over bytes, and set the top bit in each byte except the last."""
     spread = zigzagged & np.uint64(0x7F)
     for group in groups[1:]:
         spread |= zigzagged << np.uint64(group) & np.uint64(0x7F << 8 * group)
@@ -68,7 +69,7 @@ def _groups(zigzagged: UInt64s, widths: Int64s, groups: range) -> UInt64s:
 
 
 def varint_size(value: int) -> int:
-    """Give the bytes one signed value takes as a zigzag varint."""
+    """Return the size in bytes of one signed value as a zigzag varint."""
     zigzagged = (value << 1) ^ (value >> 63)
     return max(1, -(-zigzagged.bit_length() // 7))
 
@@ -77,9 +78,10 @@ _WORD_BITS: Final = 64
 
 
 class FieldBytes(NamedTuple):
-    """Some bytes per row: row i is the first ``lengths[i]`` bytes of ``words[i]``.
+    """Bytes per row: row i is the first ``lengths[i]`` bytes of ``words[i]``.
 
-    words: uint64, little-endian, of shape (rows, words of the longest row); lengths: int64 of rows.
+    words: uint64, little-endian, of shape (rows, words of the longest row). lengths: int64, one per
+    row.
     """
 
     words: UInt64s
@@ -87,38 +89,39 @@ class FieldBytes(NamedTuple):
 
 
 class VarintFields:
-    """Collects fields; all have the same number of rows."""
+    """Concatenates fields of bytes row by row; all fields have the same number of rows."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self._words: list[UInt64s] = []
-        # Where the next field begins in each row; what it is at least and at most.
+        # The position of the next field in each row in bits, None if it is the same in all rows;
+        # then its minimum and maximum.
         self._bits: UInt64s | None = None
         self._least_bits = self._most_bits = 0
 
     def constant(self, byte: int) -> None:
-        """Add the same byte for all rows."""
+        """Add the same byte to all rows."""
         if byte:
             self._add(np.full(self._rows, byte, np.uint64), 8)
-        self._go_on(8, 8, None)
+        self._advance(8, 8, None)
 
     def varint(self, zigzagged: UInt64s, widths: Int64s | None = None) -> None:
-        """Add a varint for each row; widths: of each, if they are known, as `varint_widths`."""
+        """Add a varint to each row; widths: those of `varint_widths`, if they are known."""
         if widths is None:
             widths = varint_widths(zigzagged)
         least, most = (8 * int(widths.min()), 8 * int(widths.max())) if self._rows else (8, 8)
         first, second = varint_words(zigzagged, widths)
         self._add(first, most)
         if second is None:
-            self._go_on(least, most, widths)
+            self._advance(least, most, widths)
             return
-        # Of 9 or 10 bytes: the others' second word is 0.
-        self._go_on(_WORD_BITS, _WORD_BITS, None)
+        # Some varints have 9 or 10 bytes; the second word of the others is 0.
+        self._advance(_WORD_BITS, _WORD_BITS, None)
         self._add(second, most - _WORD_BITS)
-        self._go_on(least - _WORD_BITS, most - _WORD_BITS, widths - 8)
+        self._advance(least - _WORD_BITS, most - _WORD_BITS, widths - 8)
 
-    def _go_on(self, least_bits: int, most_bits: int, widths: Int64s | None) -> None:
-        """Have the next field begin so much later."""
+    def _advance(self, least_bits: int, most_bits: int, widths: Int64s | None) -> None:
+        """Advance the position of the next field."""
         if self._bits is None and least_bits != most_bits:
             self._bits = np.full(self._rows, self._least_bits, np.uint64)
         self._least_bits += least_bits
@@ -129,7 +132,7 @@ class VarintFields:
             self._bits += np.uint64(most_bits)
 
     def _add(self, values: UInt64s, bits: int) -> None:
-        """Put values of `bits` at most where the next field begins."""
+        """Put values of at most `bits` bits at the position of the next field."""
         last = (self._most_bits + bits - 1) // _WORD_BITS
         if not self._words and self._bits is None and not last:
             self._words.append(_shifted(values, self._least_bits))
@@ -141,14 +144,15 @@ class VarintFields:
             if self._bits is None:
                 self._words[number] |= _shifted(values, self._least_bits - start)
                 continue
-            # A shift by 64 or more gives 0, and so does one below 0, which is a very large one.
+            # A shift by 64 or more returns 0. So does a negative one, which as uint64 is very
+            # large.
             if self._most_bits >= start:
                 self._words[number] |= values << (self._bits - np.uint64(start))
             if self._least_bits < start:
                 self._words[number] |= values >> (np.uint64(start) - self._bits)
 
     def rows(self) -> FieldBytes:
-        """Give each row's bytes."""
+        """Return the bytes of each row."""
         if self._bits is None:
             lengths = np.full(self._rows, self._least_bits >> 3)
         else:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.errors import DataException, row_of_batch
+from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.model import check_topic_name
 from spark_kafka_sink.records.columns import BinaryColumn, Bools, RecordColumns, Rows, valid_mask
 from spark_kafka_sink.records.encoder import encode_headers
@@ -76,7 +76,7 @@ def milliseconds(array: pa.Array) -> pa.Array:
         if beyond is not None:
             row = int(np.flatnonzero(beyond)[0])
             message = (
-                f"Invalid timestamp: {numbers[row].as_py()} s ({row_of_batch(row)}). As "
+                f"Invalid timestamp: {numbers[row].as_py()} s. As "
                 f"milliseconds it is not within 64 bits: expected at most {_MOST_SECONDS} s."
             )
             raise DataException(message, row=row)
@@ -124,8 +124,8 @@ def _topics(array: pa.Array | None, topic: str | None) -> tuple[list[str], Int64
     if array.null_count:
         row = pc.index(pc.is_null(array), True).as_py()
         message = (
-            f"[{NULL_TOPIC}] The Kafka message data sent to the producer contains a null topic "
-            f"({row_of_batch(row)}). Use the `topic` option for setting a default topic."
+            f"[{NULL_TOPIC}] The Kafka message data sent to the producer contains a null topic. "
+            "Use the `topic` option for setting a default topic."
         )
         raise DataException(message, row=row)
     encoded = array.dictionary_encode()
@@ -150,8 +150,7 @@ def _topic_name(name: bytes, numbers: pa.Array, number: int) -> str:
     else:
         return text
     row = pc.index(numbers, number).as_py()
-    message = f"{reason} ({row_of_batch(row)})"
-    raise DataException(message, row=row)
+    raise DataException(reason, row=row)
 
 
 def _partitions(array: pa.Array | None) -> Int64s | None:
@@ -167,7 +166,7 @@ def _partitions(array: pa.Array | None) -> Int64s | None:
     if negative.any():
         row = int(np.flatnonzero(negative)[0])
         message = (
-            f"Invalid partition: {int(numbers[row])} ({row_of_batch(row)}). "
+            f"Invalid partition: {int(numbers[row])}. "
             "Partition number should always be non-negative or null."
         )
         raise DataException(message, row=row)
@@ -191,7 +190,7 @@ def _timestamps(array: pa.Array | None, rows: int, now_ms: int) -> Int64s:
     if len(numbers) and int(numbers.min()) < 0:
         row = int(np.flatnonzero(numbers < 0)[0])
         message = (
-            f"Invalid timestamp: {int(numbers[row])} ms ({row_of_batch(row)}). "
+            f"Invalid timestamp: {int(numbers[row])} ms. "
             "Timestamp should always be non-negative or null."
         )
         raise DataException(message, row=row)
@@ -248,10 +247,7 @@ def _header_entries(array: pa.Array, counts: Int64s) -> tuple[BinaryColumn, Bina
     if fields["key"].null_count:
         entry = pc.index(pc.is_null(fields["key"]), True).as_py()
         row = int(np.searchsorted(np.cumsum(counts), entry, "right"))
-        message = (
-            f"headers has a header whose key is null ({row_of_batch(row)}): Kafka has no such "
-            "header; give it a name"
-        )
+        message = "headers has a header whose key is null: Kafka has no such header; give it a name"
         raise DataException(message, row=row)
     return BinaryColumn.of(valid_utf8(fields["key"])), BinaryColumn.of(fields["value"])
 

@@ -26,7 +26,7 @@ from spark_kafka_sink.model import TOPIC_NAME
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.columns import Bools, RecordColumns
 from spark_kafka_sink.records.encoder import record_size_bounds, record_sizes
-from spark_kafka_sink.records.utf8 import replaced
+from spark_kafka_sink.records.utf8 import decode_utf8
 from spark_kafka_sink.records.varint import Int64s, UInt8s
 from spark_kafka_sink.serde.arrow_columns import (
     beyond_milliseconds,
@@ -173,7 +173,7 @@ class _Topics:
         self._encoded = array.dictionary_encode()
         # Spark's strings may hold bytes that are no text; no topic has such a name.
         names = self._encoded.dictionary.cast(pa.large_binary()).to_pylist()
-        self.names = [replaced(name) for name in names]
+        self.names = [decode_utf8(name) for name in names]
         self.are_null = _numpy(array.is_null()) if array.null_count else None
 
     def numbers(self) -> Int64s:

@@ -14,16 +14,22 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
+from numbers import Real
 from pathlib import Path
 from typing import Final
+
+import msgspec
+from pyspark import SparkFiles
 
 from spark_kafka_sink.admin import NewTopic
 from spark_kafka_sink.config import (
     ProducerConfig,
     check_names,
+    check_options,
     java_names,
     nearest,
     producer_config,
@@ -268,6 +274,15 @@ class SinkOptions:
         return self.new_topic and replace(self.new_topic, configs=())
 
 
+def check_given_options(options: object) -> None:
+    """Raise ConfigException for what `DataFrameWriter.options` would not take."""
+    for name, value in check_options(options).items():
+        if not (value is None or isinstance(value, str | Real | os.PathLike)):
+            kind = type(value).__name__
+            message = f"option {name} is of type {kind}: expected a str, a number or a bool"
+            raise ConfigException(message)
+
+
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Check the options of a write. Raises ConfigException."""
     given = {name.lower(): value for name, value in options.items()}
@@ -413,3 +428,26 @@ def _complain(message: str, *, lenient: bool) -> None:
     if not lenient:
         raise ConfigException(message)
     warn_once(logger, message)
+
+
+_MAY_BE_SHIPPED: Final = (
+    "ssl_truststore_location",
+    "ssl_keystore_location",
+    "sasl_kerberos_keytab",
+)
+
+
+def with_shipped_files(config: ProducerConfig) -> ProducerConfig:
+    """Return the configuration with this process's paths of the files that `--files` shipped.
+
+    An option may name such a file by its name alone. Driver and executors keep them in different
+    folders, so each process looks for its own.
+    """
+    found = {}
+    for option in _MAY_BE_SHIPPED:
+        name = getattr(config, option)
+        # Outside of Spark's processes there is no folder for them.
+        with suppress(AssertionError):
+            if name and "/" not in name and Path(shipped := SparkFiles.get(name)).is_file():
+                found[option] = shipped
+    return msgspec.structs.replace(config, **found) if found else config

@@ -1,4 +1,4 @@
-"""A Spark session, classic or of Spark Connect: which it is, and how its settings change.
+"""Spark's sessions and DataFrames, classic or of Spark Connect: checks of them, and settings.
 
 `register` changes some; a session, classic or of Spark Connect, may lack one or keep it fixed, and
 the sink works without.
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.errors import IllegalArgumentException
+from pyspark.sql import DataFrame
+
+from spark_kafka_sink.errors import DataException, IllegalArgumentException
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,3 +45,10 @@ def check_session(call: str, spark: object) -> None:
         kind = type(spark).__name__
         message = f"{call}: spark is of type {kind}: expected a SparkSession"
         raise IllegalArgumentException(message)
+
+
+def check_frame(call: str, df: object) -> None:
+    """Raise DataException if `df` is no DataFrame; call: the function that takes it."""
+    if not isinstance(df, DataFrame):
+        message = f"{call}: df is of type {type(df).__name__}: expected a DataFrame of Spark"
+        raise DataException(message)

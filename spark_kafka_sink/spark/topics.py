@@ -28,8 +28,7 @@ from spark_kafka_sink.errors import (
     internal_topic_error,
 )
 from spark_kafka_sink.model import TOPIC_NAME
-from spark_kafka_sink.spark.options import SinkOptions
-from spark_kafka_sink.spark.shipped_files import with_shipped_files
+from spark_kafka_sink.spark.options import SinkOptions, with_shipped_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,8 +43,8 @@ def suggest_create_topics(options: SinkOptions) -> Iterator[None]:
         is_missing = isinstance(error.__cause__, UnknownTopicOrPartitionException)
         if options.new_topic is not None or not is_missing or error.topic in INTERNAL_TOPICS:
             raise
-        error.args = (f"{error}, or set the option createTopics to true",)
-        raise error from None
+        message = f"{error.message}, or set the option createTopics to true"
+        raise error.with_message(message) from None
 
 
 def check_not_internal(config: ProducerConfig, topic: str, *, is_internal: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""The messages about topics and their settings, as data like those of `messages`.
+"""The messages about topics and their configuration, declared as those of `messages`.
 
-Of DescribeConfigs, version 0 is not spoken: brokers from 1.1 on have later ones. CreateTopics takes
--1 for the brokers' own number of partitions and replicas from version 4 on (KIP-464).
+DescribeConfigs version 0 is not supported: brokers since 1.1 have later versions. From version 4
+on, CreateTopics takes -1 for the brokers' default number of partitions and replicas (KIP-464).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BROKERS_DEFAULTS_SINCE: Final = 4
 
 @dataclass(slots=True, kw_only=True)
 class CreatableReplicaAssignment:
-    """The brokers that are to hold one partition."""
+    """The brokers that hold the replicas of one partition."""
 
     partition_index: Int32
     broker_ids: list[Int32]
@@ -28,7 +28,7 @@ class CreatableReplicaAssignment:
 
 @dataclass(slots=True, kw_only=True)
 class CreatableTopicConfig:
-    """A setting of the new topic."""
+    """A configuration entry of the new topic."""
 
     name: str
     value: Annotated[str | None, Nullable(0)]
@@ -36,7 +36,7 @@ class CreatableTopicConfig:
 
 @dataclass(slots=True, kw_only=True)
 class CreatableTopic:
-    """A topic to create; without assignments the brokers choose where its replicas are."""
+    """A topic to create. Without assignments, the brokers choose where its replicas are."""
 
     name: str
     num_partitions: Int32
@@ -56,7 +56,7 @@ class CreateTopicsRequest:
 
 @dataclass(slots=True, kw_only=True)
 class CreatableTopicConfigs:
-    """A setting of the created topic."""
+    """A configuration entry of the created topic."""
 
     name: Annotated[str, Since(5)]
     value: Annotated[str | None, Since(5), Nullable(5)]
@@ -67,7 +67,7 @@ class CreatableTopicConfigs:
 
 @dataclass(slots=True, kw_only=True)
 class CreatableTopicResult:
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: str
     topic_id: Annotated[UUID, Since(7)] = ZERO_UUID
@@ -83,7 +83,7 @@ class CreatableTopicResult:
 
 @dataclass(slots=True, kw_only=True)
 class CreateTopicsResponse:
-    """What became of the topics, one by one."""
+    """The results, one per topic."""
 
     throttle_time_ms: Annotated[Int32, Since(2)] = 0
     topics: list[CreatableTopicResult]
@@ -91,7 +91,7 @@ class CreateTopicsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsResource:
-    """What has the settings (a topic: `TOPIC_RESOURCE`), and which are asked for."""
+    """The resource to describe (`TOPIC_RESOURCE` for a topic), and the names of its entries."""
 
     resource_type: Int8
     resource_name: str
@@ -100,7 +100,7 @@ class DescribeConfigsResource:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsRequest:
-    """Asks for settings."""
+    """Asks for configuration entries."""
 
     resources: list[DescribeConfigsResource]
     include_synonyms: Annotated[Bool, Since(1)] = False
@@ -109,7 +109,7 @@ class DescribeConfigsRequest:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsSynonym:
-    """Another place that a setting may come from."""
+    """Another place where an entry's value can come from."""
 
     name: Annotated[str, Since(1)]
     value: Annotated[str | None, Since(1), Nullable(0)]
@@ -118,7 +118,7 @@ class DescribeConfigsSynonym:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsResourceResult:
-    """A setting."""
+    """A configuration entry."""
 
     name: str
     value: Annotated[str | None, Nullable(0)]
@@ -132,7 +132,7 @@ class DescribeConfigsResourceResult:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsResult:
-    """The settings of one resource, or the error that asking for them gave."""
+    """The configuration of one resource, or the error of the request for it."""
 
     error_code: Int16
     error_message: Annotated[str | None, Nullable(0)]
@@ -143,7 +143,7 @@ class DescribeConfigsResult:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsResponse:
-    """The settings that were asked for, one resource after the other."""
+    """The results, one per resource."""
 
     throttle_time_ms: Int32 = 0
     results: list[DescribeConfigsResult]

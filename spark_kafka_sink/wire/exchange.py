@@ -1,6 +1,7 @@
-"""What the producer asks of the network, and what it is told: values, no behaviour.
+"""The requests that a producer gives to the network client, and the events it gets back.
 
-The producer's state machines and the network client never import each other; both speak in these.
+These are values without behaviour. The producer's state machines and the network client never
+import each other; both use these types.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 class ClientRequest:
     """One request to one node.
 
-    node_id: None for whichever node is least loaded. max_version: a cap below what client and
-    broker speak. min_version: the first version that can say what the message says.
-    expects_response: False for a Produce with acks=0, which is answered by having been written.
-    context: what the sender of the request wants back with the answer.
+    node_id: None for the least loaded node. max_version: an upper limit below what client and
+    broker support. min_version: the first version that has all the fields the message sets.
+    expects_response: False for a Produce request with acks=0, which is complete once it is written.
+    context: any value that the sender of the request wants back with the response.
     """
 
     node_id: int | None
@@ -33,7 +34,7 @@ class ClientRequest:
 
 @dataclass(frozen=True, slots=True)
 class NodeReady:
-    """A connection is up and the broker's versions are known."""
+    """A connection is established and the broker's versions are known."""
 
     node_id: int
     versions: NodeApiVersions
@@ -41,7 +42,7 @@ class NodeReady:
 
 @dataclass(frozen=True, slots=True)
 class NodeDown:
-    """A connection broke or could not be made; it comes after the failures of its requests."""
+    """A connection broke or could not be made. It comes after the failures of its requests."""
 
     node_id: int
     reason: str
@@ -49,7 +50,7 @@ class NodeDown:
 
 @dataclass(frozen=True, slots=True)
 class NodeThrottled:
-    """The broker asked to be left alone (KIP-219) until `until`, in the clock's seconds."""
+    """The broker asked for no requests (KIP-219) until `until`, in seconds of the same clock."""
 
     node_id: int
     until: float
@@ -57,10 +58,10 @@ class NodeThrottled:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A response; None for a request that expects none and has been written.
+    """A response, or None for a request that expects no response and was written.
 
-    version: of the API, as it was spoken; None where there is no response. latency_s: from sending
-    the request to having the response, whole.
+    version: the version of the API that was used, None if there is no response. latency_s: the time
+    from sending the request to having the complete response.
     """
 
     request: ClientRequest
@@ -72,11 +73,11 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """No response will come.
+    """A request will get no response.
 
     code: NETWORK_EXCEPTION, REQUEST_TIMED_OUT, UNSUPPORTED_VERSION, or INVALID_REQUEST, which is
-    never sent. error: why no request will ever be answered, as the brokers do not let the client
-    in; None in all other cases.
+    never sent. error: the reason why no later request can succeed either, because the brokers
+    reject the client's login or certificate; None in all other cases.
     """
 
     request: ClientRequest

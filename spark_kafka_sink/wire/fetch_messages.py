@@ -1,9 +1,9 @@
-"""The messages of reading: ListOffsets and Fetch, as data like those of `messages`.
+"""The messages that read records: ListOffsets and Fetch, declared as those of `messages`.
 
-Of Fetch, sessions (KIP-227) are left out on purpose: a reader of a topic from here to there asks
-for what it wants with every request, which is a session that begins and ends with it
-(`session_id` 0, `session_epoch` -1). Versions before 4 cannot carry batches of format v2 and are
-not spoken: every broker since 0.11 has more.
+Fetch sessions (KIP-227) are not used. A reader of a range of a topic lists all partitions in every
+request, so each request is a session of its own (`session_id` 0, `session_epoch` -1). Fetch
+versions before 4 cannot carry batches of format v2 and are not supported; every broker since 0.11
+has later ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_SESSION: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsPartition:
-    """A partition, and the time (ms) whose offset is asked for; -1 for its end, -2 its start."""
+    """A partition and the timestamp (ms) to look up; -1 for its end, -2 for its start."""
 
     partition_index: Int32
     current_leader_epoch: Annotated[Int32, Since(4)] = -1
@@ -43,7 +43,7 @@ class ListOffsetsTopic:
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsRequest:
-    """Asks the leaders of partitions for offsets by time.
+    """Asks the leaders of partitions for offsets by timestamp.
 
     With isolation level 1 the end of a partition is its last stable offset.
     """
@@ -56,7 +56,7 @@ class ListOffsetsRequest:
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsPartitionResponse:
-    """One partition's offset; -1 where no record is as young as was asked."""
+    """One partition's offset; -1 if no record has the timestamp or a later one."""
 
     partition_index: Int32
     error_code: Int16
@@ -75,7 +75,7 @@ class ListOffsetsTopicResponse:
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsResponse:
-    """The offsets asked for."""
+    """The offsets, one per partition."""
 
     throttle_time_ms: Annotated[Int32, Since(2)] = 0
     topics: list[ListOffsetsTopicResponse]
@@ -83,7 +83,10 @@ class ListOffsetsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class FetchPartition:
-    """Where to read a partition from. What only a follower or a session fills stays as it is."""
+    """The offset to read a partition from.
+
+    The fields that only followers and fetch sessions use keep their defaults.
+    """
 
     partition: Int32
     current_leader_epoch: Annotated[Int32, Since(9)] = -1
@@ -96,7 +99,7 @@ class FetchPartition:
 
 @dataclass(slots=True, kw_only=True)
 class FetchTopic:
-    """The partitions of one topic; from version 13 on a topic goes by its id (KIP-516)."""
+    """The partitions of one topic. From version 13 on, the topic is given by its id (KIP-516)."""
 
     topic: Annotated[str, Until(12)] = ""
     topic_id: Annotated[UUID, Since(13)] = ZERO_UUID
@@ -105,7 +108,7 @@ class FetchTopic:
 
 @dataclass(slots=True, kw_only=True)
 class ForgottenTopic:
-    """Partitions to leave out of a session."""
+    """Partitions to remove from a fetch session."""
 
     topic: Annotated[str, Since(7), Until(12)] = ""
     topic_id: Annotated[UUID, Since(13)] = ZERO_UUID
@@ -114,7 +117,7 @@ class ForgottenTopic:
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaState:
-    """Who asks, where that is a broker (KIP-903)."""
+    """The broker that sends the request, if a broker does (KIP-903)."""
 
     replica_id: Annotated[Int32, Since(15)] = _CONSUMER
     replica_epoch: Annotated[Int64, Since(15)] = -1
@@ -124,8 +127,8 @@ class ReplicaState:
 class FetchRequest:
     """Asks the leader of partitions for record batches.
 
-    The answer waits at most max_wait_ms for min_bytes; max_bytes bounds it, but for the first batch
-    of the first partition that has any (KIP-74).
+    The broker waits at most `max_wait_ms` for `min_bytes`. The response has at most `max_bytes`,
+    except that the first batch is always complete (KIP-74).
     """
 
     cluster_id: Annotated[str | None, Since(12), Nullable(12), Tag(0)] = None
@@ -144,7 +147,7 @@ class FetchRequest:
 
 @dataclass(slots=True, kw_only=True)
 class EpochEndOffset:
-    """Where the log that the reader knew parts from the leader's (KIP-595)."""
+    """Where the log that the reader knows diverges from the leader's log (KIP-595)."""
 
     epoch: Annotated[Int32, Since(12)] = -1
     end_offset: Annotated[Int64, Since(12)] = -1
@@ -152,7 +155,7 @@ class EpochEndOffset:
 
 @dataclass(slots=True, kw_only=True)
 class LeaderIdAndEpoch:
-    """The leader a broker knows of, where it is not the leader itself (KIP-951)."""
+    """The current leader, in the response of a broker that is not the leader (KIP-951)."""
 
     leader_id: Annotated[Int32, Since(12)] = -1
     leader_epoch: Annotated[Int32, Since(12)] = -1
@@ -160,7 +163,7 @@ class LeaderIdAndEpoch:
 
 @dataclass(slots=True, kw_only=True)
 class SnapshotId:
-    """The snapshot to read in place of a log that begins later; for controllers."""
+    """The snapshot to read instead of a log that begins later; only for controllers."""
 
     end_offset: Int64 = -1
     epoch: Int32 = -1
@@ -168,7 +171,7 @@ class SnapshotId:
 
 @dataclass(slots=True, kw_only=True)
 class AbortedTransaction:
-    """A transaction that was aborted: its producer, and the offset of its first record."""
+    """An aborted transaction: its producer id and the offset of its first record."""
 
     producer_id: Int64
     first_offset: Int64
@@ -176,7 +179,7 @@ class AbortedTransaction:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionData:
-    """What one partition gave: whole record batches, the last of them possibly cut off."""
+    """The records of one partition. The last batch can be incomplete."""
 
     partition_index: Int32
     error_code: Int16
@@ -193,7 +196,7 @@ class PartitionData:
 
 @dataclass(slots=True, kw_only=True)
 class FetchableTopicResponse:
-    """What one topic gave."""
+    """The records of one topic."""
 
     topic: Annotated[str, Until(12)] = ""
     topic_id: Annotated[UUID, Since(13)] = ZERO_UUID
@@ -202,7 +205,7 @@ class FetchableTopicResponse:
 
 @dataclass(slots=True, kw_only=True)
 class NodeEndpoint:
-    """Where a leader named in `current_leader` listens."""
+    """The address of a leader in `current_leader`."""
 
     node_id: Annotated[Int32, Since(16)]
     host: Annotated[str, Since(16)]
@@ -212,7 +215,7 @@ class NodeEndpoint:
 
 @dataclass(slots=True, kw_only=True)
 class FetchResponse:
-    """What the partitions asked for gave."""
+    """The records of the requested partitions."""
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(7)] = 0

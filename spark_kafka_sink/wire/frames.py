@@ -1,17 +1,17 @@
-"""Frames: whole requests out, whole responses in.
+"""Frames: encode requests, and decode responses.
 
 A frame is an int32 size and that many bytes. A request frame is a header and a message::
 
     size i32 | api_key i16 | api_version i16 | correlation_id i32 | client_id | [tags] | message
 
-The header's client_id keeps its int16 length in flexible versions too (RequestHeader v2). A
-response header is a correlation id, with tagged fields in flexible versions, except that an
-ApiVersions response always has the bare one, so that a client can read a version it did not ask for
-(KIP-511).
+The client_id of the header has an int16 length in flexible versions too (RequestHeader v2). A
+response header is a correlation id, followed by tagged fields in flexible versions. Only
+ApiVersions responses never have tagged fields there, so that a client can read a version that it
+did not ask for (KIP-511).
 
-`decode_response` is the one door through which a broker's bytes come in: whatever they are, it
-returns a message or raises ProtocolError. Bytes behind a message are ignored, as in the Java client
-and librdkafka: some brokers of other makes write an empty tag buffer too many.
+All bytes of a broker come in through `decode_response`. Whatever they are, it returns a message or
+raises ProtocolError. It ignores bytes after a message, as the Java client and librdkafka do,
+because some brokers of other vendors write a superfluous empty tag buffer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_kafka_sink.wire.primitives import Buffer, Writer, read_unsigned_varin
 
 UNLIMITED = -1
 
-# What other protocols begin with.
+# The first bytes of other protocols.
 _OTHER_PROTOCOLS: Final = {
     b"HTTP": "speaks HTTP",
     b"SSH-": "speaks SSH",
@@ -40,7 +40,7 @@ _INT32 = struct.Struct(">i")
 def encode_request(
     api: Api, version: int, correlation_id: int, client_id: str, message: Request
 ) -> list[Buffer]:
-    """Give one request frame as the buffers to send in order; record batches are not copied."""
+    """Return one request frame as the buffers to send, in order. Record batches are not copied."""
     flexible = api.is_flexible(version)
     writer = Writer()
     writer.out += _HEADER.pack(0, api.key, version, correlation_id)
@@ -53,7 +53,7 @@ def encode_request(
 
 
 def response_correlation_id(frame: Buffer) -> int:
-    """Give the correlation id of a response frame. Raises ProtocolError where it has none."""
+    """Return the correlation id of a response frame. Raise ProtocolError if it is too short."""
     if len(frame) < 4:
         message = f"a response of {len(frame)} bytes has no correlation id"
         raise ProtocolError(message)
@@ -62,7 +62,7 @@ def response_correlation_id(frame: Buffer) -> int:
 
 
 def decode_response(api: Api, version: int, frame: Buffer) -> Response:
-    """Read the message of a response frame (the size cut off). Raises ProtocolError."""
+    """Return the message of a response frame, given without its size. Raise ProtocolError."""
     flexible = api.is_flexible(version)
     try:
         position = 4
@@ -87,10 +87,10 @@ def _skip_tagged(frame: Buffer, position: int) -> int:
 
 
 class FrameSplitter:
-    """Cuts a stream of bytes into response frames (NetworkReceive).
+    """Splits a stream of bytes into response frames (NetworkReceive).
 
-    Bytes may come in any pieces. A size that is negative or over `max_size_bytes` raises
-    ProtocolError before anything is kept for it.
+    The bytes may arrive in pieces of any size. A frame size that is negative or larger than
+    `max_size_bytes` raises ProtocolError before memory is used for it.
     """
 
     __slots__ = ("_buffer", "max_size_bytes")
@@ -101,11 +101,11 @@ class FrameSplitter:
 
     @property
     def is_inside_frame(self) -> bool:
-        """Whether the stream would break off in the middle of a frame if it ended now."""
+        """Whether the bytes received so far end in the middle of a frame."""
         return bool(self._buffer)
 
     def feed(self, data: Buffer) -> Iterator[bytes]:
-        """Take what was received and give the frames that are complete, without their sizes."""
+        """Add received bytes and yield the frames that are now complete, without their sizes."""
         self._buffer += data
         start = 0
         while len(self._buffer) - start >= 4:

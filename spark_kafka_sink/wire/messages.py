@@ -1,13 +1,13 @@
-"""The messages the client speaks, as data: one class per struct, one row per API in `APIS`.
+"""The messages of the protocol as data: one class per struct, one row per API in `APIS`.
 
 Names, types, versions, tags and null rules are those of Kafka's own message schemas
-(clients/src/main/resources/common/message/*.json, level 4.1); a test compares every class with
-them. Versions below the first one named here are not spoken: brokers since 0.10 have later ones.
-The messages of reading are in `fetch_messages`, those of transactions in `transaction_messages`,
-those about topics in `admin_messages`.
+(clients/src/main/resources/common/message/*.json, release 4.1); a test compares every class with
+them. Versions below the first one listed here are not supported, because brokers since 0.10 have
+later ones. Fetch and ListOffsets are in `fetch_messages`, transactions in `transaction_messages`,
+topics and configuration in `admin_messages`, SASL in `sasl_messages`.
 
-Classes are plain (not frozen) dataclasses: a frozen one takes twice the time to build, and answers
-of hundreds of partitions are built on the I/O thread.
+The classes are dataclasses that are not frozen. A frozen one takes twice the time to construct, and
+the I/O thread constructs responses with hundreds of partitions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ UNKNOWN_OFFSET: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class ApiVersionsRequest:
-    """Asks a broker what it speaks; the first request of every connection (KIP-35, KIP-511)."""
+    """Asks a broker for its versions. It is a connection's first request (KIP-35, KIP-511)."""
 
     client_software_name: Annotated[str, Since(3)] = ""
     client_software_version: Annotated[str, Since(3)] = ""
@@ -62,7 +62,7 @@ class ApiVersionsRequest:
 
 @dataclass(slots=True, kw_only=True)
 class ApiVersion:
-    """The versions of one API that a broker speaks."""
+    """The versions of one API that a broker supports."""
 
     api_key: Int16
     min_version: Int16
@@ -71,7 +71,7 @@ class ApiVersion:
 
 @dataclass(slots=True, kw_only=True)
 class SupportedFeatureKey:
-    """A feature and the levels a broker supports."""
+    """A feature and the levels that a broker supports."""
 
     name: Annotated[str, Since(3)]
     min_version: Annotated[Int16, Since(3)]
@@ -80,7 +80,7 @@ class SupportedFeatureKey:
 
 @dataclass(slots=True, kw_only=True)
 class FinalizedFeatureKey:
-    """A feature and the level the cluster has agreed on (KIP-584)."""
+    """A feature and the level that the cluster has finalized (KIP-584)."""
 
     name: Annotated[str, Since(3)]
     max_version_level: Annotated[Int16, Since(3)]
@@ -89,7 +89,11 @@ class FinalizedFeatureKey:
 
 @dataclass(slots=True, kw_only=True)
 class ApiVersionsResponse:
-    """What a broker speaks. Error 35 means: read as version 0, ask again with what it lists."""
+    """The versions that a broker supports.
+
+    Error 35 (UNSUPPORTED_VERSION) means that the response is in version 0. The client asks again
+    with a version that it lists.
+    """
 
     error_code: Int16
     api_keys: list[ApiVersion]
@@ -106,7 +110,7 @@ class ApiVersionsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataRequestTopic:
-    """A topic to describe, by name (by id from version 10 on, which this client does not use)."""
+    """A topic to describe, by name. This client does not use the ids of version 10 and later."""
 
     topic_id: Annotated[UUID, Since(10)] = ZERO_UUID
     name: Annotated[str | None, Nullable(10)]
@@ -114,7 +118,7 @@ class MetadataRequestTopic:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataRequest:
-    """Asks for brokers and the named topics; no topics asks for brokers alone, None for all."""
+    """Asks for the brokers and for topics: an empty list for no topics, None for all topics."""
 
     topics: Annotated[list[MetadataRequestTopic] | None, Nullable(1)]
     allow_auto_topic_creation: Annotated[Bool, Since(4)] = True
@@ -124,7 +128,7 @@ class MetadataRequest:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataResponseBroker:
-    """A broker and where it listens."""
+    """A broker and its address."""
 
     node_id: Int32
     host: str
@@ -147,7 +151,7 @@ class MetadataResponsePartition:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataResponseTopic:
-    """A topic, or the error that describing it gave."""
+    """A topic, or the error of the request for it."""
 
     error_code: Int16
     name: Annotated[str | None, Nullable(12)]
@@ -159,7 +163,7 @@ class MetadataResponseTopic:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataResponse:
-    """Brokers and topics as the answering broker knows them."""
+    """The brokers and topics that the broker knows."""
 
     throttle_time_ms: Annotated[Int32, Since(3)] = 0
     brokers: list[MetadataResponseBroker]
@@ -200,7 +204,7 @@ class PartitionProduceData:
 
 @dataclass(slots=True, kw_only=True)
 class TopicProduceData:
-    """The batches of one topic; from version 13 on a topic goes by its id (KIP-516)."""
+    """The batches of one topic. From version 13 on, the topic is given by its id (KIP-516)."""
 
     name: Annotated[str, Until(12)] = ""
     topic_id: Annotated[UUID, Since(13)] = ZERO_UUID
@@ -209,7 +213,7 @@ class TopicProduceData:
 
 @dataclass(slots=True, kw_only=True)
 class ProduceRequest:
-    """Record batches for the partitions that one broker leads; message sets before version 3."""
+    """Record batches for partitions that one broker leads; before version 3, message sets."""
 
     transactional_id: Annotated[str | None, Since(3), Nullable(3)] = None
     acks: Int16
@@ -219,7 +223,7 @@ class ProduceRequest:
 
 @dataclass(slots=True, kw_only=True)
 class BatchIndexAndErrorMessage:
-    """A record that made the broker refuse its batch (KIP-467)."""
+    """A record because of which the broker rejected its batch (KIP-467)."""
 
     batch_index: Annotated[Int32, Since(8)]
     batch_index_error_message: Annotated[str | None, Since(8), Nullable(8)] = None
@@ -227,7 +231,7 @@ class BatchIndexAndErrorMessage:
 
 @dataclass(slots=True, kw_only=True)
 class LeaderIdAndEpoch:
-    """The leader a broker knows of, where it is not the leader itself (KIP-951)."""
+    """The current leader, in the response of a broker that is not the leader (KIP-951)."""
 
     leader_id: Annotated[Int32, Since(10)] = -1
     leader_epoch: Annotated[Int32, Since(10)] = -1
@@ -235,7 +239,7 @@ class LeaderIdAndEpoch:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionProduceResponse:
-    """What became of one partition's batch; log_append_time_ms is -1 on CreateTime topics."""
+    """The result for one partition's batch; `log_append_time_ms` is -1 on CreateTime topics."""
 
     index: Int32
     error_code: Int16
@@ -251,7 +255,7 @@ class PartitionProduceResponse:
 
 @dataclass(slots=True, kw_only=True)
 class TopicProduceResponse:
-    """What became of one topic's batches."""
+    """The results for one topic's batches."""
 
     name: Annotated[str, Until(12)] = ""
     topic_id: Annotated[UUID, Since(13)] = ZERO_UUID
@@ -260,7 +264,7 @@ class TopicProduceResponse:
 
 @dataclass(slots=True, kw_only=True)
 class NodeEndpoint:
-    """Where a leader named in `current_leader` listens."""
+    """The address of a leader in `current_leader`."""
 
     node_id: Annotated[Int32, Since(10)]
     host: Annotated[str, Since(10)]
@@ -270,7 +274,7 @@ class NodeEndpoint:
 
 @dataclass(slots=True, kw_only=True)
 class ProduceResponse:
-    """What became of a Produce request, partition by partition."""
+    """The results of a Produce request, one per partition."""
 
     responses: list[TopicProduceResponse]
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
@@ -314,7 +318,7 @@ Response: TypeAlias = (
 
 
 class Api(NamedTuple):
-    """One row of the protocol: the versions this client speaks, and where compact types begin."""
+    """One API of the protocol: the versions this client supports, and the first flexible one."""
 
     key: int
     name: str

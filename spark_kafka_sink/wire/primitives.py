@@ -1,14 +1,14 @@
-"""Kafka's primitive types: what is read from and written to the wire between whole messages.
+"""Kafka's primitive types: how each one is read from a buffer and written to one.
 
-Every read takes ``(buffer, position)`` and gives ``(value, next position)``; it checks its length
-against the bytes that are left *before* it allocates, so a garbage length costs an exception and
-never memory: an array has no more elements than fit these bytes, each at its smallest. Integers of
-fixed width are packed in runs by `schema`, not here.
+Every read function takes ``(buffer, position)`` and returns ``(value, next position)``. It checks a
+length against the bytes that are left *before* it allocates memory, so that a wrong length raises
+an exception and never costs memory. An array cannot have more elements than fit these bytes, if
+each element has its smallest size. `schema` packs runs of fixed-width integers, not this module.
 
-Text that is not UTF-8 is read with U+FFFD in place of what is wrong, as the Java client reads it:
-a broker's broken error message must not cost the connection.
+Text that is not valid UTF-8 is read with U+FFFD in place of the wrong bytes, as the Java client
+does. A broken error message of a broker must not cost the connection.
 
-Compact types (KIP-482) carry ``length + 1`` as an unsigned varint, 0 meaning null.
+Compact types (KIP-482) carry ``length + 1`` as an unsigned varint; 0 means null.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _INT32 = struct.Struct(">i")
 
 
 class Records(NamedTuple):
-    """Record batches on their way out: buffers sent one after another without being joined."""
+    """Record batches to send, as buffers that are sent one after another and never joined."""
 
     buffers: tuple[Buffer, ...]
     size_bytes: int
 
 
 class Writer:
-    """Collects a message: one growing bytearray, and places where record buffers go between."""
+    """Collects a message: one growing bytearray, and record buffers spliced in between."""
 
     __slots__ = ("_splices", "out")
 
@@ -44,16 +44,16 @@ class Writer:
         self._splices: list[tuple[int, Records]] = []
 
     def splice(self, records: Records) -> None:
-        """Put `records` at the present end of the message without copying them."""
+        """Add `records` at the current end of the message without copying them."""
         self._splices.append((len(self.out), records))
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole message, records included."""
+        """The size of the message in bytes, including its records."""
         return len(self.out) + sum(records.size_bytes for _, records in self._splices)
 
     def buffers(self) -> list[Buffer]:
-        """Give the message as the buffers to send, in order."""
+        """Return the message as the buffers to send, in order."""
         if not self._splices:
             return [self.out]
         view, start = memoryview(self.out), 0
@@ -68,9 +68,9 @@ class Writer:
 
 
 def need(buffer: Buffer, position: int, size: int) -> int:
-    """Give the position after `size` more bytes.
+    """Return the position after `size` more bytes.
 
-    Raises ProtocolError where `size` is negative or the buffer ends before.
+    Raise ProtocolError if `size` is negative or the buffer ends earlier.
     """
     end = position + size
     if size < 0 or end > len(buffer):
@@ -127,7 +127,7 @@ def _not_null(kind: str, position: int) -> ProtocolError:
 
 
 def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
-    """Read an int16-length string, -1 is None; what is not UTF-8 becomes U+FFFD."""
+    """Read a string with an int16 length; -1 is None. Invalid UTF-8 becomes U+FFFD."""
     length, position = _read_length16(buffer, position)
     if length == -1:
         return None, position
@@ -136,7 +136,7 @@ def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int
 
 
 def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
-    """Read a varint-length string, 0 is None; what is not UTF-8 becomes U+FFFD."""
+    """Read a string with a varint length; 0 is None. Invalid UTF-8 becomes U+FFFD."""
     length, position = _read_compact_length(buffer, position)
     if length == -1:
         return None, position
@@ -145,7 +145,7 @@ def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | N
 
 
 def read_string(buffer: Buffer, position: int) -> tuple[str, int]:
-    """Read an int16-length string that may not be null."""
+    """Read a string with an int16 length. Raise ProtocolError if it is null."""
     value, end = read_nullable_string(buffer, position)
     if value is None:
         raise _not_null("string", position)
@@ -153,7 +153,7 @@ def read_string(buffer: Buffer, position: int) -> tuple[str, int]:
 
 
 def read_compact_string(buffer: Buffer, position: int) -> tuple[str, int]:
-    """Read a varint-length string that may not be null."""
+    """Read a string with a varint length. Raise ProtocolError if it is null."""
     value, end = read_compact_nullable_string(buffer, position)
     if value is None:
         raise _not_null("string", position)
@@ -161,7 +161,7 @@ def read_compact_string(buffer: Buffer, position: int) -> tuple[str, int]:
 
 
 def read_nullable_bytes(buffer: Buffer, position: int) -> tuple[memoryview | None, int]:
-    """Read int32-length bytes as a view into the buffer; -1 is None."""
+    """Read bytes with an int32 length, as a view into the buffer; -1 is None."""
     length, position = _read_length32(buffer, position)
     if length == -1:
         return None, position
@@ -170,7 +170,7 @@ def read_nullable_bytes(buffer: Buffer, position: int) -> tuple[memoryview | Non
 
 
 def read_compact_nullable_bytes(buffer: Buffer, position: int) -> tuple[memoryview | None, int]:
-    """Read varint-length bytes as a view into the buffer; 0 is None."""
+    """Read bytes with a varint length, as a view into the buffer; 0 is None."""
     length, position = _read_compact_length(buffer, position)
     if length == -1:
         return None, position
@@ -179,7 +179,10 @@ def read_compact_nullable_bytes(buffer: Buffer, position: int) -> tuple[memoryvi
 
 
 def read_nullable_array_length(buffer: Buffer, position: int, element: int) -> tuple[int, int]:
-    """Read an array's length; -1 is null. element: the fewest bytes that one element takes."""
+    """Read the int32 length of an array; -1 is null.
+
+    element: the smallest size of one element, in bytes.
+    """
     length, position = _read_length32(buffer, position)
     if length != -1:
         need(buffer, position, length * element)
@@ -189,7 +192,10 @@ def read_nullable_array_length(buffer: Buffer, position: int, element: int) -> t
 def read_compact_nullable_array_length(
     buffer: Buffer, position: int, element: int
 ) -> tuple[int, int]:
-    """Read a compact array's length; -1 is null. element: the fewest bytes that one takes."""
+    """Read the varint length of a compact array; -1 is null.
+
+    element: the smallest size of one element, in bytes.
+    """
     length, position = _read_compact_length(buffer, position)
     if length != -1:
         need(buffer, position, length * element)
@@ -197,7 +203,7 @@ def read_compact_nullable_array_length(
 
 
 def read_array_length(buffer: Buffer, position: int, element: int) -> tuple[int, int]:
-    """Read the length of an array that may not be null."""
+    """Read the int32 length of an array. Raise ProtocolError if it is null."""
     length, end = read_nullable_array_length(buffer, position, element)
     if length == -1:
         raise _not_null("array", position)
@@ -205,7 +211,7 @@ def read_array_length(buffer: Buffer, position: int, element: int) -> tuple[int,
 
 
 def read_compact_array_length(buffer: Buffer, position: int, element: int) -> tuple[int, int]:
-    """Read the length of a compact array that may not be null."""
+    """Read the varint length of a compact array. Raise ProtocolError if it is null."""
     length, end = read_compact_nullable_array_length(buffer, position, element)
     if length == -1:
         raise _not_null("array", position)
@@ -213,13 +219,16 @@ def read_compact_array_length(buffer: Buffer, position: int, element: int) -> tu
 
 
 def read_uuid(buffer: Buffer, position: int) -> tuple[UUID, int]:
-    """Read sixteen bytes as a UUID."""
+    """Read 16 bytes as a UUID."""
     end = need(buffer, position, 16)
     return UUID(bytes=bytes(buffer[position:end])), end
 
 
 def write_string(out: bytearray, value: str | None) -> None:
-    """Append an int16-length string, -1 for None. Raises ProtocolError over 32,767 bytes."""
+    """Append a string with an int16 length, -1 for None.
+
+    Raise ProtocolError if it is longer than 32,767 bytes.
+    """
     if value is None:
         out += b"\xff\xff"
         return
@@ -229,7 +238,10 @@ def write_string(out: bytearray, value: str | None) -> None:
 
 
 def write_compact_string(out: bytearray, value: str | None) -> None:
-    """Append a varint-length string, 0 for None. Raises ProtocolError over 32,767 bytes."""
+    """Append a string with a varint length, 0 for None.
+
+    Raise ProtocolError if it is longer than 32,767 bytes.
+    """
     write_compact_bytes(out, None if value is None else _encoded(value))
 
 
@@ -242,7 +254,7 @@ def _encoded(value: str) -> bytes:
 
 
 def write_bytes(out: bytearray, value: Buffer | None) -> None:
-    """Append int32-length bytes, -1 for None."""
+    """Append bytes with an int32 length, -1 for None."""
     if value is None:
         out += b"\xff\xff\xff\xff"
         return
@@ -251,7 +263,7 @@ def write_bytes(out: bytearray, value: Buffer | None) -> None:
 
 
 def write_compact_bytes(out: bytearray, value: Buffer | None) -> None:
-    """Append varint-length bytes, 0 for None."""
+    """Append bytes with a varint length, 0 for None."""
     if value is None:
         out.append(0)
         return
@@ -260,24 +272,24 @@ def write_compact_bytes(out: bytearray, value: Buffer | None) -> None:
 
 
 def write_array_length(out: bytearray, length: int) -> None:
-    """Append an array's length, -1 for null."""
+    """Append the int32 length of an array, -1 for null."""
     out += _INT32.pack(length)
 
 
 def write_compact_array_length(out: bytearray, length: int) -> None:
-    """Append a compact array's length; -1 becomes 0, null."""
+    """Append the varint length of a compact array; a `length` of -1 is null and becomes 0."""
     write_unsigned_varint(out, length + 1)
 
 
 def write_records(writer: Writer, records: Records | None) -> None:
-    """Append int32-length records without copying them."""
+    """Append records with an int32 length, without copying them."""
     writer.out += _INT32.pack(-1 if records is None else records.size_bytes)
     if records is not None:
         writer.splice(records)
 
 
 def write_compact_records(writer: Writer, records: Records | None) -> None:
-    """Append varint-length records without copying them."""
+    """Append records with a varint length, without copying them."""
     write_unsigned_varint(writer.out, 0 if records is None else records.size_bytes + 1)
     if records is not None:
         writer.splice(records)

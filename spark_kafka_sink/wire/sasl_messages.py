@@ -1,6 +1,6 @@
-"""The messages of SASL (KIP-43, KIP-152, KIP-368), as data like those of `messages`.
+"""The SASL messages (KIP-43, KIP-152, KIP-368), declared as those of `messages`.
 
-What the tokens hold is never printed: that of PLAIN has the password.
+`repr` never shows the bytes of a token, because a PLAIN token contains the password.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from spark_kafka_sink.wire.schema import Int16, Int64, Nullable, Since
 
 @dataclass(slots=True, kw_only=True)
 class SaslHandshakeRequest:
-    """Asks to log in by a mechanism; in version 0 bare tokens follow, later SaslAuthenticate."""
+    """Selects a SASL mechanism.
+
+    In version 0, tokens follow without a header. From version 1 on they are sent in
+    SaslAuthenticate requests.
+    """
 
     mechanism: str
 
 
 @dataclass(slots=True, kw_only=True)
 class SaslHandshakeResponse:
-    """Whether the listener offers the mechanism, and which it offers."""
+    """Whether the listener supports the mechanism, and which mechanisms it supports."""
 
     error_code: Int16
     mechanisms: list[str]
@@ -35,7 +39,7 @@ class SaslAuthenticateRequest:
 
 @dataclass(slots=True, kw_only=True)
 class SaslAuthenticateResponse:
-    """The broker's token; the last one has how long the session lasts, 0 for ever."""
+    """A token of the broker. The last one has the lifetime of the session in ms, 0 for no limit."""
 
     error_code: Int16
     error_message: Annotated[str | None, Nullable(0)]

@@ -1,6 +1,6 @@
-"""From message classes declared as data to straight-line read and write functions.
+"""Compile message classes that are declared as data into read and write functions.
 
-A message is a dataclass whose annotations say how each field travels::
+A message is a dataclass whose annotations say how each field is encoded::
 
     @dataclass(slots=True, kw_only=True)
     class PartitionProduceResponse:
@@ -10,15 +10,15 @@ A message is a dataclass whose annotations say how each field travels::
         error_message: Annotated[str | None, Since(8), Nullable(8)] = None
         current_leader: Annotated[LeaderIdAndEpoch | None, Since(10), Tag(0)] = None
 
-`reader(cls, version, flexible)` and `writer(...)` write Python source for that version and compile
-it, as dataclasses does for ``__init__``: runs of fixed-width fields become one ``struct`` call, and
-nothing of the schema is interpreted per message. A Produce answer of 64 partitions is read in a
-quarter of the time that a tree of closures took.
+`reader(cls, version, flexible)` and `writer(...)` generate Python source for that version and
+compile it, as dataclasses does for ``__init__``. A run of fixed-width fields becomes one ``struct``
+call, and nothing of the schema is interpreted per message. A Produce response of 64 partitions is
+read in a quarter of the time that nested closures took.
 
-Rules taken from Kafka's schemas: fields that a version does not have are neither read nor written
-and keep their default; unknown tagged fields are skipped (KIP-482). What goes wrong in a reader is
-a ProtocolError, an IndexError, a struct.error or a UnicodeDecodeError: `frames` turns all of them
-into ProtocolError.
+The rules are those of Kafka's schemas. Fields that a version does not have are neither read nor
+written and keep their default. Unknown tagged fields are skipped (KIP-482). A reader fails with
+ProtocolError, IndexError, struct.error or UnicodeDecodeError; `frames` turns all of them into
+ProtocolError.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.wire import primitives
 from spark_kafka_sink.wire.primitives import Buffer, Records, Writer
 
-# Generated functions take and give values of any message class: they are the one place of the
-# package where Any says the truth.
+# Generated functions take and return values of any message class. Only here is Any the right type.
 Reader: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 MessageWriter: TypeAlias = Callable[[Any, Writer], None]
 _Compiled = TypeVar("_Compiled")
@@ -44,35 +43,35 @@ _Compiled = TypeVar("_Compiled")
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A field of fixed width, by its `struct` letter."""
+    """A field of fixed width; `letter` is its `struct` format character."""
 
     letter: str
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The field exists from this version on."""
+    """The first version that has the field."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """The field exists up to and including this version."""
+    """The last version that has the field."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Nullable:
-    """The field may be null from this version on."""
+    """The first version in which the field may be null."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """The field travels among the tagged fields, under this number."""
+    """The field is a tagged field with this number."""
 
     number: int
 
@@ -97,7 +96,7 @@ class Field:
 
 
 def fields_of(cls: type, version: int) -> list[Field]:
-    """Give the fields that `version` of the message class `cls` has, in wire order."""
+    """Return the fields that `version` of the message class `cls` has, in wire order."""
     hints = get_type_hints(cls, include_extras=True)
     found = (_field(f.name, hints[f.name], version) for f in dataclasses.fields(cls))
     return [field for field in found if field is not None]
@@ -134,14 +133,14 @@ def _without_none(hint: Any) -> Any:
 
 
 class _Source:
-    """Collects the lines and the names of one generated function."""
+    """Collects the lines of one generated function and the names they use."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.names: dict[str, Any] = {"ProtocolError": ProtocolError}
 
     def name(self, value: Any, hint: str) -> str:
-        """Make `value` known to the source under a name of its own."""
+        """Return a name that stands for `value` in the source."""
         name = f"{hint}_{len(self.names)}"
         self.names[name] = value
         return name
@@ -153,7 +152,7 @@ class _Source:
     def primitive(
         self, verb: Literal["read", "write"], kind: str, *, flexible: bool, nullable: bool = False
     ) -> str:
-        """Name the function of `primitives` for one type in one encoding."""
+        """Return the name of the function of `primitives` for one type in one encoding."""
         null = "nullable_" if nullable and verb == "read" else ""
         function = f"{verb}_{'compact_' if flexible else ''}{null}{kind}"
         self.names[function] = getattr(primitives, function)
@@ -162,13 +161,13 @@ class _Source:
     def compile(self, signature: str, filename: str) -> Any:
         body = "\n".join(f"    {line}" for line in self.lines)
         source = f"def {signature}:\n{body}\n"
-        # The source is made of this module's own templates and the field names of our classes.
+        # The source has only this module's own templates and the field names of our classes.
         exec(compile(source, filename, "exec"), self.names)  # noqa: S102
         return self.names[signature.split("(", maxsplit=1)[0]]
 
 
 def _runs(fields: list[Field]) -> Iterator[list[Field]]:
-    """Group neighbouring fixed-width fields; every other field stands alone."""
+    """Group adjacent fixed-width fields; every other field is a group by itself."""
     run: list[Field] = []
     for field in fields:
         if field.letter is not None and not field.is_array:
@@ -182,8 +181,8 @@ def _runs(fields: list[Field]) -> Iterator[list[Field]]:
         yield run
 
 
-def _once(compile_one: Callable[..., _Compiled]) -> Callable[..., _Compiled]:
-    """Compile each version of each class once (functools.cache, for classes as mypy sees them)."""
+def _compiled_once(compile_one: Callable[..., _Compiled]) -> Callable[..., _Compiled]:
+    """Compile each version of each class once (functools.cache would lose the types for mypy)."""
     compiled: dict[tuple[type, int, bool], _Compiled] = {}
 
     def get(cls: type, version: int, *, flexible: bool) -> _Compiled:
@@ -195,17 +194,18 @@ def _once(compile_one: Callable[..., _Compiled]) -> Callable[..., _Compiled]:
     return get
 
 
-# Of a null, or of something empty: its length alone. By kind, and whether the encoding is compact.
-_LEAST_BYTES = {
+# The size in bytes of a null or empty value, which is its length field. The key is the type and
+# whether the encoding is compact.
+_MIN_BYTES = {
     ("string", False): 2, ("bytes", False): 4, ("array", False): 4, ("uuid", False): 16,
     ("string", True): 1, ("bytes", True): 1, ("array", True): 1, ("uuid", True): 16,
 }  # fmt: skip
 _KINDS = {str: "string", bytes: "bytes", memoryview: "bytes", Records: "bytes", UUID: "uuid"}
 
 
-@_once
+@_compiled_once
 def reader(cls: type, version: int, *, flexible: bool) -> Reader:
-    """Compile ``read(buffer, position) -> (message, next position)`` for one version of `cls`."""
+    """Return a compiled ``read(buffer, position) -> (message, next position)`` for one version."""
     source = _Source()
     fields = fields_of(cls, version)
     plain = [f for f in fields if f.tag is None]
@@ -221,7 +221,7 @@ def reader(cls: type, version: int, *, flexible: bool) -> Reader:
 
 
 def _set_defaults(source: _Source, cls: type, read: set[str]) -> None:
-    """Set what this version does not read, or may not find among the tagged fields."""
+    """Set the fields that this version does not have, and the tagged ones, which may be absent."""
     for field in dataclasses.fields(cls):
         if field.name in read:
             continue
@@ -247,7 +247,7 @@ def _read_run(source: _Source, run: list[Field], version: int, *, flexible: bool
 
 def _read_array(source: _Source, field: Field, version: int, *, flexible: bool) -> None:
     length = source.primitive("read", "array_length", flexible=flexible, nullable=field.nullable)
-    element = _least_bytes(field, version, flexible=flexible)
+    element = _min_bytes(field, version, flexible=flexible)
     source.lines.append(f"n, pos = {length}(buf, pos, {element})")
     if field.letter is not None:
         unpack = source.name(struct.unpack_from, "unpack")
@@ -269,25 +269,25 @@ def _read_array(source: _Source, field: Field, version: int, *, flexible: bool) 
     source.lines += [f"if n == -1: m.{field.name} = None", "else:", *(f"    {b}" for b in build)]
 
 
-def _least_bytes(field: Field, version: int, *, flexible: bool) -> int:
-    """Return the fewest bytes that one value (of an array: one element) of `field` takes."""
+def _min_bytes(field: Field, version: int, *, flexible: bool) -> int:
+    """Return the smallest size in bytes of one value of `field`, or of one element of an array."""
     if field.letter is not None:
         return struct.calcsize(">" + field.letter)
     kind = _KINDS.get(field.wire_type)
     if kind is not None:
-        return _LEAST_BYTES[kind, flexible]
+        return _MIN_BYTES[kind, flexible]
     tags = 1 if flexible else 0
     return tags + sum(
-        _LEAST_BYTES["array", flexible]
+        _MIN_BYTES["array", flexible]
         if inner.is_array
-        else _least_bytes(inner, version, flexible=flexible)
+        else _min_bytes(inner, version, flexible=flexible)
         for inner in fields_of(field.wire_type, version)
         if inner.tag is None
     )
 
 
 def _value_reader(source: _Source, field: Field, version: int, *, flexible: bool) -> str:
-    """Name the function that reads one value (for an array: one element) of `field`."""
+    """Return the name of the function that reads one value of `field`, or one array element."""
     kind = _KINDS.get(field.wire_type)
     if kind is None:
         return source.name(reader(field.wire_type, version, flexible=flexible), "read_struct")
@@ -298,7 +298,7 @@ def _value_reader(source: _Source, field: Field, version: int, *, flexible: bool
 
 
 def _read_tagged(source: _Source, tagged: list[Field], version: int) -> None:
-    """Read the tagged fields that are known, skip the others and what is behind a known one."""
+    """Read the known tagged fields. Skip unknown ones, and the bytes that follow a known one."""
     varint = source.name(primitives.read_unsigned_varint, "uvarint")
     need = source.name(primitives.need, "need")
     source.lines += [
@@ -320,9 +320,9 @@ def _read_tagged(source: _Source, tagged: list[Field], version: int) -> None:
     source.lines.append("    pos = end")
 
 
-@_once
+@_compiled_once
 def writer(cls: type, version: int, *, flexible: bool) -> MessageWriter:
-    """Compile ``write(message, writer)`` for one version of `cls`."""
+    """Return a compiled ``write(message, writer)`` for one version of `cls`."""
     source = _Source()
     fields = fields_of(cls, version)
     source.lines.append("out = w.out")
@@ -386,7 +386,7 @@ def _not_none(value: str | None, name: str) -> str:
 
 
 def _write_tagged(source: _Source, cls: type, tagged: list[Field], version: int) -> None:
-    """Write the tagged fields that differ from their default, in the order of their numbers."""
+    """Write the tagged fields that differ from their defaults, in the order of their numbers."""
     if not tagged:
         source.lines.append("out.append(0)")
         return

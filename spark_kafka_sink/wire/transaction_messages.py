@@ -1,9 +1,9 @@
-"""The messages of transactions (KIP-98, KIP-447, KIP-890), as data like those of `messages`.
+"""The messages of transactions (KIP-98, KIP-447, KIP-890), declared as those of `messages`.
 
-AddPartitionsToTxn stops at version 3: later ones are for brokers among themselves. EndTxn 5 and
-TxnOffsetCommit 5 mean transaction.version 2 to the broker, so their senders cap the version where
-the cluster has not agreed on it. The fields of a batched FindCoordinator (version 4 on) stand
-beside those of a single one: a request fills both, whichever version is spoken in the end.
+AddPartitionsToTxn ends at version 3, because only brokers use later versions. To a broker, EndTxn 5
+and TxnOffsetCommit 5 mean transaction.version 2, so callers limit the version if the cluster has
+not finalized that feature level. FindCoordinator has a batched form from version 4 on. A request
+sets the fields of both forms, because its version is chosen later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FindCoordinatorRequest:
 
 @dataclass(slots=True, kw_only=True)
 class Coordinator:
-    """The coordinator of one key, or the error that looking for it gave."""
+    """The coordinator of one key, or the error of the lookup."""
 
     key: Annotated[str, Since(4)]
     node_id: Annotated[Int32, Since(4)]
@@ -37,7 +37,7 @@ class Coordinator:
 
 @dataclass(slots=True, kw_only=True)
 class FindCoordinatorResponse:
-    """Where the coordinator is: in `coordinators` from version 4 on, before that in itself."""
+    """The coordinator: in `coordinators` from version 4 on, in the response itself before."""
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Annotated[Int16, Until(3)] = 0
@@ -58,7 +58,7 @@ class AddPartitionsToTxnTopic:
 
 @dataclass(slots=True, kw_only=True)
 class AddPartitionsToTxnRequest:
-    """Makes partitions part of the transaction, before anything is produced to them."""
+    """Adds partitions to the transaction, before anything is produced to them."""
 
     v3_and_below_transactional_id: Annotated[str, Until(3)]
     v3_and_below_producer_id: Annotated[Int64, Until(3)]
@@ -68,7 +68,7 @@ class AddPartitionsToTxnRequest:
 
 @dataclass(slots=True, kw_only=True)
 class AddPartitionsToTxnPartitionResult:
-    """What became of one partition."""
+    """The result for one partition."""
 
     partition_index: Int32
     partition_error_code: Int16
@@ -76,7 +76,7 @@ class AddPartitionsToTxnPartitionResult:
 
 @dataclass(slots=True, kw_only=True)
 class AddPartitionsToTxnTopicResult:
-    """What became of one topic's partitions."""
+    """The results for one topic's partitions."""
 
     name: str
     results_by_partition: list[AddPartitionsToTxnPartitionResult]
@@ -84,7 +84,7 @@ class AddPartitionsToTxnTopicResult:
 
 @dataclass(slots=True, kw_only=True)
 class AddPartitionsToTxnResponse:
-    """Which partitions are in the transaction; one refused partition keeps all others out."""
+    """Whether the partitions were added. If one is rejected, the others are not added either."""
 
     throttle_time_ms: Int32 = 0
     results_by_topic_v3_and_below: Annotated[list[AddPartitionsToTxnTopicResult], Until(3)]
@@ -92,7 +92,7 @@ class AddPartitionsToTxnResponse:
 
 @dataclass(slots=True, kw_only=True)
 class AddOffsetsToTxnRequest:
-    """Makes a group's offsets part of the transaction, before TxnOffsetCommit up to version 4."""
+    """Adds a group's offsets to the transaction. TxnOffsetCommit needs it up to version 4."""
 
     transactional_id: str
     producer_id: Int64
@@ -102,7 +102,7 @@ class AddOffsetsToTxnRequest:
 
 @dataclass(slots=True, kw_only=True)
 class AddOffsetsToTxnResponse:
-    """Whether the group's offsets are in the transaction."""
+    """Whether the group's offsets were added to the transaction."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -120,7 +120,7 @@ class EndTxnRequest:
 
 @dataclass(slots=True, kw_only=True)
 class EndTxnResponse:
-    """Whether the transaction has ended; from version 5 on, what to produce the next one with."""
+    """Whether the transaction has ended; from version 5 on, the next producer id and epoch."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -130,7 +130,7 @@ class EndTxnResponse:
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitRequestPartition:
-    """The offset of one partition: that of the next record to read."""
+    """The offset of one partition's next record to read."""
 
     partition_index: Int32
     committed_offset: Int64
@@ -148,7 +148,7 @@ class TxnOffsetCommitRequestTopic:
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitRequest:
-    """Commits a group's offsets if, and when, the transaction commits."""
+    """Commits a group's offsets if and when the transaction commits."""
 
     transactional_id: str
     group_id: str
@@ -162,7 +162,7 @@ class TxnOffsetCommitRequest:
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitResponsePartition:
-    """What became of one partition's offset."""
+    """The result for one partition's offset."""
 
     partition_index: Int32
     error_code: Int16
@@ -170,7 +170,7 @@ class TxnOffsetCommitResponsePartition:
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitResponseTopic:
-    """What became of one topic's offsets."""
+    """The results for one topic's offsets."""
 
     name: str
     partitions: list[TxnOffsetCommitResponsePartition]
@@ -178,7 +178,7 @@ class TxnOffsetCommitResponseTopic:
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitResponse:
-    """What became of the offsets, partition by partition."""
+    """The results, one per partition."""
 
     throttle_time_ms: Int32 = 0
     topics: list[TxnOffsetCommitResponseTopic]

@@ -1,7 +1,7 @@
-"""Which version of an API to speak with a broker (NodeApiVersions).
+"""Choose the version of an API to use with a broker (NodeApiVersions).
 
-A broker lists the versions it accepts in its ApiVersions answer; the version spoken is the highest
-that both sides have, under the caps a caller gives.
+A broker lists the versions it accepts in its ApiVersions response. The client uses the highest
+version that both support, within the limits that the caller sets.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from spark_kafka_sink.error_codes import UNSUPPORTED_VERSION
 from spark_kafka_sink.errors import api_exception
 from spark_kafka_sink.wire.messages import METADATA, Api, ApiVersionsResponse
 
-# Brokers send it to controllers (KIP-631); it is on the listeners of controllers only.
+# Brokers send BrokerRegistration to controllers (KIP-631). Only the listeners of controllers have
+# it.
 _BROKER_REGISTRATION: Final = 62
 
 
 class NodeApiVersions:
-    """The version ranges and the finalized features one broker announced."""
+    """The version ranges and the finalized features that one broker announced."""
 
     __slots__ = ("_ranges", "finalized_features", "finalized_features_epoch")
 
@@ -34,7 +35,7 @@ class NodeApiVersions:
 
     @classmethod
     def of(cls, response: ApiVersionsResponse) -> NodeApiVersions:
-        """Read a broker's answer."""
+        """Return the versions that a broker's ApiVersions response lists."""
         return cls(
             {api.api_key: (api.min_version, api.max_version) for api in response.api_keys},
             {f.name: f.max_version_level for f in response.finalized_features},
@@ -43,15 +44,16 @@ class NodeApiVersions:
 
     @property
     def is_controller(self) -> bool:
-        """Whether it is a KRaft controller, which answers no clients, that listens there."""
+        """Whether the node is a KRaft controller, which does not serve clients."""
         return METADATA.key not in self._ranges and _BROKER_REGISTRATION in self._ranges
 
     def latest_usable_version(
         self, api: Api, max_version: int | None = None, min_version: int = 0
     ) -> int:
-        """Give the highest version of `api` that the broker, this client and the limits allow.
+        """Return the highest version of `api` that the broker, this client and the limits allow.
 
-        Raises UnsupportedVersionException, naming both ranges, where there is none.
+        Raise UnsupportedVersionException, with both ranges in its message, if there is no such
+        version.
         """
         lowest = max(api.min_version, min_version)
         highest = api.max_version if max_version is None else min(api.max_version, max_version)

@@ -5,45 +5,38 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
+from bench.cells import CELLS, Cell
+from bench.meter import Usage
+from bench.results import Measured, read_results, write_results
+from bench.rounds import Result, Turn
+from bench.targets import reached
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def jobs(job_module: Callable[[str], ModuleType]) -> dict[str, ModuleType]:
-    """The benchmark's modules, as its job imports them."""
-    parts = ("cells", "meter", "ratios", "results", "targets", "turns")
-    names = [f"bench_{part}" for part in parts]
-    return {name: job_module(name) for name in names}
-
-
-def measured(jobs: dict[str, ModuleType], cell: object, **seconds: list[float]) -> Any:  # noqa: ANN401 - of a module that is imported by its name
+def measured(cell: Cell, **seconds: list[float]) -> Measured:
     """Give a cell in which each contender took so long each round.
 
     Python has been busy for as long, and the broker for half of it.
     """
-    turns = jobs["bench_turns"]
 
-    def turn(took: float) -> object:
-        return turns.Turn(took, jobs["bench_meter"].Usage(0.0, took, took / 2), None)
+    def turn(took: float) -> Turn:
+        return Turn(took, Usage(0.0, took, took / 2), None)
 
     results = {
-        name: turns.Result(name, 1000, turns=[turn(took) for took in each])
+        name: Result(name, 1000, turns=[turn(took) for took in each])
         for name, each in seconds.items()
     }
-    return jobs["bench_ratios"].Measured(cell, results)
+    return Measured(cell, results)
 
 
-def test_a_target_is_met_by_the_median_of_the_rounds(jobs: dict[str, ModuleType]) -> None:
-    cell = jobs["bench_cells"].CELLS["100B"]
-    cells = {"100B": measured(jobs, cell, R1=[1.0, 1.0, 3.0], R2t=[2.0, 2.5, 3.0], R2=[2.9] * 3)}
-    found = {one.target.what: one for one in jobs["bench_targets"].reached(cells, cores=2)}
+def test_a_target_is_met_by_the_median_of_the_rounds() -> None:
+    cell = CELLS["100B"]
+    cells = {"100B": measured(cell, R1=[1.0, 1.0, 3.0], R2t=[2.0, 2.5, 3.0], R2=[2.9] * 3)}
+    found = {one.target.what: one for one in reached(cells, cores=2)}
     assert found.keys() == {"rows/s to R2t", "rows/s to R2", "CPU a row to R2t"}
     tuned = found["rows/s to R2t"]
     assert (tuned.figure.median, tuned.figure.low, tuned.figure.high) == (2.0, 1.0, 2.5)
@@ -53,33 +46,27 @@ def test_a_target_is_met_by_the_median_of_the_rounds(jobs: dict[str, ModuleType]
     assert tuned.bound is None
 
 
-def test_a_free_sink_pays_for_the_hop_and_for_sending_on_all_cores(
-    jobs: dict[str, ModuleType],
-) -> None:
-    cell = jobs["bench_cells"].CELLS["100B"]
-    cells = {"100B": measured(jobs, cell, R1=[4.0], R2t=[4.0], R1h=[1.0], R0=[3.0], R2=[2.0])}
-    found = {one.target.what: one.bound for one in jobs["bench_targets"].reached(cells, cores=2)}
+def test_a_free_sink_pays_for_the_hop_and_for_sending_on_all_cores() -> None:
+    cell = CELLS["100B"]
+    cells = {"100B": measured(cell, R1=[4.0], R2t=[4.0], R1h=[1.0], R0=[3.0], R2=[2.0])}
+    found = {one.target.what: one.bound for one in reached(cells, cores=2)}
     # Four seconds of work, and one of the broker, as with R2, on two cores.
     expected = {"rows/s to R2t": 1.6, "rows/s to R0": 1.2, "rows/s to R2": 0.8}
     assert found == pytest.approx(expected | {"CPU a row to R2t": 1.0})
-    packed = jobs["bench_cells"].CELLS["100B-lz4"]
-    cells = {
-        "100B-lz4": measured(jobs, packed, R1=[4.0], R2t=[6.0], R1h=[1.0], R0=[3.0], R1c=[1.0])
-    }
-    (found,) = jobs["bench_targets"].reached(cells, cores=2)
-    assert found.bound == pytest.approx(2.0 / (1.0 + 3.0 + 1.0 + 1.5) * 6.0)
-    elsewhere = jobs["bench_targets"].reached(cells, cores=None)
+    packed = CELLS["100B-lz4"]
+    cells = {"100B-lz4": measured(packed, R1=[4.0], R2t=[6.0], R1h=[1.0], R0=[3.0], R1c=[1.0])}
+    (packed_one,) = reached(cells, cores=2)
+    assert packed_one.bound == pytest.approx(2.0 / (1.0 + 3.0 + 1.0 + 1.5) * 6.0)
+    elsewhere = reached(cells, cores=None)
     assert {one.bound for one in elsewhere} == {None}
 
 
-def test_what_one_machine_s_cpu_decides_is_not_told_of_a_cluster(
-    jobs: dict[str, ModuleType],
-) -> None:
-    cell = jobs["bench_cells"].CELLS["100B"]
-    cells = {"100B": measured(jobs, cell, R1=[1.0], R2t=[2.0], R0=[1.0], R3=[4.0])}
+def test_what_one_machine_s_cpu_decides_is_not_told_of_a_cluster() -> None:
+    cell = CELLS["100B"]
+    cells = {"100B": measured(cell, R1=[1.0], R2t=[2.0], R0=[1.0], R3=[4.0])}
 
     def told(cores: int | None) -> set[str]:
-        return {one.target.what for one in jobs["bench_targets"].reached(cells, cores)}
+        return {one.target.what for one in reached(cells, cores)}
 
     here = {"CPU a row to R2t", "CPU a row to R3", "rows/s to R0"}
     assert told(2) - told(None) == here
@@ -87,45 +74,41 @@ def test_what_one_machine_s_cpu_decides_is_not_told_of_a_cluster(
 
 
 @pytest.mark.parametrize("log_bytes", [94, 96, 104, 106])
-def test_a_codec_s_rows_are_to_be_as_small_as_the_others_and_not_smaller(
-    jobs: dict[str, ModuleType], log_bytes: int
-) -> None:
-    one = measured(jobs, jobs["bench_cells"].CELLS["1KB-zstd"], R1=[1.0], R2t=[2.0])
+def test_a_codec_s_rows_are_to_be_as_small_as_the_others_and_not_smaller(log_bytes: int) -> None:
+    one = measured(CELLS["1KB-zstd"], R1=[1.0], R2t=[2.0])
     one.results["R1"].log_bytes, one.results["R2t"].log_bytes = log_bytes, 100
-    _, size = jobs["bench_targets"].reached({"1KB-zstd": one}, cores=2)
+    _, size = reached({"1KB-zstd": one}, cores=2)
     assert size.target.text == "0.95x to 1.05x"
     assert size.is_met == (95 <= log_bytes <= 105)
 
 
-def test_cells_of_other_rows_say_nothing_of_a_target(jobs: dict[str, ModuleType]) -> None:
-    cell = jobs["bench_cells"].CELLS["1KB"]
-    cells = {"100B": measured(jobs, cell, R1=[1.0], R2t=[2.0])}
-    assert not list(jobs["bench_targets"].reached(cells, cores=2))
+def test_cells_of_other_rows_say_nothing_of_a_target() -> None:
+    cell = CELLS["1KB"]
+    cells = {"100B": measured(cell, R1=[1.0], R2t=[2.0])}
+    assert not list(reached(cells, cores=2))
 
 
-def test_a_loss_by_partitions_is_told_by_the_round(jobs: dict[str, ModuleType]) -> None:
-    cell = jobs["bench_cells"].CELLS["100B-100p"]
-    cells = {"100B-100p": measured(jobs, cell, R1=[1.0, 2.0, 4.0], R1p=[0.9, 1.9, 1.0])}
-    (found,) = jobs["bench_targets"].reached(cells, cores=2)
+def test_a_loss_by_partitions_is_told_by_the_round() -> None:
+    cell = CELLS["100B-100p"]
+    cells = {"100B-100p": measured(cell, R1=[1.0, 2.0, 4.0], R1p=[0.9, 1.9, 1.0])}
+    (found,) = reached(cells, cores=2)
     assert (found.figure.median, found.figure.low, found.figure.high) == (0.9, 0.25, 0.95)
     assert found.is_met
 
 
-def test_what_is_written_is_read_again(jobs: dict[str, ModuleType], tmp_path: Path) -> None:
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     cells = {
-        name: measured(jobs, jobs["bench_cells"].CELLS[name], R1=[1.0, 0.9], R2t=[2.0, 2.5])
-        for name in ("100B", "cold")
+        name: measured(CELLS[name], R1=[1.0, 0.9], R2t=[2.0, 2.5]) for name in ("100B", "cold")
     }
-    results = jobs["bench_results"]
-    assert results.read(tmp_path) == ({}, {})
-    results.write(tmp_path, cells, {"Spark": "4.2.0"})
-    assert results.read(tmp_path) == (cells, {"Spark": "4.2.0"})
+    assert read_results(tmp_path) == ({}, {})
+    write_results(tmp_path, cells, {"Spark": "4.2.0"})
+    assert read_results(tmp_path) == (cells, {"Spark": "4.2.0"})
 
 
 def test_the_documents_have_the_figures_of_the_results_that_are_kept() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks.figures", "--check"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(["tests", "jobs", "."])},
+        [sys.executable, "-m", "bench.figures", "--check"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(["benchmarks", "tests", "jobs"])},
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -6,11 +6,12 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from benchmarks import scaling, worker_bytes
-from benchmarks.broker_cost import BrokerCost, Seen
-from benchmarks.scaling_model import Job, Layout, Settings, load, producer
-from benchmarks.simulated_task import SimulatedTask
-from benchmarks.start_storm import ANSWERED_AFTER_S, BACKLOG, StartStorm
+from bench.scaling import tables as scaling
+from bench.scaling import worker_bytes
+from bench.scaling.broker_cost import BrokerCost, Seen
+from bench.scaling.model import Job, Layout, Settings, load, producer
+from bench.scaling.simulated_task import SimulatedTask
+from bench.scaling.start_storm import ANSWERED_AFTER_S, BACKLOG, StartStorm
 
 # A row of 100 bytes as a record takes so many, with what is reserved for the widest deltas.
 RECORD_BYTES = 109
@@ -168,7 +169,7 @@ def test_a_listener_that_has_room_spreads_nothing() -> None:
 def test_the_document_has_the_models_figures() -> None:
     text = scaling.DOCUMENT.read_text()
     assert text == scaling.refreshed(text), (
-        "docs/scaling.md is stale: PYTHONPATH=tests:jobs python -m benchmarks.scaling"
+        "docs/scaling.md is stale: PYTHONPATH=benchmarks:tests:jobs python -m bench.scaling.tables"
     )
 
 

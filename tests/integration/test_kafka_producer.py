@@ -128,7 +128,9 @@ def test_a_batch_with_one_row_too_large_is_refused_as_a_whole(
     topic = new_topic(1)
     config = {"bootstrap.servers": kafka.bootstrap, "max.request.size": 1000}
     with KafkaProducer(config) as producer:
-        with pytest.raises(RecordTooLargeException, match=r"the record of row 1 .* is up to 20"):
+        with pytest.raises(
+            RecordTooLargeException, match=r"^row 1 of the Arrow batch: the record is up to 20"
+        ):
             producer.append(topic, values("ok", "x" * 2000))
         producer.append(topic, values("after"))
     assert [r.value for r in read_with_confluent(kafka.bootstrap, topic)] == [b"after"]
@@ -165,7 +167,7 @@ def test_memory_that_stays_full_is_an_error_after_max_block_ms() -> None:
         with KafkaProducer(config) as producer:
             with pytest.raises(TimeoutException, match=r"no broker has answered .*=300"):
                 producer.append("t", values("a"))
-            producer._thread.accumulator.available_bytes = 10
+            producer._thread.accumulator.pool.available_bytes = 10
             with pytest.raises(
                 BufferExhaustedException, match=r" max\.block\.ms=300: buffer\.memory="
             ):

@@ -22,7 +22,7 @@ from spark_kafka_sink.network import client
 
 # The machine may be busy.
 kafka_producer._AT_EXIT_S = 60
-client._SILENCE_S = 60
+client._NO_RESPONSE_S = 60
 
 def made(**options):
     given = {name.replace("_", "."): value for name, value in options.items()}

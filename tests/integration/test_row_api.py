@@ -225,7 +225,7 @@ def test_a_chunk_that_is_due_before_its_first_row_came_is_nothing(
         assert producer._feeder._pending
         producer.flush()
         assert not producer._feeder._pending
-        assert producer._thread.accumulator.available_bytes == 33_554_432
+        assert producer._thread.accumulator.pool.available_bytes == 33_554_432
         assert producer.send(topic, b"b").result(60).offset == 1
 
 
@@ -447,10 +447,10 @@ def test_memory_that_stays_full_fails_the_future_after_max_block_ms(
     with KafkaProducer(config) as producer:
         producer.partitions_for(topic)
         with producer._thread.lock:
-            producer._thread.accumulator.available_bytes -= 33_554_432
+            producer._thread.accumulator.pool.available_bytes -= 33_554_432
         error = producer.send(topic, b"a").exception(0)
         with producer._thread.lock:
-            producer._thread.accumulator.available_bytes += 33_554_432
+            producer._thread.accumulator.pool.available_bytes += 33_554_432
         assert isinstance(error, BufferExhaustedException)
         assert producer.send(topic, b"b").result(60).offset == 0
 
@@ -478,7 +478,7 @@ def test_closing_with_0_gives_up_what_is_incomplete_and_tells_everybody(
     for future in futures:
         assert str(future.exception(0)) == "Producer is closed forcefully."
     assert told == [*range(40)]
-    assert producer._thread.accumulator.available_bytes == 33_554_432
+    assert producer._thread.accumulator.pool.available_bytes == 33_554_432
     with pytest.raises(IllegalStateException, match="after producer has been closed"):
         producer.send(topic, b"late")
     assert read_with_confluent(kafka.bootstrap, topic) == []

@@ -105,7 +105,7 @@ def test_every_row_is_written_by_smaller_batches(
         deliveries = producer.take_deliveries()
         assert sum(delivery.records for delivery in deliveries.values()) == 200
         accumulator = producer._thread.accumulator
-        assert accumulator.available_bytes == accumulator.buffer_memory_bytes
+        assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
     check(read_with_confluent(kafka.bootstrap, narrow_topic), 200)
     check(read_with_kafka_python(kafka.bootstrap, narrow_topic), 200)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))
-import running
+from job import running
 
 
 @contextlib.contextmanager

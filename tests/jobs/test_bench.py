@@ -23,7 +23,7 @@ def test_cells_of_every_kind_are_measured_and_reported(
     arguments = ["--bootstrap", kafka.bootstrap, "--scale", "0.001", "--rounds", "1"]
     arguments += ["--warm-up", "1"]
     arguments += ["--output", str(tmp_path), "--contenders", "R0", "R1", "R1c", "R2t", "R6"]
-    (ended,) = submit_all([command("jobs/bench.py", *arguments, "--cells", *cells)])
+    (ended,) = submit_all([command("benchmarks/run.py", *arguments, "--cells", *cells)])
     assert ended.code == 0, ended.output
     report = json.loads((tmp_path / "results.json").read_text())
     about, found = report["about"], report["cells"]
@@ -53,6 +53,6 @@ def test_cells_of_every_kind_are_measured_and_reported(
 
 
 def test_wrong_names_are_told_with_the_right_ones(submit_all: SubmitAll) -> None:
-    (ended,) = submit_all([command("jobs/bench.py", "--bootstrap", "h:1", "--cells", "1GB")])
+    (ended,) = submit_all([command("benchmarks/run.py", "--bootstrap", "h:1", "--cells", "1GB")])
     assert ended.code == 2
-    assert ended.lines[-1].startswith("bench.py: --cells 1GB is not one of 100B, 100B-lz4, ")
+    assert ended.lines[-1].startswith("run.py: --cells 1GB is not one of 100B, 100B-lz4, ")

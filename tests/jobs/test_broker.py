@@ -17,11 +17,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import kafka_jars
 import pyarrow as pa
 import pyspark
 import pytest
 from conftest import need_kafka
+from job import kafka_jars
 from support.job_server import ROOT, TIMEOUT_S
 from support.processes import hear, listened_to, marked_processes, press_ctrl_c
 from support.topic_settings import nodes, setting
@@ -91,6 +91,10 @@ def mirror(tmp_path: Path) -> Iterator[Mirror]:
         server.shutdown()
 
 
+# As `make broker` runs it.
+BROKER = ("-m", "job.broker")
+
+
 def environment(folder: Path, **more: str) -> dict[str, str]:
     """Return the environment of a process whose cache is in `folder`."""
     return os.environ | {"PYTHONPATH": "jobs", "XDG_CACHE_HOME": str(folder / "cache")} | more
@@ -109,9 +113,9 @@ def fetching(env: dict[str, str]) -> subprocess.Popen[str]:
 
 
 def run_broker(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `jobs/broker.py`, which must end by itself."""
+    """Run `job.broker`, which must end by itself."""
     return subprocess.run(
-        [sys.executable, "jobs/broker.py", *arguments],
+        [sys.executable, *BROKER, *arguments],
         cwd=ROOT,
         env=env,
         capture_output=True,
@@ -287,8 +291,8 @@ def test_a_port_that_is_none_is_one_sentence(tmp_path: Path, port: str) -> None:
 def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Path) -> None:
     need_kafka()
     mark = uuid.uuid4().hex
-    env = os.environ | {"BROKER_TEST": mark, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "jobs/broker.py", "--port", "0"]
+    env = os.environ | {"BROKER_TEST": mark, "TMPDIR": str(tmp_path), "PYTHONPATH": "jobs"}
+    command = [sys.executable, *BROKER, "--port", "0"]
     with listened_to(command, cwd=ROOT, env=env) as killed:
         hear(killed, "It keeps")
         killed.send_signal(signal.SIGKILL)
@@ -306,9 +310,7 @@ def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Pa
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize(
-    "command", [("jobs/broker.py", "--port", "0"), ("-m", "support.fetch_kafka")]
-)
+@pytest.mark.parametrize("command", [(*BROKER, "--port", "0"), ("-m", "support.fetch_kafka")])
 def test_ctrl_c_while_jars_come_is_no_traceback(
     mirror: Mirror, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -337,7 +339,7 @@ def test_ctrl_c_while_a_broker_starts_is_no_traceback_and_leaves_nothing(tmp_pat
     env = environment(tmp_path, PATH=f"{java.parent}:{os.environ['PATH']}")
     env["TMPDIR"] = str(tmp_path / "temporary")
     env.pop("JAVA_HOME", None)
-    command = [sys.executable, "jobs/broker.py", "--port", "0"]
+    command = [sys.executable, *BROKER, "--port", "0"]
     with listened_to(command, cwd=ROOT, env=env) as starting:
         (tmp_path / "started").read_text()
         said = press_ctrl_c(starting, TIMEOUT_S)
@@ -355,8 +357,8 @@ STARTER = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]
 def test_a_broker_ends_when_the_program_that_started_it_is_killed(tmp_path: Path) -> None:
     need_kafka()
     mark = uuid.uuid4().hex
-    env = os.environ | {"BROKER_TEST": mark, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-c", STARTER, "jobs/broker.py", "--port", "0"]
+    env = os.environ | {"BROKER_TEST": mark, "TMPDIR": str(tmp_path), "PYTHONPATH": "jobs"}
+    command = [sys.executable, "-c", STARTER, *BROKER, "--port", "0"]
     with listened_to(command, cwd=ROOT, env=env) as starter:
         hear(starter, "It keeps")
         starter.kill()
@@ -399,9 +401,10 @@ def test_topics_stay_below_a_gigabyte_at_full_speed(tmp_path: Path, partitions: 
 
 @contextlib.contextmanager
 def running_broker(folder: Path) -> Iterator[tuple[str, str]]:
-    """Run `jobs/broker.py` for a `with` block; give its address, and what it said."""
-    command = [sys.executable, "jobs/broker.py", "--port", "0"]
-    with listened_to(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}) as program:
+    """Run `job.broker` for a `with` block; give its address, and what it said."""
+    command = [sys.executable, *BROKER, "--port", "0"]
+    env = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": "jobs"}
+    with listened_to(command, cwd=ROOT, env=env) as program:
         said = hear(program, "It keeps")
         yield said.partition(" listens on ")[2].partition(". ")[0], said
 

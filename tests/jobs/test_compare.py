@@ -8,9 +8,9 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import demo
-import digest
 import pytest
 import verify
+from job import digest
 
 SOURCE = digest.Digest(records=5, total=0xABC)
 TOPIC = verify.Topic(digest.Digest(records=5, total=0xABC), Counter({0: 3, 2: 2}))

@@ -157,7 +157,8 @@ def test_the_demo_streams_to_a_broker_of_the_users_and_says_how_to_delete_what_s
 # With another spark-submit, that of the folder which is named first.
 WITH_SPARK_SUBMIT = """
 import pathlib, sys
-import demo, running
+import demo
+from job import running
 sys.executable = str(pathlib.Path(sys.argv[1], "python"))
 sys.exit(running.run(lambda: demo.main(sys.argv[2:]), "demo.py"))
 """
@@ -230,7 +231,7 @@ def test_ctrl_c_in_the_middle_leaves_no_process_and_no_file(tmp_path: Path) -> N
 SLEEPERS = """
 import subprocess, sys
 sys.path.insert(0, "jobs")
-from children import Children
+from job.children import Children
 
 inner = "import os, signal; os.setsid(); print(os.getpid(), flush=True); signal.pause()"
 outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import digest
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from job import digest
 
 Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 

@@ -6,8 +6,8 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import progress
 import pytest
+from job import progress
 from support.job_server import TIMEOUT_S
 
 if TYPE_CHECKING:

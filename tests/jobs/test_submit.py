@@ -129,7 +129,7 @@ def test_a_missing_extra_is_one_sentence(job: str, module: str, tmp_path: Path) 
 
 def test_a_job_that_is_ended_says_so_by_its_exit_code() -> None:
     job = (
-        "import os, signal, sys; sys.path.insert(0, 'jobs'); import running;"
+        "import os, signal, sys; sys.path.insert(0, 'jobs'); from job import running;"
         "sys.exit(running.run(lambda: os.kill(os.getpid(), signal.SIGTERM) or 0, 'job.py'))"
     )
     ended = subprocess.run([sys.executable, "-c", job], cwd=ROOT, check=False, timeout=TIMEOUT_S)

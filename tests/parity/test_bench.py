@@ -24,7 +24,8 @@ TIMEOUT_S = 240
 def test_the_ratio_to_the_tuned_jvm_sink_is_measured_in_one_run(sink: Sink, tmp_path: Path) -> None:
     jars = ",".join(map(str, fetch_kafka.jvm_sink_jars()))
     command: list[str | Path] = [SPARK_SUBMIT, "--master", "local[2]", "--jars", jars]
-    command += ["--properties-file", ROOT / "conf" / "spark-defaults.conf", ROOT / "jobs/bench.py"]
+    command += ["--properties-file", ROOT / "conf" / "spark-defaults.conf"]
+    command += [ROOT / "benchmarks/run.py"]
     command += ["--bootstrap", sink.bootstrap, "--output", tmp_path, "--cells", "100B"]
     command += ["--contenders", "R1", "R2", "R2t", "--scale", "0.001", "--rounds", "1"]
     command += ["--warm-up", "1"]

@@ -57,7 +57,14 @@ class Project:
         self.folder, self.path = folder / "project", folder / "path"
         for each in (self.folder, self.path):
             each.mkdir()
-        for name in ("Makefile", "jobs", "pyproject.toml", "pyspark_pykafka.py", "tests"):
+        for name in (
+            "Makefile",
+            "benchmarks",
+            "jobs",
+            "pyproject.toml",
+            "pyspark_pykafka.py",
+            "tests",
+        ):
             (self.folder / name).symlink_to(ROOT / name)
         (self.folder / "spark_kafka_sink").mkdir()
         for tool in ("sh", "find", "grep", "sed", "touch", "mkdir", "ln"):
@@ -176,7 +183,7 @@ def test_an_environment_that_cannot_be_made_is_told_however_often(project: Proje
 
 @pytest.mark.parametrize("broken_off", [FAILS, STOPPED], ids=["failed", "stopped"])
 @pytest.mark.parametrize(
-    ("target", "says"), [("demo", "python jobs/demo.py"), ("bench", "python -m support.run_bench")]
+    ("target", "says"), [("demo", "python jobs/demo.py"), ("bench", "python -m bench.each_cell")]
 )
 def test_an_environment_that_was_broken_off_is_made_again(
     project: Project, broken_off: str, target: str, says: str

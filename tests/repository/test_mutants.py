@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,16 @@ def test_a_mutant_is_a_fault_in_the_code_as_it_is(mutant: Mutant) -> None:
     ast.parse(mutant.mutated(text))
     assert mutant.breaks.endswith(".")
     assert [test for test in mutant.tests if not (ROOT / test).exists()] == []
+
+
+def test_no_mutant_names_what_is_not_there(tmp_path: Path) -> None:
+    """Its tests would fail by a NameError, whatever they look at."""
+    for mutant in MUTANTS:
+        text = (ROOT / mutant.file).read_text()
+        (tmp_path / f"{mutant.name}.py").write_text(mutant.mutated(text))
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "F821"]
+    run = subprocess.run([*ruff, "."], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_a_name_is_of_one_mutant() -> None:

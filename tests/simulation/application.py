@@ -18,6 +18,7 @@ from simulation.scheduler import Scheduler
 from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
 from spark_kafka_sink.producer.slices import GroupedRows, encode_rows
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
@@ -79,7 +80,7 @@ class Application:
             return
         append = self._left.pop(0)
         rows, numbers = self._rows(append)
-        self._reserve(rows, append, numbers, self._scheduler.now)
+        self._reserve(rows, append, numbers, self._scheduler.now, Reservation())
 
     def _rows(self, append: Append) -> tuple[RecordColumns, list[int]]:
         count = len(append.partitions)
@@ -101,19 +102,27 @@ class Application:
         return columns, numbers
 
     def _reserve(
-        self, columns: RecordColumns, append: Append, numbers: list[int], since: float
+        self,
+        columns: RecordColumns,
+        append: Append,
+        numbers: list[int],
+        since: float,
+        reservation: Reservation,
     ) -> None:
         # What expires at a broker keeps its memory up to the end of its request.
         self._checker.check_call("a wait for memory", since, self._delivery_s + self._request_s)
         self.last_step_at = self._scheduler.now
         accumulator = self._thread.accumulator
-        size = int(record_sizes(columns).sum())
-        if not accumulator.reserve(size):
-            accumulator.waiters = 1
+        pool = accumulator.pool
+        if not pool.reserve(reservation, int(record_sizes(columns).sum())):
+            if not pool.waiters:
+                pool.wait(reservation)
             self._thread.wake()
-            self._scheduler.after(_RETRY_S, self._reserve, columns, append, numbers, since)
+            self._scheduler.after(
+                _RETRY_S, self._reserve, columns, append, numbers, since, reservation
+            )
             return
-        accumulator.waiters = 0
+        pool.stop_waiting(reservation)
         partitions = self._scenario.shape.partitions
         runs = group_by_partition(np.array(append.partitions, np.int64))
         targets = [partitions[number] for number in runs.partitions]
@@ -121,20 +130,22 @@ class Application:
         opens = accumulator.hold(targets)
         cuts, encoded = encode_rows(GroupedRows(rows, runs, targets), opens)
         in_order = [numbers[row] for row in runs.order.tolist()]
-        self._scheduler.after(self._moment(), self._append, targets, cuts, encoded, size, in_order)
+        self._scheduler.after(
+            self._moment(), self._append, targets, cuts, encoded, reservation, in_order
+        )
 
     def _append(
         self,
         targets: list[TopicPartition],
         cuts: list[Cut],
         encoded: EncodedRecords,
-        reserved: int,
+        reservation: Reservation,
         numbers: list[int],
     ) -> None:
         accumulator = self._thread.accumulator
         if self._checker.is_closed:
             accumulator.let_go(targets)
-            accumulator.give_back(reserved)
+            accumulator.pool.give_back(reservation)
             self._next()
             return
         for cut in cuts:
@@ -142,7 +153,7 @@ class Application:
         full = accumulator.append(targets, cuts, encoded, self._scheduler.now)
         self._ledger.see(accumulator.incomplete)
         accumulator.let_go(targets)
-        accumulator.give_back(reserved)
+        accumulator.pool.give_back(reservation)
         self._scheduler.trace(
             "producer", "append records {}..{} to {}", min(numbers), max(numbers),
             ", ".join(map(str, targets)),
@@ -164,7 +175,7 @@ class Application:
 
     def _flush(self) -> None:
         accumulator = self._thread.accumulator
-        accumulator.flushes += 1
+        accumulator.begin_flush()
         self._thread.wake()
         self._wait_for(accumulator.incomplete, self._scheduler.now)
 
@@ -174,7 +185,7 @@ class Application:
             self._checker.check_call("a flush", since, self._delivery_s)
             self._scheduler.after(_RETRY_S, self._wait_for, left, since)
         else:
-            self._thread.accumulator.flushes -= 1
+            self._thread.accumulator.end_flush()
 
     def _moment(self) -> float:
         """Give the time that work outside the lock takes: next to nothing, or a while."""

@@ -14,8 +14,9 @@ from spark_kafka_sink.errors import (
     RecordTooLargeException,
 )
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.completion import Deliveries
-from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
 
 # What passes between a batch's deadline and the poll that sees it.
 _LATE_S = 0.1

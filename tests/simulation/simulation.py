@@ -131,7 +131,7 @@ class Simulation:
     def _watch(self) -> None:
         """End the run when all is done; find it hanging when nothing ends in due time."""
         accumulator, application = self.thread.accumulator, self.application
-        is_free = accumulator.available_bytes == accumulator.buffer_memory_bytes
+        is_free = accumulator.pool.available_bytes == accumulator.pool.total_bytes
         healed = self.scheduler.now > self._scenario.heal_at + 1.0
         coordinator = self.cluster.coordinator
         is_settled = coordinator is None or coordinator.is_settled
@@ -144,7 +144,7 @@ class Simulation:
         patience = 5.0 + (configs["delivery.timeout.ms"] + configs["request.timeout.ms"]) / 1000
         since = max(application.last_step_at, self._scenario.heal_at)
         if self.scheduler.now > since + patience + self.network.producer_paused_s:
-            taken = accumulator.buffer_memory_bytes - accumulator.available_bytes
+            taken = accumulator.pool.total_bytes - accumulator.pool.available_bytes
             message = (
                 f"at {self.scheduler.now:.1f} s the producer has not ended: {taken} bytes of "
                 f"memory are taken, incomplete are {accumulator.incomplete}"

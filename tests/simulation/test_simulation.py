@@ -160,7 +160,9 @@ def _deadlines_forgotten() -> Iterator[None]:
 
 @contextmanager
 def _brokers_that_were_heard_of_are_never_forgotten() -> Iterator[None]:
-    with mock.patch.multiple(client, _HEARSAY_LOSSES=1_000_000, _HEARSAY_S=float("inf")):
+    with mock.patch.multiple(
+        client, _INITIAL_NODES_FAILURES=1_000_000, _INITIAL_NODES_S=float("inf")
+    ):
         yield
 
 

@@ -19,6 +19,7 @@ from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.errors import ApiException, KafkaException, TimeoutException
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.requests import TransactionalResult
@@ -280,32 +281,37 @@ class TransactionalApplication(Application):
     # -- appends ----------------------------------------------------------------------------------
 
     def _reserve(
-        self, columns: RecordColumns, append: Append, numbers: list[int], since: float
+        self,
+        columns: RecordColumns,
+        append: Append,
+        numbers: list[int],
+        since: float,
+        reservation: Reservation,
     ) -> None:
-        if self._may_append() and not self._crashes_now():
-            super()._reserve(columns, append, numbers, since)
+        if self._may_append(reservation) and not self._crashes_now():
+            super()._reserve(columns, append, numbers, since, reservation)
 
     def _append(
         self,
         targets: list[TopicPartition],
         cuts: list[Cut],
         encoded: EncodedRecords,
-        reserved: int,
+        reservation: Reservation,
         numbers: list[int],
     ) -> None:
-        if self._may_append():
+        if self._may_append(reservation):
             self.written[-1].numbers += numbers
-            super()._append(targets, cuts, encoded, reserved, numbers)
+            super()._append(targets, cuts, encoded, reservation, numbers)
         else:
             self._thread.accumulator.let_go(targets)
-            self._thread.accumulator.give_back(reserved)
+            self._thread.accumulator.pool.give_back(reservation)
 
-    def _may_append(self) -> bool:
+    def _may_append(self, reservation: Reservation) -> bool:
         """Whether the transaction takes more; if not, its end is begun."""
         try:
             self._manager.check_in_transaction("append")
         except KafkaException as error:
-            self._thread.accumulator.waiters = 0
+            self._thread.accumulator.pool.stop_waiting(reservation)
             self._failed(error)
             return False
         return True

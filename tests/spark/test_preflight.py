@@ -381,7 +381,7 @@ def test_a_record_that_its_topic_does_not_take_fails_before_anything_is_sent(
     with pytest.raises(PySparkException) as refused:
         save(spark.range(0, 10, 1, 1).selectExpr(value), kafka.bootstrap, topic)
     assert re.search(
-        rf"RecordTooLargeException: the record of row 7 of task 0 is 5001 bytes when "
+        rf"RecordTooLargeException: row 7 of task 0: the record is 5001 bytes when "
         rf"serialized, more than topic {topic} takes \(max\.message\.bytes=5000, while "
         r"kafka\.max\.request\.size=8388608\); make the record smaller, compress it, or raise",
         str(refused.value),

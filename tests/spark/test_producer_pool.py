@@ -294,7 +294,7 @@ def test_what_is_kept_holds_no_rows(
     with pool.producer(config) as producer:
         producer.append(topic, rows)
     del rows
-    assert producer._thread.accumulator.available_bytes == config.buffer_memory
+    assert producer._thread.accumulator.pool.available_bytes == config.buffer_memory
     assert pa.total_allocated_bytes() - before < 1_000_000
 
 

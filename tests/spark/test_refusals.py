@@ -244,7 +244,9 @@ def test_a_record_over_max_request_size_fails_before_anything_is_sent(
         save(frame, kafka.bootstrap, topic, kafka_max_request_size="10000")
     text = str(refused.value)
     assert "RecordTooLargeException" in text
-    assert re.search(r"the record of row 7 .* more than kafka\.max\.request\.size=10000", text)
+    assert re.search(
+        r"row 7 of task 0: the record is .* more than kafka\.max\.request\.size=10000", text
+    )
     assert read_with_confluent(kafka.bootstrap, topic) == []
 
 
@@ -253,14 +255,15 @@ def test_a_record_over_max_request_size_fails_before_anything_is_sent(
     [
         (
             "'x' AS value, 9 AS partition",
-            "in row 0 of task 0, but topic {topic} has 3 partitions, 0 to 2",
+            "row 0 of task 0: the partition column has 9, but topic {topic} has 3 partitions, 0 "
+            "to 2",
         ),
-        ("'x' AS value, -1 AS partition", "Invalid partition: -1 (row 0 of task 0)"),
-        ("'x' AS value, -5L AS timestamp", "Invalid timestamp: -5 ms (row 0 of task 0)"),
+        ("'x' AS value, -1 AS partition", "row 0 of task 0: Invalid partition: -1. "),
+        ("'x' AS value, -5L AS timestamp", "row 0 of task 0: Invalid timestamp: -5 ms. "),
         (
             "'x' AS value, array(named_struct('key', CAST(NULL AS STRING), 'value', "
             "CAST('' AS BINARY))) AS headers",
-            "headers has a header whose key is null (row 0 of task 0)",
+            "row 0 of task 0: headers has a header whose key is null",
         ),
     ],
 )
@@ -278,7 +281,7 @@ def test_a_null_topic_says_how_to_set_a_default(spark: SparkSession, kafka: Kafk
     with pytest.raises(PySparkException) as refused:
         save(frame, kafka.bootstrap)
     said = "[KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to the producer contains a null"
-    assert f"{said} topic (row 0 of task 0)" in str(refused.value)
+    assert f"row 0 of task 0: {said} topic. " in str(refused.value)
     assert "Use the `topic` option for setting a default topic" in str(refused.value)
 
 

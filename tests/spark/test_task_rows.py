@@ -150,15 +150,24 @@ def strings_of(*values: bytes) -> pa.Array:
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ({"topic": pa.array([None], pa.string())}, "contains a null topic ({})"),
-        ({"topic": strings_of(b"t\xff")}, "b't\\xff' is not UTF-8 ({})"),
-        ({"topic": ["t" * 300]}, "expected at most 249 ({})"),
-        ({"topic": ["{letters}"]}, "the topic column has {letters} in {}"),
-        ({"partition": pa.array([-7], pa.int32())}, "Invalid partition: -7 ({})"),
-        ({"partition": pa.array([7], pa.int32())}, "the partition column has 7 in {}, but topic"),
-        ({"timestamp": [-7]}, "Invalid timestamp: -7 ms ({})"),
-        ({"headers": pa.array([[(None, b"")]], HEADERS)}, "a header whose key is null ({})"),
-        ({"value": ["x" * 20_000]}, "the record of {} is up to 20076 bytes when serialized"),
+        (
+            {"topic": pa.array([None], pa.string())},
+            "{}: [KAFKA_NULL_TOPIC_IN_DATA] The Kafka message data sent to",
+        ),
+        (
+            {"topic": strings_of(b"t\xff")},
+            "{}: topic has a name that is not text: b't\\xff' is not UTF-8",
+        ),
+        ({"topic": ["t" * 300]}, "{}: Topic cannot be 'tttttttttttttttttttt'...: found a name"),
+        ({"topic": ["{letters}"]}, "{}: the topic column has {letters}"),
+        ({"partition": pa.array([-7], pa.int32())}, "{}: Invalid partition: -7. "),
+        ({"partition": pa.array([7], pa.int32())}, "{}: the partition column has 7, but topic"),
+        ({"timestamp": [-7]}, "{}: Invalid timestamp: -7 ms. "),
+        (
+            {"headers": pa.array([[(None, b"")]], HEADERS)},
+            "{}: headers has a header whose key is null",
+        ),
+        ({"value": ["x" * 20_000]}, "{}: the record is up to 20076 bytes when serialized"),
     ],
     ids=lambda case: next(iter(case)) if isinstance(case, dict) else None,
 )

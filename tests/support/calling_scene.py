@@ -203,7 +203,7 @@ class Scene:
         ends = {
             "the I/O thread goes on": thread.join(ENOUGH_S),
             "a future stays pending": all(future.done() for future in self._futures),
-            "memory is kept": accumulator.available_bytes == accumulator.buffer_memory_bytes,
+            "memory is kept": accumulator.pool.available_bytes == accumulator.pool.total_bytes,
             "its sockets are open": thread._client._selector._wake_in.fileno() == -1,
         }
         return [what for what, has_ended in ends.items() if not has_ended]

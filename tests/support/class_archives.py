@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-import kafka_jars
+from job import kafka_jars
 
 from support import fetch_kafka, processes
 from support.jvm import SHORT_LIVED

@@ -14,8 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-import java_version
-import kafka_jars
+from job import java_version, kafka_jars
 
 NEWEST: Final = "4.3.1"
 OLD: Final = "3.9.2"

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import broker
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from job import broker
 
 from support import processes
 

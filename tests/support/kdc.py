@@ -5,14 +5,15 @@ Needs Debian's krb5-kdc, krb5-admin-server and krb5-user, and for clients the ex
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from support import processes
 
@@ -47,6 +48,32 @@ def variables(folder: Path) -> dict[str, str]:
         "KRB5_CONFIG": str(folder / "krb5.conf"),
         "KRB5CCNAME": f"FILE:{folder}/nobody-has-tickets-here",
     }
+
+
+@contextlib.contextmanager
+def read_by_kerberos(address: str, ca: Path, topic: str, cache: Path) -> Iterator[Any]:
+    """Read a topic by kafka-python, which logs in with the tickets of a cache."""
+    import kafka
+
+    before = os.environ.get("KRB5CCNAME", "")
+    os.environ["KRB5CCNAME"] = str(cache)
+    consumer = None
+    try:
+        consumer = kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=address,
+            security_protocol="SASL_SSL",
+            ssl_cafile=str(ca),
+            sasl_mechanism="GSSAPI",
+            sasl_kerberos_service_name="kafka",
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=20_000,
+        )
+        yield consumer
+    finally:
+        os.environ["KRB5CCNAME"] = before
+        if consumer is not None:
+            consumer.close()
 
 
 class Kdc:

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-import kafka_jars
+from job import kafka_jars
 
 ROOT: Final = Path(__file__).parents[2]
 SPARKS: Final = ("4.1", "4.2", "4.3")

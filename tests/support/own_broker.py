@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import broker
-import kafka_jars
 import psutil
+from job import broker, kafka_jars
 
 from support import fetch_kafka
 from support.kafka_cluster import KafkaCluster

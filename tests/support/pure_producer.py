@@ -12,6 +12,7 @@ import pyarrow as pa
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies
@@ -153,8 +154,8 @@ class PureProducer:
             timestamps_ms=np.full(len(values), timestamp_ms),
         )
         rows = Rows(columns, [TOPIC], None, None)
-        size = int(record_sizes(columns).sum())
-        assert self.accumulator.reserve(size)
+        reservation = Reservation()
+        assert self.accumulator.pool.reserve(reservation, int(record_sizes(columns).sum()))
         runs = group_by_partition(partitions)
         targets = [TopicPartition(TOPIC, partition) for partition in runs.partitions]
         cuts, encoded = encode_rows(
@@ -162,7 +163,7 @@ class PureProducer:
         )
         full = self.accumulator.append(targets, cuts, encoded, self.now)
         self.accumulator.let_go(targets)
-        self.accumulator.give_back(size)
+        self.accumulator.pool.give_back(reservation)
         for batch in full:
             batch.pack()
             self.accumulator.packed(batch)

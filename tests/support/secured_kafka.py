@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import broker
 import confluent_kafka.admin
+from job import broker
 
 from support.certificates import Authority, Certificate, openssl
 from support.kafka_cluster import KafkaCluster, free_ports

@@ -65,7 +65,7 @@ class Network:
     def set_nodes(self, nodes: object) -> None:
         """Do nothing."""
 
-    def hear_of_nodes(self, brokers: object) -> None:
+    def set_initial_nodes(self, brokers: object) -> None:
         """Do nothing."""
 
     def last_errors(self) -> str:

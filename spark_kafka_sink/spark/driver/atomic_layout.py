@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.pandas.functions import arrow_udf
 
 from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.config import names_own_partitioner
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import TOPIC_NAME
 from spark_kafka_sink.plugins.batch_partitioner import (
@@ -29,14 +30,16 @@ from spark_kafka_sink.plugins.batch_partitioner import (
     own_partitions,
     topic_places,
 )
-from spark_kafka_sink.plugins.loading import is_users_own
-from spark_kafka_sink.spark.driver.arguments import check_frame, check_sink_options
 from spark_kafka_sink.spark.driver.hooks.writers import join_options
 from spark_kafka_sink.spark.layout_mark import as_metadata
-from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.options import (
+    SinkOptions,
+    check_given_options,
+    sink_options,
+    with_shipped_files,
+)
 from spark_kafka_sink.spark.planning.datasource import look_ahead, look_at_options, look_at_stream
-from spark_kafka_sink.spark.session import is_connect
-from spark_kafka_sink.spark.shipped_files import with_shipped_files
+from spark_kafka_sink.spark.session import check_frame, is_connect
 from spark_kafka_sink.spark.topics import suggest_create_topics
 
 _INT: Final = "INT"
@@ -94,7 +97,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     >>> laid_out.write.format("pykafka").mode("append").options(**options).save()  # doctest: +SKIP
     """
     check_frame("atomic_layout", df)
-    check_sink_options(options)
+    check_given_options(options)
     given = join_options(None, options)
     look_around = look_at_stream if df.isStreaming else look_ahead
     look = look_at_options if is_connect(df) else look_around
@@ -154,7 +157,7 @@ def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
     choices = []
     if frame.has("partition"):
         choices.append(frame.column("partition"))
-    if is_users_own(options.producer.partitioner_class):
+    if names_own_partitioner(options.producer.partitioner_class):
         choices.append(_own(options, frame, place))
     if frame.has("key") and keys_count(options.producer):
         hashes = _computed(key_hashes, _INT, frame.column("key"))

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.errors import DataException, listed
-from spark_kafka_sink.spark.driver.arguments import check_frame
+from spark_kafka_sink.spark.session import check_frame
 
 # The value that stands for the whole row; a column of this name is given as a Column.
 JSON: Final = "json"

@@ -11,11 +11,10 @@ from pyspark.sql import DataFrame
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import LARGEST_INT64
-from spark_kafka_sink.spark.driver.arguments import check_frame, check_sink_options
 from spark_kafka_sink.spark.driver.hooks.writers import join_options
-from spark_kafka_sink.spark.options import not_an_option
+from spark_kafka_sink.spark.options import check_given_options, not_an_option
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource, look_ahead, look_at_options
-from spark_kafka_sink.spark.session import is_connect
+from spark_kafka_sink.spark.session import check_frame, is_connect
 from spark_kafka_sink.spark.writer import BATCH_ID, as_option
 
 
@@ -39,7 +38,7 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
             "expected the number that foreachBatch gives"
         )
         raise ConfigException(message)
-    check_sink_options(options)
+    check_given_options(options)
     for name in options:
         if name.lower() == BATCH_ID:
             raise ConfigException(not_an_option(name))

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.logs import unsaid
+from spark_kafka_sink.logs import warnings_disabled
 from spark_kafka_sink.spark.layout_mark import laid_out_counts
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning.preflight import (
@@ -125,18 +125,18 @@ def check_surroundings(
 
 def look_ahead(schema: StructType, options: Mapping[str, str]) -> None:
     """Raise whatever stands against writing rows of a schema, on the driver, without a row."""
-    with unsaid():
+    with warnings_disabled():
         KafkaDataSource(dict(options)).plan(schema)
 
 
 def look_at_stream(schema: StructType, options: Mapping[str, str]) -> None:
     """Raise whatever stands against a stream of rows of a schema, likewise."""
-    with unsaid():
+    with warnings_disabled():
         checked, _ = KafkaDataSource(dict(options)).check(schema)
         check_surroundings(checked, schema, in_batches=True, may_remember=False)
 
 
 def look_at_options(schema: StructType, options: Mapping[str, str]) -> None:
     """Raise what is wrong with the options or the columns; nothing around is looked at."""
-    with unsaid():
+    with warnings_disabled():
         KafkaDataSource(dict(options)).check(schema)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config import ProducerConfig, names_own_partitioner
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
 from spark_kafka_sink.errors import (
     ConfigException,
@@ -29,11 +29,9 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.logs import masked, warn_once, without_path
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.plugins.loading import load_partitioner
 from spark_kafka_sink.spark.committing.report_files import is_special
 from spark_kafka_sink.spark.layout_mark import check_laid_out_topic, check_partition_counts
-from spark_kafka_sink.spark.options import DEAD_LETTER_FOLDER, SinkOptions
-from spark_kafka_sink.spark.shipped_files import with_shipped_files
+from spark_kafka_sink.spark.options import DEAD_LETTER_FOLDER, SinkOptions, with_shipped_files
 from spark_kafka_sink.spark.topics import (
     check_not_internal,
     limit_of,
@@ -109,7 +107,12 @@ _found: dict[_Asked, _Found] = {}
 
 def check_partitioner(options: SinkOptions) -> None:
     """Raise ConfigException where kafka.partitioner.class is a name that cannot be imported."""
-    load_partitioner(options.producer.partitioner_class, options.producer.option_prefix)
+    given, prefix = options.producer.partitioner_class, options.producer.option_prefix
+    if names_own_partitioner(given):
+        # It is for Arrow batches, which who plans has no other use for.
+        from spark_kafka_sink.plugins.batch_partitioner import load_partitioner  # noqa: PLC0415
+
+        load_partitioner(given, prefix)
 
 
 def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:

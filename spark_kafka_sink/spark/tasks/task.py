@@ -17,9 +17,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.options import SinkOptions, with_shipped_files
 from spark_kafka_sink.spark.report import PartitionReport, SinkCommitMessage, TaskReport
-from spark_kafka_sink.spark.shipped_files import with_shipped_files
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
 from spark_kafka_sink.spark.tasks.retention import ExpiredRows
 from spark_kafka_sink.spark.tasks.task_rows import TaskRows

@@ -124,7 +124,7 @@ class TaskRows:
             yield
         except KafkaException as error:
             if error.row is not None:
-                error.say_place(self._place(int(numbers[error.row])))
+                error.place = self._place(int(numbers[error.row]))
             raise
 
     def _place(self, number: int) -> str:
@@ -156,10 +156,11 @@ class TaskRows:
         row = pc.index(named_columns(batch)["topic"].cast(pa.large_binary()), name.encode()).as_py()
         if row >= 0:
             message = (
-                f"the topic column has {name} in {self._place(int(numbers[row]))}, which is "
-                "deadLetterTopic: expected another topic; name one that no row goes to by itself"
+                f"the topic column has {name}, which is deadLetterTopic: expected another topic; "
+                "name one that no row goes to by itself"
             )
-            raise DataException(message, topic=name)
+            place = self._place(int(numbers[row]))
+            raise DataException(message, topic=name, row=row, place=place)
 
     def _partition_counts(self, expected: Mapping[str, int]) -> Mapping[str, int]:
         """Ask for topics of rows that are good but for the partition, once they are there."""

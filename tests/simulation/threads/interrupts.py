@@ -16,7 +16,8 @@ from typing import Final
 from simulation.threads.world import World
 
 _DRIVER: Final = str(Path(__file__).parents[1])
-_MOST_MOMENTS: Final = 1000
+# An append has some 800 of them, the shortest calls have less than 30.
+_MOST_MOMENTS: Final = (30, 150, 1000)
 _MOST_WAITS: Final = 6
 
 
@@ -26,7 +27,8 @@ class Interrupt:
     def __init__(self, world: World) -> None:
         self._world = world
         self._in_a_wait = world.random.random() < 0.2
-        self._left = world.random.randint(1, _MOST_WAITS if self._in_a_wait else _MOST_MOMENTS)
+        most = _MOST_WAITS if self._in_a_wait else world.random.choice(_MOST_MOMENTS)
+        self._left = world.random.randint(1, most)
         self.where = ""
 
     def during(self, call: Callable[[], object]) -> None:

@@ -16,6 +16,8 @@ from spark_kafka_sink.model import TopicPartition
 _TOPICS: Final = ("t", "u", "v")
 # What a run is about, besides all that any run has.
 _THEMES: Final = ("any", "any", "hasty", "transactions", "resets", "topics", "failures")
+_INTERRUPTED: Final = ("interrupts", "interrupts", "interrupted transactions")
+_TRANSACTIONAL: Final = ("transactions", "interrupted transactions")
 # What takes a quarter of the memory goes in slices.
 _ROOM_FOR_WHOLE_APPENDS: Final = 6000
 
@@ -75,7 +77,7 @@ _LIMITS: Final = ("linger.ms", "max.block.ms", "delivery.timeout.ms", "request.t
 
 def draw(random: Random, *, interrupts: bool = False) -> Plan:
     """Draw a run; interrupts: one whose user code does no more than it should."""
-    theme = "interrupts" if interrupts else random.choice(_THEMES)
+    theme = random.choice(_INTERRUPTED if interrupts else _THEMES)
     is_quiet = random.random() < 0.3
     shape = _shape(random, theme)
     plan = Plan(
@@ -102,7 +104,7 @@ def draw(random: Random, *, interrupts: bool = False) -> Plan:
     match theme:
         case "transactions":
             return replace(plan, callers=1, poison=0.0, mischief=random.choice([0.0, 0.5]))
-        case "interrupts":
+        case "interrupts" | "interrupted transactions":
             return replace(plan, callers=1, poison=0.0, mischief=0.0)
         case "resets":
             weather = plan.weather._replace(room=60, breaks_behind=0.7, until=1.0)
@@ -125,12 +127,12 @@ def _shape(random: Random, theme: str) -> ClusterShape:
         first_epoch=0,
         rules=Rules(),
         hints=True,
-        transaction_version=random.choice([1, 2]) if theme == "transactions" else 0,
+        transaction_version=random.choice([1, 2]) if theme in _TRANSACTIONAL else 0,
     )
 
 
 def _configs(random: Random, shape: ClusterShape, theme: str) -> dict[str, Any]:
-    idempotent = theme == "transactions" or (theme != "resets" and random.random() < 0.5)
+    idempotent = theme in _TRANSACTIONAL or (theme != "resets" and random.random() < 0.5)
     configs: dict[str, Any] = {
         "bootstrap.servers": ",".join(
             f"b{n}:{FIRST_PORT + n}" for n in range(1, shape.brokers + 1)
@@ -149,6 +151,8 @@ def _configs(random: Random, shape: ClusterShape, theme: str) -> dict[str, Any]:
         "reconnect.backoff.max.ms": 100,
         "metadata.max.age.ms": random.choice([300, 300_000]),
     }
+    if theme in _TRANSACTIONAL:
+        configs["transactional.id"] = "x"
     match theme:
         case "hasty":
             configs |= {
@@ -156,9 +160,7 @@ def _configs(random: Random, shape: ClusterShape, theme: str) -> dict[str, Any]:
                 "request.timeout.ms": 100,
                 "delivery.timeout.ms": configs["linger.ms"] + random.choice([100, 500]),
             }
-        case "transactions":
-            configs["transactional.id"] = "x"
-        case "interrupts":
+        case "interrupts" | "interrupted transactions":
             configs["buffer.memory"] = max(_ROOM_FOR_WHOLE_APPENDS, configs["buffer.memory"])
         case "resets":  # with more to write while an answer is awaited
             more = {"linger.ms": 0, "batch.size": 150}

@@ -13,10 +13,10 @@ from simulation.scheduler import SimulationError
 from simulation.threads.interrupts import Interrupt
 from simulation.threads.ledger import Ledger, Row
 from simulation.threads.plan import Plan
-from simulation.threads.user_code import MischiefError, UserCode
+from simulation.threads.user_code import NO_EXCEPTIONS, MischiefError, UserCode
 from simulation.threads.world import World
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.errors import KafkaException, TimeoutException
+from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
 
 _FILLER: Final = b"." * 200
 
@@ -80,7 +80,8 @@ class Program:
         thread, feeder = self.producer._thread, self.producer._feeder
         while not self.is_closing:
             self._call("flush", self.producer.flush)
-            if not feeder._pending and not thread.accumulator.has_incomplete:
+            is_left = feeder._pending or thread.accumulator.has_incomplete
+            if not is_left or thread.fatal_error is not None:
                 break
         if self.is_closing or thread.fatal_error is not None:
             return
@@ -88,8 +89,8 @@ class Program:
             # What has expired at a broker keeps its memory up to the end of its request.
             self.world.sleep(1.0)
         accumulator = thread.accumulator
-        kept = accumulator.buffer_memory_bytes - accumulator.available_bytes
-        left = (kept, accumulator.waiters, accumulator.flushes, accumulator._held)
+        kept = accumulator.pool.total_bytes - accumulator.pool.available_bytes
+        left = (kept, accumulator.pool.waiters, accumulator.flushes, accumulator._held)
         self._require(left == (0, 0, 0, set()), f"bytes, waiters, flushes and holds left: {left}")
 
     # -- callers ----------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ class Program:
     def _caller(self) -> None:
         try:
             for call in self._calls():
-                self._call(call.__name__, call)
+                self._call(_name(call), call)
         finally:
             self._callers_left -= 1
 
@@ -108,9 +109,7 @@ class Program:
         if self.plan.is_forgetful:  # what waits for metadata each time
             usual = [self._append, self._count, self._count]
         if self._interrupt is not None:
-            yield self._append
-            yield self._interrupted
-            yield self._append
+            yield from self._calls_around(self._interrupt)
         elif self.plan.is_transactional:
             yield self.producer.init_transactions
             for _ in range(self.plan.calls - 1):
@@ -135,7 +134,7 @@ class Program:
         try:
             call()
             succeeded = True
-        except (MischiefError, SystemExit):
+        except (MischiefError, *NO_EXCEPTIONS):
             pass
         except KafkaException as error:
             self.world.trace("{}: {}", what, error)
@@ -160,7 +159,7 @@ class Program:
         if self._interrupt is not None and self.producer._thread.fatal_error is not None:
             return "make another" in str(error)
         while error is not None:
-            if isinstance(error, MischiefError | SystemExit):
+            if isinstance(error, (MischiefError, *NO_EXCEPTIONS)):
                 return True
             error = error.__cause__
         return False
@@ -180,7 +179,7 @@ class Program:
             filler = bytes([POISON]) + filler[1:]
         return NUMBER.pack(number) + filler
 
-    def _append(self, interrupt: Interrupt | None = None) -> None:
+    def _append(self) -> None:
         """Append some rows."""
         random, topic = self.world.random, self._topic()
         numbers = self.ledger.give(
@@ -191,20 +190,15 @@ class Program:
             columns["partition"] = pa.array([0] * len(numbers), pa.int32())
         told = self._user_code.on_failure(numbers) if random.random() < 0.5 else None
         batch = pa.record_batch(columns)
-
-        def append() -> None:
-            self.producer.append(topic, batch, told)
-
-        self._give(numbers, append if interrupt is None else partial(interrupt.during, append))
+        self._give(numbers, lambda: self.producer.append(topic, batch, told))
 
     def _give(self, numbers: list[int], call: Callable[[], Any]) -> Any:  # noqa: ANN401 - of the call
         """Give rows to the producer, and note whether it takes them."""
         try:
             given = call()
-        except KeyboardInterrupt:
-            raise
         except BaseException:
-            if len(numbers) == 1 or not self.plan.has_slices:
+            is_whole = len(numbers) == 1 or not self.plan.has_slices
+            if is_whole and self._interrupt is None:
                 self._note(numbers, is_taken=False)
             raise
         self._note(numbers, is_taken=True)
@@ -299,12 +293,64 @@ class Program:
             for row in taken:
                 row.is_committed = True
 
-    def _interrupted(self) -> None:
-        """Append some rows, and be interrupted."""
+    # -- interrupted calls ------------------------------------------------------------------------
+
+    def _calls_around(self, interrupt: Interrupt) -> Iterator[Callable[[], object]]:
+        """Draw a call that is interrupted, and what comes before and after it."""
+        random = self.world.random
+        kinds = {"append": 3, "send": 1, "flush": 1, "close": 1}
+        if self.plan.is_transactional:
+            kinds |= {"commit": 2, "abort": 2}
+        kind = random.choices([*kinds], [*kinds.values()])[0]
+        if self.plan.is_transactional:
+            yield self.producer.init_transactions
+            yield self._begin
+        yield self._append
+        if kind != "append":
+            yield self._send
+        calls: dict[str, Callable[[], object]] = {
+            "append": self._append,
+            "send": partial(self._send_row, self.world.current.name, self._topic()),
+            "flush": self.producer.flush,
+            "close": self._close,
+            "commit": self.producer.commit_transaction,
+            "abort": self.producer.abort_transaction,
+        }
+        yield partial(self._interrupted, interrupt, calls[kind])
+        if kind in ("commit", "abort"):
+            yield partial(self._repeat, kind, calls[kind])
+        elif self.plan.is_transactional:
+            yield self._commit
+        if self.plan.is_transactional:
+            yield self._begin
+        yield self._append
+        yield self._send
+        if self.plan.is_transactional:
+            yield self._commit
+
+    def _interrupted(self, interrupt: Interrupt, call: Callable[[], object]) -> None:
+        """Make a call, and be interrupted."""
         try:
-            self._append(self._interrupt)
+            interrupt.during(call)
         except KeyboardInterrupt:
             self.world.trace("interrupted")
+
+    def _repeat(self, kind: str, call: Callable[[], object]) -> None:
+        """Go on with the end of a transaction, unless it had come before the interrupt."""
+        rows = list(self.ledger.rows.values())[self._began_at :]
+        try:
+            call()
+        except IllegalStateException as error:
+            self._require(self._has_ended(error), f"{kind} cannot be repeated: {error}")
+        for row in rows:
+            row.is_committed = kind == "commit" and bool(row.is_taken)
+
+    def _has_ended(self, error: IllegalStateException) -> bool:
+        return "in state READY" in str(error) or self._may_fail(error)
+
+
+def _name(call: Callable[[], object]) -> str:
+    return str(call.func.__name__ if isinstance(call, partial) else call.__name__)
 
 
 def _is_late(error: BaseException | None) -> bool:

@@ -29,7 +29,7 @@ def test_every_promise_is_kept(first: int) -> None:
         assert found is None, f"seed {seed}: {found}\n{replay_command(seed)}"
 
 
-def test_an_interrupted_append_is_whole_or_refused_and_the_producer_says_if_it_goes_on() -> None:
+def test_an_interrupted_call_can_be_repeated_and_the_producer_says_if_it_goes_on() -> None:
     for seed in range(INTERRUPTS):
         found = failure(seed, interrupts=True)
         assert found is None, f"seed {seed}: {found}\n{replay_command(seed, interrupts=True)}"

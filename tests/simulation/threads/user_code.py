@@ -6,6 +6,7 @@ thread. What it calls there does not wait, and what would have to is refused.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,14 @@ import pyarrow as pa
 from simulation.scheduler import SimulationError
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.model import AppendFailure, ProducerRecord, RecordMetadata
+from spark_kafka_sink.model import (
+    AppendFailure,
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerRecord,
+    RecordMetadata,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from simulation.threads.program import Program
@@ -27,6 +35,10 @@ _SLOW_S: Final = (0.01, 0.3, 4.0)
 
 class MischiefError(Exception):
     """What user code raises."""
+
+
+# What user code raises that is no Exception, beside what a test raises by mistake.
+NO_EXCEPTIONS: Final = (SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 
 
 class UserCode:
@@ -115,7 +127,7 @@ class UserCode:
         elif kind == "raise":
             raise MischiefError(where)
         elif kind == "exit":
-            raise SystemExit(where)
+            raise random.choice(NO_EXCEPTIONS)(where)
         elif self._is_in_io_thread:
             self._call_in_io_thread()
         elif world.current.name == "partitioner":
@@ -168,9 +180,13 @@ class UserCode:
         return succeeded
 
 
+_OFFSETS: Final = {TopicPartition("t", 0): OffsetAndMetadata(1)}
 _WAITING: Final[dict[str, Callable[[KafkaProducer], Any]]] = {
     "flush": KafkaProducer.flush,
     "init_transactions": KafkaProducer.init_transactions,
+    "send_offsets_to_transaction": lambda producer: producer.send_offsets_to_transaction(
+        _OFFSETS, ConsumerGroupMetadata("g")
+    ),
     "commit_transaction": KafkaProducer.commit_transaction,
     "abort_transaction": KafkaProducer.abort_transaction,
 }

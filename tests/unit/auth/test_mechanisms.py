@@ -13,7 +13,7 @@ from spark_kafka_sink.auth.mechanisms import (
     PlainExchange,
     SaslExchange,
     checked_mechanism,
-    shown,
+    printable,
     utf8,
 )
 from spark_kafka_sink.errors import ConfigException
@@ -67,8 +67,8 @@ def test_an_unknown_mechanism_is_refused_with_those_that_are_known() -> None:
 
 
 def test_the_words_of_a_broker_are_one_short_line() -> None:
-    assert shown("no\r\n\x1b[31msuch user") == "no   [31msuch user"
-    assert shown("x" * 1000) == "x" * 200 + "…"
+    assert printable("no\r\n\x1b[31msuch user") == "no   [31msuch user"
+    assert printable("x" * 1000) == "x" * 200 + "…"
 
 
 def test_text_becomes_utf8() -> None:

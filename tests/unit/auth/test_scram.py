@@ -20,7 +20,7 @@ from spark_kafka_sink.auth.scram import (
     KEPT,
     MAX_ITERATIONS,
     MIN_ITERATIONS,
-    KeptKeys,
+    KeyCache,
     ScramExchange,
     scram_keys,
 )
@@ -230,7 +230,7 @@ class _CountedHashing:
 
 
 def test_a_hundred_brokers_with_one_salt_cost_one_hashing(monkeypatch: pytest.MonkeyPatch) -> None:
-    hashing, kept = _CountedHashing(monkeypatch), KeptKeys()
+    hashing, kept = _CountedHashing(monkeypatch), KeyCache()
     answers = {user_s(keys=kept).step(SERVER_FIRST) for _ in range(100)}
     assert hashing.count == 1
     assert answers == {user_s().step(SERVER_FIRST)}
@@ -249,20 +249,20 @@ def test_a_hundred_brokers_with_one_salt_cost_one_hashing(monkeypatch: pytest.Mo
 def test_kept_keys_serve_nobody_else(
     other: tuple[str, str, str, bytes, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hashing, kept = _CountedHashing(monkeypatch), KeptKeys()
+    hashing, kept = _CountedHashing(monkeypatch), KeyCache()
     kept(SCRAM_SHA_256, "user", "pencil", b"salt", 4096)
     assert kept(*other) == scram_keys(*other)
     assert hashing.count == 3
 
 
 def test_a_wrong_password_is_not_saved_by_kept_keys() -> None:
-    kept = KeptKeys()
+    kept = KeyCache()
     right, wrong = user_s(keys=kept), user_s(password="pencils", keys=kept)
     assert right.step(SERVER_FIRST) != wrong.step(SERVER_FIRST)
 
 
 def test_no_more_than_64_are_kept_and_none_after_forgetting() -> None:
-    kept = KeptKeys()
+    kept = KeyCache()
     for number in range(KEPT + 2):
         kept(SCRAM_SHA_256, "user", "pencil", bytes([number]), 1)
     assert len(kept) == KEPT == 64

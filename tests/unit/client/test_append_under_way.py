@@ -47,8 +47,9 @@ def producer(clock: Clock) -> Iterator[KafkaProducer]:
 
 
 def close(producer: KafkaProducer) -> None:
-    """Close at once, as another thread may."""
+    """Close at once, as another thread may; then the I/O thread ends."""
     producer.close(0)
+    producer._thread._end()
 
 
 def fail(producer: KafkaProducer) -> None:
@@ -73,7 +74,7 @@ def sent(producer: KafkaProducer) -> int:
 def is_empty(producer: KafkaProducer) -> bool:
     """Tell whether nothing is left to be sent, nor any memory taken."""
     accumulator = producer._thread.accumulator
-    is_free = accumulator.available_bytes == accumulator.buffer_memory_bytes
+    is_free = accumulator.pool.available_bytes == accumulator.pool.total_bytes
     return is_free and not accumulator.has_incomplete and sent(producer) == 0
 
 

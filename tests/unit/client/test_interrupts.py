@@ -99,11 +99,12 @@ class World:
         thread = self.producer._thread
         with thread.lock:
             accumulator = thread.accumulator
-            assert accumulator.incomplete == []
-            assert (accumulator.waiters, accumulator.flushes) == (0, 0)
+            # Where the producer is over, its I/O thread fails what is left.
+            assert thread.changed.wait_for(lambda: not accumulator.incomplete, ENOUGH_S)
+            assert (accumulator.pool.waiters, accumulator.flushes) == (0, 0)
             if thread.fatal_error is None:
                 assert (accumulator._held, accumulator._packing) == (set(), set())
-                assert accumulator.available_bytes == accumulator.buffer_memory_bytes
+                assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
             else:
                 assert re.search("in the middle of a change|closed force", str(thread.fatal_error))
         for row, future in self.futures.items():
@@ -219,6 +220,25 @@ def test_a_caller_that_is_interrupted_loses_nothing_and_leaves_nothing_that_hang
             failure.add_note(f"interrupted at moment {moment}: {where}; INTERRUPTS_SEED={SEED}")
             raise
     print(f"{name}: {cut} in the middle of a change")
+
+
+def test_a_close_that_gives_up_rows_can_be_repeated_wherever_it_was_interrupted() -> None:
+    moment, where = 0, None
+    while not moment or where is not None:
+        moment += 1
+        world = World(delivery_timeout_ms=60_000, request_timeout_ms=60_000)
+        world.send(range(3))
+        world.append(range(3, 9))
+        where = interrupted(lambda: world.producer.close(0), moment)  # noqa: B023 - called at once
+        try:
+            in_another_thread(lambda: world.producer.close(0))  # noqa: B023
+            in_another_thread(world.check)
+            assert sum(world.told.values()) == 9
+            assert not world.producer._thread._thread.is_alive()
+        except BaseException as failure:
+            failure.add_note(f"interrupted at moment {moment}: {where}")
+            raise
+    assert moment > 50
 
 
 @pytest.mark.parametrize("end", [KafkaProducer.commit_transaction, KafkaProducer.abort_transaction])

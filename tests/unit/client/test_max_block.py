@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def producer(clock: Clock) -> Iterator[KafkaProducer]:
     """A producer that knows nothing and has no memory left."""
     with made(max_block_ms=MAX_BLOCK_S * 1000) as producer:
-        producer._thread.accumulator.available_bytes = 0
+        producer._thread.accumulator.pool.available_bytes = 0
         yield producer
 
 
@@ -90,7 +90,7 @@ def test_metadata_more_partitions_and_memory_come_within_one_max_block_ms_or_not
     by_row: bool,
 ) -> None:
     def free() -> None:
-        everything = producer._thread.accumulator.buffer_memory_bytes
+        everything = producer._thread.accumulator.pool.total_bytes
         producer._thread.give_back(Reservation(everything))
 
     def know(*leaders: int) -> Callable[[], None]:
@@ -170,7 +170,7 @@ def test_closing_with_an_open_transaction_takes_as_long_as_it_is_told(clock: Clo
         with pytest.raises(TimeoutException, match=r"not acknowledged in 3\.0 s"):
             producer.close(3.0)
         assert clock.now - began_at == pytest.approx(3.0)
-        producer._thread._make_calls()
+        producer._thread._end()
         assert sent.done()
 
 

@@ -68,7 +68,9 @@ def goes_on_when(producer: KafkaProducer, clock: Clock, free: Callable[[], None]
     """Want a byte more than there is, and see that the wait ends when `free` was called."""
     began_at = clock.now
     clock.after(FREED_AFTER_S, free)
-    reserve(producer, producer._thread.accumulator.available_bytes + 1, producer._waits.deadline())
+    reserve(
+        producer, producer._thread.accumulator.pool.available_bytes + 1, producer._waits.deadline()
+    )
     assert clock.now - began_at == pytest.approx(FREED_AFTER_S)
 
 
@@ -142,33 +144,33 @@ def test_rows_that_linger_do_so_no_longer_where_memory_is_short(clock: Clock) ->
 def test_memory_that_came_when_the_time_was_over_is_found(clock: Clock) -> None:
     with with_memory() as producer:
         accumulator = producer._thread.accumulator
-        accumulator.available_bytes = 0
+        accumulator.pool.available_bytes = 0
 
         def too_late_to_be_woken() -> None:
-            accumulator.available_bytes = MEMORY_BYTES
+            accumulator.pool.available_bytes = MEMORY_BYTES
 
         clock.after(1.0, too_late_to_be_woken)
         reserve(producer, 100, clock.now + 1.0)
-        assert accumulator.available_bytes == MEMORY_BYTES - 100
-        accumulator.available_bytes = MEMORY_BYTES
+        assert accumulator.pool.available_bytes == MEMORY_BYTES - 100
+        accumulator.pool.available_bytes = MEMORY_BYTES
 
 
 def test_who_has_no_time_left_gets_nothing_before_who_came_first(clock: Clock) -> None:
     with with_memory() as producer:
         accumulator = producer._thread.accumulator
-        accumulator.available_bytes = 50
+        accumulator.pool.available_bytes = 50
         began_at = clock.now
 
         def later() -> None:
             with pytest.raises(BufferExhaustedException, match="no room for 10 bytes"):
                 reserve(producer, 10, began_at + 0.2)
-            assert accumulator.available_bytes == 50
+            assert accumulator.pool.available_bytes == 50
 
         clock.after(0.1, later)
         clock.after(0.3, lambda: producer._thread.give_back(Reservation(50)))
         reserve(producer, 100, began_at + 1.0)
         assert clock.now - began_at == pytest.approx(0.3)
-        accumulator.available_bytes = MEMORY_BYTES
+        accumulator.pool.available_bytes = MEMORY_BYTES
 
 
 def test_for_who_is_next_and_wants_more_the_io_thread_looks_again(
@@ -176,18 +178,18 @@ def test_for_who_is_next_and_wants_more_the_io_thread_looks_again(
 ) -> None:
     with with_memory() as producer:
         thread, waits = producer._thread, producer._waits
-        thread.accumulator.available_bytes, began, woken_at = 0, clock.now, []
+        thread.accumulator.pool.available_bytes, began, woken_at = 0, clock.now, []
         monkeypatch.setattr(thread, "wake", lambda: woken_at.append(clock.now))
-        first = object()
-        waits._tickets.append(first)
+        first = Reservation()
+        thread.accumulator.pool.wait(first)
 
         def leave() -> None:
             with thread.lock:
-                waits._leave_queue(first)
+                waits._stop_waiting(first)
 
         clock.after(FREED_AFTER_S, leave)
         clock.after(2 * FREED_AFTER_S, lambda: thread.give_back(Reservation(MEMORY_BYTES)))
         check = producer._checks.raise_if_closed
         waits.reserve(Reservation(), MEMORY_BYTES * 4 // 5, clock.now + 1, check)
-        thread.accumulator.available_bytes = MEMORY_BYTES
+        thread.accumulator.pool.available_bytes = MEMORY_BYTES
     assert began + FREED_AFTER_S in woken_at

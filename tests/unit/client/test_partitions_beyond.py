@@ -167,8 +167,9 @@ def known(producer: KafkaProducer) -> TopicMetadata:
 def chunk_of(producer: KafkaProducer, topic: TopicMetadata) -> RowChunk:
     """Make a chunk that has its memory."""
     with producer._thread.lock:
-        assert producer._thread.accumulator.reserve(1000)
-    return RowChunk(TOPIC, topic, Reservation(1000), 0.0, sent_rows())
+        reservation = Reservation()
+        assert producer._thread.accumulator.pool.reserve(reservation, 1000)
+    return RowChunk(TOPIC, topic, reservation, 0.0, sent_rows())
 
 
 def check_in_batches(producer: KafkaProducer, *sent: Future[RecordMetadata]) -> None:

@@ -17,6 +17,7 @@ from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
+from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
 from spark_kafka_sink.wire.messages import (
     MetadataRequest,
@@ -194,8 +195,10 @@ def test_memory_is_read_off_the_accumulator() -> None:
     measured = Measured(Settings(buffer_memory=5000))
     assert measured.value("buffer-total-bytes") == 5000
     assert measured.value("buffer-available-bytes") == 5000
-    measured.producer.accumulator.reserve(1200)
-    measured.producer.accumulator.waiters = 2
+    pool = measured.producer.accumulator.pool
+    pool.reserve(Reservation(), 1200)
+    pool.wait(Reservation())
+    pool.wait(Reservation())
     assert measured.value("buffer-available-bytes") == 3800
     assert measured.value("waiting-threads") == 2
 

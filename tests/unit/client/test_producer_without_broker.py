@@ -169,7 +169,7 @@ def test_what_waited_for_memory_is_as_old_as_the_end_of_the_wait(*, by_row: bool
     with producing([1], max_block_ms=A_LONG_TIME_MS) as producer:
         accumulator, changed = producer._thread.accumulator, producer._thread.changed
         with changed:
-            everything, accumulator.available_bytes = accumulator.available_bytes, 0
+            everything, accumulator.pool.available_bytes = accumulator.pool.available_bytes, 0
 
         def append() -> None:
             if by_row:
@@ -180,10 +180,10 @@ def test_what_waited_for_memory_is_as_old_as_the_end_of_the_wait(*, by_row: bool
         caller = threading.Thread(target=append)
         caller.start()
         with changed:
-            while not accumulator.waiters and caller.is_alive():
+            while not accumulator.pool.waiters and caller.is_alive():
                 changed.wait(0.01)
             freed_at = time.monotonic()
-            accumulator.available_bytes = everything
+            accumulator.pool.available_bytes = everything
             changed.notify_all()
         caller.join(60)
         producer._feeder.drain()
@@ -223,7 +223,7 @@ def test_who_comes_later_for_memory_is_served_later_though_there_is_room_for_lit
     with producing([1]) as producer:
         accumulator, changed = producer._thread.accumulator, producer._thread.changed
         with changed:
-            everything, accumulator.available_bytes = accumulator.available_bytes, 50
+            everything, accumulator.pool.available_bytes = accumulator.pool.available_bytes, 50
         callers = []
         for size_bytes in (100, 10):
             check, deadline = producer._checks.raise_if_closed, time.monotonic() + 60
@@ -231,23 +231,23 @@ def test_who_comes_later_for_memory_is_served_later_though_there_is_room_for_lit
             callers.append(threading.Thread(target=producer._waits.reserve, args=arguments))
             callers[-1].start()
             with changed:
-                while accumulator.waiters < len(callers) and callers[-1].is_alive():
+                while accumulator.pool.waiters < len(callers) and callers[-1].is_alive():
                     changed.wait(0.01)
-                assert accumulator.waiters == len(callers)
+                assert accumulator.pool.waiters == len(callers)
         with changed:
-            accumulator.available_bytes = 110
+            accumulator.pool.available_bytes = 110
             changed.notify_all()
         for caller in callers:
             caller.join(60)
         with changed:
-            assert accumulator.available_bytes == 0
-            accumulator.available_bytes = everything
+            assert accumulator.pool.available_bytes == 0
+            accumulator.pool.available_bytes = everything
 
 
 def test_who_waits_for_memory_has_what_rows_that_linger_do_not_take() -> None:
     with producing([1], buffer_memory=100_000, max_block_ms=20_000) as producer:
         producer.send(TOPIC, b"v")
-        free = producer._thread.accumulator.available_bytes
+        free = producer._thread.accumulator.pool.available_bytes
         check, deadline = producer._checks.raise_if_closed, producer._waits.deadline()
         producer._waits.reserve(Reservation(), free + 1, deadline, check)
 
@@ -395,7 +395,7 @@ def test_a_table_whose_third_batch_is_bad_says_what_was_appended() -> None:
         table = table_of([TOPIC] * 3, [TOPIC] * 4, [TOPIC, TOPIC, "x" * 250, TOPIC], [TOPIC] * 2)
         with pytest.raises(
             DataException,
-            match=r"a name of 250 characters, expected at most 249 \(row 9 of the Arrow table\); "
+            match=r"^row 9 of the Arrow table: .*a name of 250 characters, expected at most 249; "
             r"the batches before, 7 of the table's 13 rows, were appended$",
         ) as refused:
             producer.append(None, table, failures.append)
@@ -407,7 +407,9 @@ def test_a_table_whose_third_batch_is_bad_says_what_was_appended() -> None:
             if name.name == "record-error-total" and name.group == "producer-metrics"
         ]
         assert failed == 6
-        with pytest.raises(DataException, match=r"\(row 2 of the Arrow table\)$"):
+        with pytest.raises(
+            DataException, match=r"^row 2 of the Arrow table: .*, expected at most 249$"
+        ):
             producer.append(None, table.slice(7))
     # Rows that cannot be delivered have the numbers that they have in the table.
     assert sorted(np.concatenate([failure.rows for failure in failures]).tolist()) == [*range(7)]

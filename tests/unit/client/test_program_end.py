@@ -21,7 +21,7 @@ from support.unreachable import NOBODY, TOPIC, answer
 kafka_producer._AT_EXIT_S = 0.3
 # The machine may be busy.
 kafka_producer._LAST_CALLBACKS_AT_EXIT_S = 20
-client._SILENCE_S = 3600
+client._NO_RESPONSE_S = 3600
 AT_ONCE = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
 
 def made(name="mine", options={"linger.ms": 60_000}):

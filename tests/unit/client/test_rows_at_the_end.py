@@ -107,7 +107,7 @@ def test_rows_that_wait_for_a_partitioner_when_all_ends_are_told_so_before_it_re
             assert told == [0, 1, 2]
         assert told == [0, 1, 2]
         accumulator = producer._thread.accumulator
-        assert accumulator.available_bytes == accumulator.buffer_memory_bytes
+        assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
 
 
 def test_a_late_callback_may_close_its_producer_and_is_refused_to_wait() -> None:

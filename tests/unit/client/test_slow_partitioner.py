@@ -99,7 +99,7 @@ def rows_in_batches(producer: KafkaProducer) -> dict[str, int]:
 
 def all_memory_is_free(producer: KafkaProducer) -> bool:
     accumulator = producer._thread.accumulator
-    return accumulator.available_bytes == accumulator.buffer_memory_bytes
+    return accumulator.pool.available_bytes == accumulator.pool.total_bytes
 
 
 @contextmanager
@@ -158,7 +158,7 @@ def a_full_chunk(producer: KafkaProducer) -> None:
 
 def rows_that_others_want_the_memory_of(producer: KafkaProducer) -> None:
     producer.send(TOPIC, b"v")
-    wanted = producer._thread.accumulator.available_bytes + 1
+    wanted = producer._thread.accumulator.pool.available_bytes + 1
     deadline, check = producer._waits.deadline(), producer._checks.raise_if_closed
     producer._waits.reserve(Reservation(), wanted, deadline, check)
 

@@ -73,7 +73,7 @@ def check_goes_on(producer: KafkaProducer) -> None:
     in_time(producer.flush)
     assert called.is_set()
     assert isinstance(later.exception(0), TimeoutException)
-    assert thread.accumulator.available_bytes == thread.accumulator.buffer_memory_bytes
+    assert thread.accumulator.pool.available_bytes == thread.accumulator.pool.total_bytes
     assert thread.is_alive
     in_time(producer.close)
     assert not thread.is_alive

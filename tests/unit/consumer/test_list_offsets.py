@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from support.reading_cluster import BACKOFF, TOPIC, lead, metadata_of
 
-from spark_kafka_sink.consumer.list_offsets import Asked, OffsetsLookup
+from spark_kafka_sink.consumer.list_offsets import OffsetsLookup, OffsetsQuery
 from spark_kafka_sink.errors import TopicAuthorizationException, UnsupportedVersionException
 from spark_kafka_sink.network.request_client import RequestFuture
 from spark_kafka_sink.wire.exchange import ClientRequest
@@ -28,7 +28,7 @@ class World:
         self.now = 0.0
         self.metadata = metadata_of(leaders)
         self.lookup = OffsetsLookup(
-            Asked(TOPIC, list(range(len(leaders))), -1, 1),
+            OffsetsQuery(TOPIC, list(range(len(leaders))), -1, 1),
             metadata=self.metadata,
             retry_backoff=BACKOFF,
             random=Random(1),

@@ -129,10 +129,10 @@ def test_what_a_retry_may_help_waits_longer_each_time_and_asks_for_metadata(code
         world.now = world.reading.next_due_at(world.now)
     assert 0.07 < waits[0] < 0.13
     assert 0.7 < waits[-1] < 1.3
-    assert "t-0 at offset 0 of 10 (t-0 cannot be read: " in world.reading.stuck_at()
+    assert "t-0 at offset 0 of 10 (t-0 cannot be read: " in world.reading.unfinished()
     (fetch,) = world.fetches().values()
     world.answer(fetch)
-    assert world.reading.stuck_at() == "t-0 at offset 5 of 10"
+    assert world.reading.unfinished() == "t-0 at offset 5 of 10"
 
 
 def test_other_partitions_go_on_while_one_waits() -> None:
@@ -150,7 +150,7 @@ def test_a_request_that_was_lost_is_made_again_and_a_hopeless_one_is_raised() ->
     world = World([1])
     (fetch,) = world.fetches().values()
     world.reading.failed(fetch, api_exception(13, "lost"), world.now)
-    assert "lost" in world.reading.stuck_at()
+    assert "lost" in world.reading.unfinished()
     world.now += 1
     (fetch,) = world.fetches().values()
     with pytest.raises(UnsupportedVersionException):
@@ -181,7 +181,7 @@ def test_an_answer_that_leaves_a_partition_out_is_asked_again() -> None:
     world = World([1])
     (fetch,) = world.fetches().values()
     world.reading.answered(fetch, FetchResponse(responses=[]), world.now)
-    assert "does not name this partition" in world.reading.stuck_at()
+    assert "does not name this partition" in world.reading.unfinished()
     world.now += 1
     assert len(world.fetches()) == 1
 
@@ -244,15 +244,15 @@ def test_a_position_that_was_deleted_moves_on_only_for_a_reading_from_the_earlie
         (moved,) = world.reading.out_of_range()
         if not from_earliest:
             with pytest.raises(OffsetOutOfRangeException, match="has the offsets 4 to 9"):
-                world.reading.moved(moved, 4, 10, world.now)
+                world.reading.reset(moved, 4, 10, world.now)
             continue
-        world.reading.moved(moved, 4, 10, world.now)
+        world.reading.reset(moved, 4, 10, world.now)
         assert world.reading.out_of_range() == []
         (fetch,) = world.fetches().values()
         assert places(fetch) == {0: 4}
         world.answer(fetch, OUT_OF_RANGE)
         with pytest.raises(OffsetOutOfRangeException, match="cannot be read from offset 4"):
-            world.reading.moved(moved, 0, 3, world.now)
+            world.reading.reset(moved, 0, 3, world.now)
 
 
 def test_a_log_that_has_nothing_left_has_no_offsets_to_name() -> None:
@@ -264,7 +264,7 @@ def test_a_log_that_has_nothing_left_has_no_offsets_to_name() -> None:
         OffsetOutOfRangeException,
         match=r"from offset 0: it has no records, and the next one gets offset 100; what was",
     ):
-        world.reading.moved(moved, 100, 100, world.now)
+        world.reading.reset(moved, 100, 100, world.now)
 
 
 def test_a_position_that_is_in_range_after_all_is_tried_again() -> None:
@@ -272,7 +272,7 @@ def test_a_position_that_is_in_range_after_all_is_tried_again() -> None:
     (fetch,) = world.fetches().values()
     world.answer(fetch, OUT_OF_RANGE)
     (moved,) = world.reading.out_of_range()
-    world.reading.moved(moved, 0, 10, world.now)
+    world.reading.reset(moved, 0, 10, world.now)
     assert world.reading.out_of_range() == []
     assert world.fetches() == {}, "asked again without a pause"
     world.now += 1

@@ -303,7 +303,7 @@ def test_brokers_that_were_heard_of_share_what_would_come_to_the_bootstrap_addre
     asked = Counter[int]()
     for seed in range(40):
         world = World(seed=seed)
-        world.client.hear_of_nodes(NODES.values())
+        world.client.set_initial_nodes(NODES.values())
         world.client.send(metadata())
         for _ in range(4):
             world.poll()
@@ -316,7 +316,7 @@ def test_brokers_that_were_heard_of_share_what_would_come_to_the_bootstrap_addre
 
 def test_a_broker_that_was_heard_of_and_is_asked_is_written_to_over_that_connection() -> None:
     world = World()
-    world.client.hear_of_nodes(NODES.values())
+    world.client.set_initial_nodes(NODES.values())
     world.client.send(metadata())
     for _ in range(4):
         world.poll()
@@ -339,7 +339,7 @@ def test_brokers_that_were_heard_of_and_cannot_be_reached_leave_time_for_the_boo
     world.selector.hang = trouble == "dropped"
     world.selector.silent = trouble in ("silent", "broken")
     third = Node(id=3, host="127.0.0.1", port=2003)
-    world.client.hear_of_nodes([*NODES.values(), third])
+    world.client.set_initial_nodes([*NODES.values(), third])
     world.client.send(metadata())
     while {1001, 1002}.isdisjoint(world.selector.connects) and world.now < 35:
         if any(isinstance(event, RequestFailed) for event in world.poll()):
@@ -364,7 +364,7 @@ def test_one_broker_that_was_heard_of_and_is_down_leaves_the_others() -> None:
     world = World()
     world.selector.refuse.add(2001)
     while 2001 not in world.selector.connects:
-        world.client.hear_of_nodes(NODES.values())
+        world.client.set_initial_nodes(NODES.values())
         world.client.send(metadata())
         for _ in range(4):
             world.poll()
@@ -375,7 +375,7 @@ def test_one_broker_that_was_heard_of_and_is_down_leaves_the_others() -> None:
 
 def test_brokers_that_the_cluster_has_named_itself_are_not_forgotten_for_one() -> None:
     world = World()
-    world.client.hear_of_nodes(NODES.values())
+    world.client.set_initial_nodes(NODES.values())
     world.bring_up(1, 2)
     world.selector.break_port(2001)
     world.poll()

@@ -236,7 +236,7 @@ def test_every_address_of_a_broker_that_was_heard_of_is_tried_before_it_counts_a
     names = Names({"b": ["x", "y", "z"], "kafka": ["k"]})
     world = World(KAFKA, resolver=names.resolver)
     world.selector.refuse.update({"x", "y", "z", "k"})
-    world.client.hear_of_nodes([Node(id=1, host="b", port=1)])
+    world.client.set_initial_nodes([Node(id=1, host="b", port=1)])
     world.client.send(metadata())
     assert [host for host in attempts(world, 20) if host != "k"] == ["x", "y", "z"] * 2
 

@@ -41,10 +41,10 @@ def preparing(number: int) -> NodeState:
     return state
 
 
-def tried(number: int, at: float, not_before: float = 0.0) -> NodeState:
+def tried(number: int, at: float, retry_at: float = 0.0) -> NodeState:
     """Give a node whose last attempt failed."""
     state = node(number)
-    state.last_attempt, state.not_before = at, not_before
+    state.last_attempt, state.retry_at = at, retry_at
     return state
 
 
@@ -57,8 +57,8 @@ def tried(number: int, at: float, not_before: float = 0.0) -> NodeState:
         ([preparing(1), node(2)], 1),
         ([node(1), tried(2, at=5.0)], 1),
         ([tried(1, at=5.0), tried(2, at=4.0), tried(3, at=6.0)], 2),
-        ([tried(1, at=9.9, not_before=10.1), tried(2, at=9.0)], 2),
-        ([tried(1, at=9.9, not_before=10.1)], None),
+        ([tried(1, at=9.9, retry_at=10.1), tried(2, at=9.0)], 2),
+        ([tried(1, at=9.9, retry_at=10.1)], None),
         ([ready(1, throttled_until=11.0), ready(2, 5)], 2),
         ([ready(1, throttled_until=11.0)], None),
         ([ready(1, throttled_until=10.0)], 1),

@@ -12,6 +12,7 @@ from support.pure_producer import TOPIC, PureProducer, Settings, batches
 
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
+from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 
@@ -19,13 +20,16 @@ TOO_LARGE = 10
 
 
 def test_credit_is_refused_when_it_is_not_there_and_granted_when_all_is_free() -> None:
-    accumulator = PureProducer([1], Settings(buffer_memory=1000)).accumulator
-    assert accumulator.reserve(600)
-    assert not accumulator.reserve(600)
-    accumulator.give_back(600)
-    assert accumulator.reserve(5000), "more than everything, with everything free"
-    accumulator.give_back(5000)
-    assert accumulator.available_bytes == 1000
+    pool, reservation = (
+        PureProducer([1], Settings(buffer_memory=1000)).accumulator.pool,
+        Reservation(),
+    )
+    assert pool.reserve(reservation, 600)
+    assert not pool.reserve(Reservation(), 600)
+    pool.give_back(reservation)
+    assert pool.reserve(reservation, 5000), "more than everything, with everything free"
+    pool.give_back(reservation)
+    assert pool.available_bytes == 1000
 
 
 def test_a_held_batch_is_not_sent_and_goes_on_where_it_was() -> None:
@@ -67,7 +71,7 @@ def test_a_slice_takes_little_more_memory_than_its_records(large: int, small: in
     producer = PureProducer([1] * (large + small), settings)
     sizes = [70_000] * large + [10_000] * small
     producer.append_slice(np.arange(len(sizes)), [bytes(size) for size in sizes])
-    taken = settings.buffer_memory - producer.accumulator.available_bytes
+    taken = settings.buffer_memory - producer.accumulator.pool.available_bytes
     assert sum(sizes) <= taken < 1.2 * sum(sizes)
     assert sum(batch.record_count for batch in producer.accumulator.incomplete) == len(sizes)
 
@@ -121,7 +125,7 @@ def test_every_record_is_sent_once_in_order_and_all_memory_comes_back(
     for partition, sizes in appends:
         producer.append(partition, [bytes(size) for size in sizes])
         counts[partition] += len(sizes)
-    assert producer.accumulator.available_bytes < settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes < settings.buffer_memory
     producer.ready()
     for _ in range(10_000):
         requests = producer.poll()
@@ -130,7 +134,7 @@ def test_every_record_is_sent_once_in_order_and_all_memory_comes_back(
         for request in requests:
             producer.answer(request)
     assert not producer.accumulator.has_incomplete
-    assert producer.accumulator.available_bytes == settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == settings.buffer_memory
     sent = [0, 0, 0, 0]
     for batch in producer.done():
         partition = batch.topic_partition.partition

@@ -8,8 +8,9 @@ import pytest
 from support.pure_producer import TOPIC, PureProducer, Settings, batches
 
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
-from spark_kafka_sink.producer.producer_batch import BatchState, ProducerBatch, RetainedBuffer
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, RetainedBuffer
 from spark_kafka_sink.records.compression import NO_COMPRESSION
 from spark_kafka_sink.wire.exchange import Answered
 from spark_kafka_sink.wire.messages import (
@@ -43,7 +44,7 @@ def test_a_batch_that_an_answer_does_not_name_fails_and_nothing_stays_in_flight(
         told = "the broker's answer does not name this partition"
         assert is_named or told in str(batch.error)
     assert not producer.accumulator.has_incomplete
-    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory
     for partition in (0, 1):
         producer.append(partition, FULL)
     producer.now += 10

@@ -8,63 +8,105 @@ import pytest
 
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, NetworkException
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.producer.batch_state import (
+    DONE,
+    EVENTS,
+    BatchAction,
+    BatchEvent,
+    BatchState,
+)
 from spark_kafka_sink.producer.producer_batch import (
     COPY_BELOW_BYTES,
-    TRANSITIONS,
-    BatchState,
     ProducerBatch,
     RetainedBuffer,
 )
 from spark_kafka_sink.records.compression import NO_COMPRESSION, codec
 
-CALLS: dict[str, tuple[Callable[[ProducerBatch], object], BatchState]] = {
-    "seal": (lambda b: b.seal(), BatchState.SEALED),
-    "sent": (lambda b: b.sent(1), BatchState.IN_FLIGHT),
-    "retry": (lambda b: b.retry(1.0, NetworkException("lost")), BatchState.SEALED),
-    "succeed": (lambda b: b.succeed(0, -1), BatchState.SUCCEEDED),
-    "fail": (lambda b: b.fail(KafkaException("given up")), BatchState.FAILED),
-    "split": (lambda b: b.split_into([]), BatchState.SPLIT),
+GIVEN_UP = KafkaException("given up")
+CALLS: dict[BatchEvent, Callable[[ProducerBatch], object]] = {
+    BatchEvent.APPEND: lambda b: b.append(memoryview(b"record"), 1, 0, RetainedBuffer(6)),
+    BatchEvent.SEAL: lambda b: b.seal(),
+    BatchEvent.SEND: lambda b: b.sent(1, 7),
+    BatchEvent.RETRY: lambda b: b.retry(1.0, NetworkException("lost")),
+    BatchEvent.SUCCEED: lambda b: b.succeed(0, -1),
+    BatchEvent.FAIL: lambda b: b.fail(GIVEN_UP),
+    BatchEvent.ABANDON: lambda b: b.abandon(GIVEN_UP),
+    BatchEvent.LATE: lambda b: b.late(),
+    BatchEvent.SPLIT: lambda b: b.split_into([]),
 }
+# Between the first append and the end.
 PATHS = {
     BatchState.OPEN: [],
-    BatchState.SEALED: ["seal"],
-    BatchState.IN_FLIGHT: ["seal", "sent"],
-    BatchState.SUCCEEDED: ["seal", "sent", "succeed"],
-    BatchState.FAILED: ["fail"],
-    BatchState.SPLIT: ["seal", "sent", "split"],
+    BatchState.SEALED: [BatchEvent.SEAL],
+    BatchState.IN_FLIGHT: [BatchEvent.SEAL, BatchEvent.SEND],
+    BatchState.SUCCEEDED: [BatchEvent.SEAL, BatchEvent.SEND, BatchEvent.SUCCEED],
+    BatchState.FAILED: [BatchEvent.SEAL, BatchEvent.SEND, BatchEvent.FAIL],
+    BatchState.ABANDONED: [BatchEvent.SEAL, BatchEvent.SEND, BatchEvent.ABANDON],
+    BatchState.SPLIT: [BatchEvent.SEAL, BatchEvent.SEND, BatchEvent.SPLIT],
 }
 
 
 def batch_in(state: BatchState) -> ProducerBatch:
     """Make a batch of one record and bring it into a state."""
     batch = ProducerBatch(TopicPartition("t", 0), NO_COMPRESSION, 0, 0.0)
-    batch.append(memoryview(b"record"), 1, 0, RetainedBuffer(6))
-    for call in PATHS[state]:
-        CALLS[call][0](batch)
+    CALLS[BatchEvent.APPEND](batch)
+    for event in PATHS[state]:
+        CALLS[event](batch)
+    assert batch.state is state
     return batch
 
 
-@pytest.mark.parametrize("call", CALLS)
+def seen(batch: ProducerBatch) -> tuple[object, ...]:
+    """Return what the events change."""
+    return (
+        batch.state, batch.attempts, batch.error, batch.base_offset, batch.node_id,
+        batch.record_count, batch.retry_at, batch.leader_epoch, batch.parts,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("event", BatchEvent)
 @pytest.mark.parametrize("state", BatchState)
-def test_a_call_moves_the_batch_as_the_table_says_or_changes_nothing(
-    state: BatchState, call: str
+def test_an_event_does_what_the_table_says_or_changes_nothing(
+    state: BatchState, event: BatchEvent
 ) -> None:
     batch = batch_in(state)
-    act, target = CALLS[call]
-    if target in TRANSITIONS[state]:
-        act(batch)
-        assert batch.state is target
+    transition = EVENTS[state].get(event)
+    if transition is None:
+        before = seen(batch)
+        with pytest.raises(IllegalStateException, match=event.name):
+            CALLS[event](batch)
+        assert seen(batch) == before
     else:
-        before = (batch.state, batch.attempts, batch.error, batch.base_offset)
-        with pytest.raises(IllegalStateException):
-            act(batch)
-        assert (batch.state, batch.attempts, batch.error, batch.base_offset) == before
+        action = CALLS[event](batch)
+        assert batch.state is transition.state
+        assert action in (transition.action, None)
+        assert action is not None or transition.action is BatchAction.KEEP
 
 
-@pytest.mark.parametrize("state", [s for s in BatchState if s is not BatchState.OPEN])
-def test_only_an_open_batch_takes_records(state: BatchState) -> None:
-    with pytest.raises(IllegalStateException):
-        batch_in(state).append(memoryview(b"more"), 1, 0, RetainedBuffer(4))
+def test_every_state_is_reached_and_the_done_ones_never_go_back() -> None:
+    reached = {BatchState.OPEN}
+    while more := {t.state for state in reached for t in EVENTS[state].values()} - reached:
+        reached |= more
+    assert reached == set(EVENTS) == set(BatchState)
+    for state in DONE:
+        assert {t.state for t in EVENTS[state].values()} <= DONE
+    ends = (BatchAction.END, BatchAction.DEQUEUE, BatchAction.REPORT, BatchAction.REPLACE)
+    for state, events in EVENTS.items():
+        for transition in events.values():
+            is_end = state not in DONE and transition.state in DONE
+            assert is_end is (transition.action in ends), "a result is reported once"
+
+
+@pytest.mark.parametrize("state", BatchState)
+def test_a_batch_is_done_where_its_result_is_known(state: BatchState) -> None:
+    assert batch_in(state).is_done is (state in DONE)
+
+
+def test_an_abandoned_batch_stays_at_its_node_until_nothing_can_come_from_there() -> None:
+    batch = batch_in(BatchState.ABANDONED)
+    assert (batch.error, batch.node_id) == (GIVEN_UP, 1)
+    assert batch.late() is BatchAction.FREE
+    assert (batch.state, batch.error, batch.node_id) == (BatchState.FAILED, GIVEN_UP, None)
 
 
 def test_small_pieces_are_copied_and_large_ones_referenced_and_paid_for_once() -> None:

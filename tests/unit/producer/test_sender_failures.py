@@ -10,7 +10,7 @@ from spark_kafka_sink.errors import (
     PolicyViolationException,
     TimeoutException,
 )
-from spark_kafka_sink.producer.producer_batch import BatchState
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeDown, NodeThrottled
 from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponseTopic
 
@@ -30,7 +30,7 @@ def test_what_expired_while_it_was_being_written_may_be_written_after_that() -> 
     producer.poll()
     producer.sender.handle(Answered(request, 1, None), 30.0)
     assert [b.state for b in producer.done()] == [BatchState.FAILED]
-    assert producer.accumulator.available_bytes == settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == settings.buffer_memory
 
 
 def test_retries_end_with_the_last_error() -> None:
@@ -55,7 +55,7 @@ def test_an_error_that_no_retry_helps_is_given_at_once() -> None:
     producer.answer(producer.poll()[0], POLICY)
     (batch,) = producer.done()
     assert isinstance(batch.error, PolicyViolationException)
-    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory
 
 
 def test_a_batch_that_waits_too_long_expires_with_what_is_known() -> None:
@@ -68,7 +68,7 @@ def test_a_batch_that_waits_too_long_expires_with_what_is_known() -> None:
     assert isinstance(batch.error, TimeoutException)
     assert "within delivery.timeout.ms=30000: waiting to be sent" in str(batch.error)
     assert "it has no leader at present" in str(batch.error)
-    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory
 
 
 def test_a_batch_that_might_be_sent_again_says_that_its_time_is_over() -> None:
@@ -205,11 +205,13 @@ def test_a_batch_that_expires_in_flight_keeps_its_memory_until_the_answer() -> N
     (request,) = producer.poll()
     producer.now = 30.0
     producer.poll()
-    assert [b.state for b in producer.done()] == [BatchState.FAILED] * 2
-    assert producer.accumulator.available_bytes < producer.settings.buffer_memory
+    in_flight, waiting = producer.done()
+    assert (in_flight.state, waiting.state) == (BatchState.ABANDONED, BatchState.FAILED)
+    assert producer.accumulator.pool.available_bytes < producer.settings.buffer_memory
     producer.lose(request, TIMED_OUT)
     assert producer.done() == []
-    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory
+    assert in_flight.state is BatchState.FAILED
 
 
 def _expired_in_flight() -> tuple[PureProducer, ClientRequest]:
@@ -223,7 +225,7 @@ def _expired_in_flight() -> tuple[PureProducer, ClientRequest]:
     producer.now = 30.0
     producer.append(0, FULL)
     assert producer.poll() == [], "sent before the fate of the batch before is known"
-    assert [b.state for b in producer.done()] == [BatchState.SUCCEEDED, BatchState.FAILED]
+    assert [b.state for b in producer.done()] == [BatchState.SUCCEEDED, BatchState.ABANDONED]
     return producer, request
 
 
@@ -279,4 +281,4 @@ def test_memory_is_free_again_after_every_kind_of_end() -> None:
             code = 0 if code else CORRUPT
         producer.now += 10
     assert not producer.accumulator.has_incomplete
-    assert producer.accumulator.available_bytes == producer.settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory

@@ -8,7 +8,7 @@ import pytest
 from support.pure_producer import PureProducer, Settings, batches
 
 from spark_kafka_sink.errors import UnsupportedCompressionTypeException
-from spark_kafka_sink.producer.producer_batch import BatchState
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.wire.exchange import Answered, NodeReady
 from spark_kafka_sink.wire.messages import ProduceRequest, ProduceResponse
 from spark_kafka_sink.wire.versions import NodeApiVersions
@@ -99,7 +99,7 @@ def test_zstd_goes_to_no_node_that_does_not_know_it(version: int, settings: Sett
     )
     assert producer.poll() == []
     assert not producer.accumulator.has_incomplete
-    assert producer.accumulator.available_bytes == settings.buffer_memory
+    assert producer.accumulator.pool.available_bytes == settings.buffer_memory
 
 
 def test_what_a_node_cannot_take_is_not_tried_again_where_the_connection_breaks() -> None:

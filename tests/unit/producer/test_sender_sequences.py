@@ -6,7 +6,7 @@ from support.pure_producer import FULL, PureProducer, Settings, batches, bytes_o
 
 from spark_kafka_sink.errors import ClusterAuthorizationException
 from spark_kafka_sink.model import ProducerIdAndEpoch
-from spark_kafka_sink.producer.producer_batch import BatchState
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, ProduceRequest
 

@@ -6,7 +6,7 @@ import pytest
 from support.pure_producer import FULL, PureProducer, Settings, batches
 
 from spark_kafka_sink.errors import OutOfOrderSequenceException
-from spark_kafka_sink.producer.producer_batch import BatchState
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.wire.exchange import ClientRequest, NodeReady
 from spark_kafka_sink.wire.versions import NodeApiVersions
 

@@ -19,8 +19,8 @@ from spark_kafka_sink.errors import (
     UnsupportedCompressionTypeException,
 )
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.error_actions import Call
-from spark_kafka_sink.producer.producer_batch import BatchState
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
 from spark_kafka_sink.producer.transactions.state import TransactionState
@@ -178,7 +178,7 @@ def test_an_abort_drops_what_was_not_sent_and_waits_for_what_was(version: int) -
     assert [batch.state for batch in producer.done()] == [BatchState.SUCCEEDED]
     assert calls(producer)[-1] is Call.ABORT
     assert end_call(producer) is None
-    assert producer.accumulator.available_bytes == producer.accumulator.buffer_memory_bytes
+    assert producer.accumulator.pool.available_bytes == producer.accumulator.pool.total_bytes
 
 
 def test_batches_that_a_caller_is_filling_are_dropped_once_it_has_let_go() -> None:

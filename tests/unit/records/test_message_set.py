@@ -28,7 +28,11 @@ from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.records.decompression import decompress
 from spark_kafka_sink.records.down_conversion import down_convert
 from spark_kafka_sink.records.log_reader import read_log
-from spark_kafka_sink.records.message_set import message_set, with_new_checksum, with_old_checksum
+from spark_kafka_sink.records.message_set import (
+    message_set,
+    with_standard_checksum,
+    with_v0_checksum,
+)
 
 MAGICS = pytest.mark.parametrize("magic", [0, 1])
 OLD_CODECS = ["none", "gzip", "snappy", "lz4"]
@@ -75,7 +79,7 @@ def test_a_wrapper_holds_the_plain_set_and_names_its_last_offset_and_latest_time
     if name == "lz4":
         assert packed[:7].hex() == ("04224d18604082" if magic else "04224d1860401a")
     if magic == 0 and name == "lz4":
-        packed = with_new_checksum(packed)
+        packed = with_standard_checksum(packed)
     assert decompress(CODECS[name], packed, 10**9) == _set(magic, rows, "none")
     assert found_by_kafka_python(data) == expected(rows, magic=magic)
 
@@ -83,17 +87,17 @@ def test_a_wrapper_holds_the_plain_set_and_names_its_last_offset_and_latest_time
 def test_the_lz4_frames_of_v0_have_the_checksum_that_java_once_made() -> None:
     (frame,) = codec("lz4")([b"some records"])
     assert bytes(frame[:7]).hex() == "04224d18604082"
-    assert with_old_checksum(frame)[:7].hex() == "04224d1860401a"
-    assert with_new_checksum(with_old_checksum(frame)) == frame
+    assert with_v0_checksum(frame)[:7].hex() == "04224d1860401a"
+    assert with_standard_checksum(with_v0_checksum(frame)) == frame
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**40 - 1])
 def test_frames_with_a_content_size_get_the_checksum_of_the_whole_descriptor(size: int) -> None:
     frame = lz4.frame.compress(b"x" * min(size, 100), store_size=False)
     with_size = lz4.frame.compress(b"x" * 100, store_size=True)
-    assert with_new_checksum(with_size) == with_size
-    assert with_new_checksum(with_old_checksum(with_size)) == with_size
-    assert with_new_checksum(frame) == frame
+    assert with_standard_checksum(with_size) == with_size
+    assert with_standard_checksum(with_v0_checksum(with_size)) == with_size
+    assert with_standard_checksum(frame) == frame
 
 
 def _down_converted(rows: list[Row], magic: int, name: str) -> bytes:

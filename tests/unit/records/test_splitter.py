@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spark_kafka_sink.records.decoder import decode, read_fields
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.splitter import split_records
-from spark_kafka_sink.records.utf8 import replaced
+from spark_kafka_sink.records.utf8 import decode_utf8
 from spark_kafka_sink.serde.arrow_columns import read_rows
 
 CELLS = st.none() | st.binary(max_size=200)
@@ -36,7 +36,7 @@ def header_section(headers: list[tuple[bytes, bytes | None]] | None) -> bytes:
     """Write headers by hand; bytes of a key that are no text have become some."""
     section = varint(len(headers or []))
     for key, value in headers or []:
-        text = replaced(key).encode()
+        text = decode_utf8(key).encode()
         section += varint(len(text)) + text
         section += varint(-1) if value is None else varint(len(value)) + value
     return section

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from support.jvm import run_java
 
-from spark_kafka_sink.records.utf8 import replaced, valid_utf8
+from spark_kafka_sink.records.utf8 import decode_utf8, valid_utf8
 
 # First bytes, following bytes and bytes that are neither, at the edges of what is allowed.
 BYTES = bytes.fromhex("41 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 ff")
@@ -23,7 +23,7 @@ def test_bytes_become_the_text_that_java_makes_of_them(tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_text("\n".join(name.hex() for name in names))
     java = run_java("ReplaceInvalidUtf8", lines).split()
-    assert [replaced(name).encode().hex() for name in names] == java
+    assert [decode_utf8(name).encode().hex() for name in names] == java
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.record_batches import Headers
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.records.utf8 import replaced
+from spark_kafka_sink.records.utf8 import decode_utf8
 from spark_kafka_sink.serde.arrow_columns import read_rows
 
 ESCAPE = "surrogateescape"
@@ -42,7 +42,7 @@ def section(headers: Headers | None) -> bytes:
     """Write the header section of one record, entry by entry; names as text."""
     written = zigzag(len(headers or ()))
     for name, value in headers or ():
-        text = replaced(name.encode(errors=ESCAPE)).encode()
+        text = decode_utf8(name.encode(errors=ESCAPE)).encode()
         written += zigzag(len(text)) + text
         written += zigzag(-1) if value is None else zigzag(len(value)) + value
     return written
@@ -133,7 +133,7 @@ def test_a_header_without_a_name_is_refused() -> None:
     cells = [[{"key": "a", "value": b""}] * 2, None, [], [{"key": None, "value": b"1"}]]
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     batch = pa.record_batch({"value": ["x"] * 4, "headers": pa.array(cells, kind)})
-    said = r"headers has a header whose key is null \(row 3 of the Arrow batch\)"
+    said = r"^row 3 of the Arrow batch: headers has a header whose key is null: "
     with pytest.raises(DataException, match=said):
         read_rows(batch, "t", 0)
     with pytest.raises(DataException, match=said.replace("3", "0")):

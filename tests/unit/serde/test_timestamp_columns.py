@@ -51,7 +51,7 @@ def test_seconds_that_milliseconds_have_no_room_for_are_refused(beyond: int) -> 
     batch = pa.record_batch({"value": ["v"] * 4, "timestamp": times})
     with pytest.raises(
         DataException,
-        match=rf"Invalid timestamp: {beyond} s \(row 2 of the Arrow batch\)\. As milliseconds it "
+        match=rf"^row 2 of the Arrow batch: Invalid timestamp: {beyond} s\. As milliseconds it "
         rf"is not within 64 bits: expected at most {MOST_SECONDS} s\.",
     ) as refused:
         read_rows(batch, "t", 0)
@@ -71,7 +71,9 @@ def test_what_is_before_1970_is_refused_also_by_a_part_of_a_millisecond(
 ) -> None:
     batch = pa.record_batch({"value": ["a", "b"], "timestamp": timestamps([0, time], unit)})
     ms = -1000 if unit == "s" else -1
-    with pytest.raises(DataException, match=rf"Invalid timestamp: {ms} ms \(row 1 of the Arrow"):
+    with pytest.raises(
+        DataException, match=rf"^row 1 of the Arrow batch: Invalid timestamp: {ms} ms\. "
+    ):
         read_rows(batch, "t", 0)
     bad = find_bad_rows(batch, "t", {"max.request.size": 1000}, lambda _: {}, 0)
     assert bad is not None

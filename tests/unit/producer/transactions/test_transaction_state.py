@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from support.jvm import run_java
-from support.transaction_diagram import DOCUMENT, diagram, diagram_of_document
 
 from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
 
@@ -27,9 +26,3 @@ def test_the_table_has_every_state_and_every_state_can_be_reached() -> None:
     while more := {to for state in reached for to in TRANSITIONS[state]} - reached:
         reached |= more
     assert reached == set(TransactionState)
-
-
-def test_the_diagram_in_the_documentation_is_that_of_the_table() -> None:
-    assert diagram_of_document() == diagram(), (
-        f"{DOCUMENT.name} is stale: see support.transaction_diagram"
-    )

@@ -1,0 +1,4 @@
+"""The benchmark: cells, contenders, rounds and reports.
+
+`scaling` is the model of docs/scaling.md. Each module of `studies` answers one question.
+"""

@@ -1,0 +1,338 @@
+"""How each contender writes a cell's rows to a topic, and why one cannot.
+
+Every contender has the same acks, idempotence (but R0, which has no producer id) and compression.
+What R0 and R6 send is taken from the cell's own rows before the clock runs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, SparkSession
+
+from bench import raw_socket
+from bench.cells import TUNED, USUAL_PARTITIONS, Cell, Kind
+from bench.topics import Topics
+from bench.worker_contenders import (
+    SOURCES,
+    ArrowKafkaSource,
+    ConfluentKafkaSource,
+    DiscardSource,
+    KafkaPythonSource,
+)
+from spark_kafka_sink import register
+from spark_kafka_sink.records.compression import codec
+from spark_kafka_sink.spark.driver import register as arrow_batches
+
+BEFORE_FORMAT: Final = "pykafka_before"
+_PACKAGE: Final = "spark_kafka_sink"
+
+
+def ship_before(spark: SparkSession, checkout: Path) -> None:
+    """Make a checkout's sink known to a session and its workers, as the format `BEFORE_FORMAT`.
+
+    Its package is shipped as `spark_kafka_sink_before`, so that one worker can import both. The
+    names are replaced in the text.
+    """
+    path = _archive(checkout)
+    spark.sparkContext.addPyFile(str(path))
+    spark.dataSource.register(importlib.import_module(path.stem).KafkaDataSource)
+
+
+@functools.cache
+def _archive(checkout: Path) -> Path:
+    """Make the archive, importable here, for as long as this process runs."""
+    folder = tempfile.mkdtemp(prefix="bench-before-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder, f"{_PACKAGE}_before.zip")
+    with zipfile.ZipFile(path, "w") as archive:
+        for source in sorted((checkout / _PACKAGE).rglob("*.py")):
+            name = str(source.relative_to(checkout)).replace(_PACKAGE, path.stem)
+            text = source.read_text().replace(_PACKAGE, path.stem)
+            archive.writestr(name, text.replace('"pykafka"', f'"{BEFORE_FORMAT}"'))
+    sys.path.insert(1, str(path))
+    return path
+
+
+# Writes the rows of a frame, which are so many, to a topic; gives the seconds where only the
+# contender knows them.
+Write = Callable[[DataFrame, str, int], float | None]
+
+_BATCH_BYTES: Final = 512 * 1024
+_SPARKS_ROWS: Final = 10_000  # of an Arrow batch, at most
+_PAYLOAD_BYTES: Final = 16 * 1024 * 1024
+_PERF_TEST: Final = "org.apache.kafka.tools.ProducerPerformance"
+_PERF_RESULT: Final = re.compile(r"(\d+) records sent, ([\d.]+) records/sec")
+_JVM_SINK: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+
+
+class NotRunError(Exception):
+    """Why a contender cannot write a cell, in a few words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What contenders need: a session, a cell, some of its rows, and where to write."""
+
+    spark: SparkSession
+    cell: Cell
+    sample: DataFrame
+    bootstrap: str
+    topics: Topics
+    registry: str
+    kafka_libs: Path | None
+    before: Path | None
+
+
+def prepare(spark: SparkSession) -> None:
+    """Have a session as README does, and make the Python contenders known to it and its workers."""
+    register(spark)
+    spark.sparkContext.addPyFile(str(_worker_archive()))
+    for source in SOURCES:
+        spark.dataSource.register(source)
+
+
+@functools.cache
+def _worker_archive() -> Path:
+    """Return an archive of the package with the modules that workers import, and no other."""
+    folder = tempfile.mkdtemp(prefix="bench-workers-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder, "bench.zip")
+    here = Path(__file__).parent
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("__init__.py", "worker_contenders.py"):
+            archive.write(here / name, f"{here.name}/{name}")
+    return path
+
+
+def write_of(name: str, setting: Setting) -> Write:
+    """Give how a contender writes. Raises NotRunError."""
+    return _BUILDERS[name](setting)
+
+
+def _spark_writer(source: str, options: dict[str, str]) -> Write:
+    def write(frame: DataFrame, topic: str, _rows: int) -> None:
+        frame.write.format(source).mode("append").options(**options, topic=topic).save()
+
+    return write
+
+
+def _noop(_setting: Setting) -> Write:
+    return lambda frame, _topic, _rows: frame.write.format("noop").mode("append").save()
+
+
+def _kafka_options(setting: Setting) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": setting.bootstrap,
+        "kafka.compression.type": setting.cell.compression,
+    }
+
+
+def _ours(setting: Setting) -> Write:
+    return _spark_writer("pykafka", _kafka_options(setting))
+
+
+def _to_one_partition(setting: Setting) -> Write:
+    if setting.cell.partitions <= USUAL_PARTITIONS:
+        raise NotRunError("it is for cells of many partitions")
+    return _ours(setting)
+
+
+def _unregistered(setting: Setting) -> Write:
+    if setting.cell.value_bytes * _SPARKS_ROWS < arrow_batches.LIMIT_BYTES:
+        raise NotRunError("its Arrow batches are as R1's, by the number of their rows")
+    write, conf = _ours(setting), setting.spark.conf
+
+    def with_sparks_limit(frame: DataFrame, topic: str, count: int) -> None:
+        limit = conf.get(arrow_batches.SETTING) or arrow_batches.SPARKS_DEFAULT
+        conf.set(arrow_batches.SETTING, arrow_batches.SPARKS_DEFAULT)
+        try:
+            write(frame, topic, count)
+        finally:
+            conf.set(arrow_batches.SETTING, limit)
+
+    return with_sparks_limit
+
+
+def _before(setting: Setting) -> Write:
+    if setting.before is None:
+        raise NotRunError("--before names no checkout")
+    ship_before(setting.spark, setting.before)
+    return _spark_writer(BEFORE_FORMAT, _kafka_options(setting))
+
+
+def _jvm_sink(setting: Setting, *, tuned: bool) -> Write:
+    jvm = setting.spark._jvm  # noqa: SLF001 - the way to ask for a class
+    try:
+        if jvm is None:
+            raise NotRunError("a Connect session has no JVM to ask")
+        loader = jvm.Thread.currentThread().getContextClassLoader()
+        jvm.java.lang.Class.forName(_JVM_SINK, True, loader)  # noqa: FBT003 - Java's signature
+    except Py4JError:
+        raise NotRunError("its jars are not on Spark's class path (--jars)") from None
+    settings = TUNED if tuned else {}
+    options = {f"kafka.{name}": value for name, value in settings.items()}
+    return _spark_writer("kafka", _kafka_options(setting) | options)
+
+
+def _python_writer(module: str | None, source: type, setting: Setting) -> Write:
+    if module is not None and importlib.util.find_spec(module) is None:
+        raise NotRunError(f"the Python module {module} is not installed")
+    options = {
+        "bootstrap": setting.bootstrap,
+        "compression": setting.cell.compression,
+        "registry": setting.registry,
+    }
+    return _spark_writer(source.format_name, options)  # type: ignore[attr-defined]
+
+
+def _arrow_kafka(setting: Setting) -> Write:
+    if setting.cell.headers:
+        raise NotRunError("its headers are the same for all rows")
+    if not str(setting.spark.sparkContext.master).startswith("local"):
+        raise NotRunError("its schema registry is on 127.0.0.1 of the driver's machine")
+    return _python_writer("arrow_kafka_pyo3", ArrowKafkaSource, setting)
+
+
+def _raw_socket(setting: Setting) -> Write:
+    cell, tasks = setting.cell, setting.spark.sparkContext.defaultParallelism
+    rows = _arrow_rows(setting.sample, cell, 4 * _BATCH_BYTES)
+    now_ms = round(time.time() * 1000)
+    whole = raw_socket.batch_of(rows, cell.compression, now_ms)
+    fitting = whole.records * _BATCH_BYTES // whole.size_bytes
+    if cell.key_bytes:
+        # A task's rows go to all partitions, and no batch can have more than its share.
+        fitting = min(fitting, -(-cell.rows // (tasks * cell.partitions)))
+    fitting = max(1, min(fitting, rows.num_rows))
+    batch = raw_socket.batch_of(rows.slice(0, fitting), cell.compression, now_ms)
+
+    def write(_frame: DataFrame, topic: str, count: int) -> float:
+        return raw_socket.write(setting.topics.shares(topic, tasks), topic, batch, count)
+
+    return write
+
+
+def _codec_alone(setting: Setting) -> Write:
+    cell, tasks = setting.cell, setting.spark.sparkContext.defaultParallelism
+    if cell.compression == "none":
+        raise NotRunError("there is nothing to compress")
+    rows = _arrow_rows(setting.sample, cell, _BATCH_BYTES)
+    records = raw_socket.records_of(rows, round(time.time() * 1000))
+    packing = codec(cell.compression)
+
+    def write(_frame: DataFrame, _topic: str, count: int) -> None:
+        with ThreadPoolExecutor(tasks) as pool:
+            for _ in pool.map(packing, [[records]] * -(-count // rows.num_rows)):
+                pass
+
+    return write
+
+
+def _arrow_rows(frame: DataFrame, cell: Cell, size_bytes: int) -> pa.RecordBatch:
+    count = max(1, size_bytes // (cell.value_bytes + cell.key_bytes + 10))
+    table = frame.limit(count).toArrow().combine_chunks()
+    return table.to_batches()[0]
+
+
+def _perf_test(setting: Setting) -> Write:
+    cell, libs = setting.cell, setting.kafka_libs
+    if cell.key_bytes or cell.headers:
+        raise NotRunError("it sends neither keys nor headers")
+    if cell.kind is Kind.STREAM:
+        raise NotRunError("it starts a JVM of its own for every micro-batch")
+    if libs is None or not any(libs.glob("kafka-tools-*.jar")):
+        raise NotRunError("--kafka-libs names no folder with Kafka's jars")
+    if shutil.which("java") is None:
+        raise NotRunError("there is no java on the PATH")
+    settings = TUNED | {
+        "bootstrap.servers": setting.bootstrap,
+        "compression.type": cell.compression,
+    }
+    values = _arrow_rows(setting.sample, cell, _PAYLOAD_BYTES).column("value").to_pylist()
+    command = ["java", "-Xmx1g", "-cp", f"{libs}/*", _PERF_TEST, "--throughput", "-1"]
+    command += ["--command-property", *(f"{name}={value}" for name, value in settings.items())]
+
+    def write(_frame: DataFrame, topic: str, count: int) -> float:
+        with tempfile.NamedTemporaryFile(prefix="bench-payload-") as payload:
+            payload.write(b"\n".join(values))
+            payload.flush()
+            this = ["--topic", topic, "--num-records", str(count), "--payload-file", payload.name]
+            done = subprocess.run([*command, *this], capture_output=True, text=True, check=False)  # noqa: S603 - no shell
+        results = _PERF_RESULT.findall(done.stdout)
+        if done.returncode or not results or int(results[-1][0]) != count:
+            raise RuntimeError(f"kafka-producer-perf-test: {(done.stderr or done.stdout)[-300:]}")
+        return count / float(results[-1][1])
+
+    return write
+
+
+_BUILDERS: Final[dict[str, Callable[[Setting], Write]]] = {
+    "R0": _raw_socket,
+    "R1": _ours,
+    "R1b": _before,
+    "R1p": _to_one_partition,
+    "R1u": _unregistered,
+    "R1c": _codec_alone,
+    "R1h": functools.partial(_python_writer, None, DiscardSource),
+    "noop": _noop,
+    "R2": functools.partial(_jvm_sink, tuned=False),
+    "R2t": functools.partial(_jvm_sink, tuned=True),
+    "R3": functools.partial(_python_writer, "confluent_kafka", ConfluentKafkaSource),
+    "R4": functools.partial(_python_writer, "kafka", KafkaPythonSource),
+    "R6": _perf_test,
+    "R8": _arrow_kafka,
+}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("Content-Length", 0))
+        asked = json.loads(self.rfile.read(length) or b"{}")
+        answer = json.dumps({"id": 1, "version": 1, "schema": asked.get("schema", "")}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def schema_registry() -> Iterator[str]:
+    """Run a schema registry on 127.0.0.1 and yield its address.
+
+    It answers every request with the schema id 1. Nobody reads what is written with it.
+    """
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,150 @@
+"""``make bench``: the benchmark's job, for each cell in a Spark application and with a broker anew.
+
+What a JVM did before changes how fast it is later, and Spark's own sink more than this one: after
+cells of other sizes and codecs it took up to twice the time. So cells share nothing, and their
+order does not count. The broker, Spark and its workers share this machine, so only the ratios of
+one cell mean anything. The broker's logs are in memory where there is room: a disk that is still
+busy with the rows of one contender would slow the next one.
+
+All arguments are the job's (benchmarks/run.py --help), but for ``--conf name=value``, which is
+Spark's, and ``--resume``, which leaves out the cells that the output's results.json has already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import run
+from job import kafka_jars, running
+from support import checkout, fetch_kafka
+from support.own_broker import broker_in, memory_with_room
+from support.spark_processes import SPARK_SUBMIT, environment
+
+from bench.cells import CELLS, FIRST_WARM_UPS
+from bench.report import BEGUN, print_targets, write_report
+from bench.results import Measured, read_results
+
+_ROOT: Final = Path(__file__).parents[2]
+_JOB: Final = _ROOT / "benchmarks" / "run.py"
+# Logs of two topics, what is still to be deleted, and Spark's own memory.
+_ROOM_BYTES: Final = 16 * 1024**3
+_OUTPUT: Final = _ROOT / "docs" / "benchmarks"
+
+_HEAP: Final = "4g"  # all of it from the start: one that grows is collected anew at every size
+_SPARK_SETTINGS: Final = (
+    "spark.ui.enabled=false",
+    "spark.ui.showConsoleProgress=false",
+    "spark.log.level=ERROR",
+    "spark.driver.bindAddress=127.0.0.1",
+    f"spark.driver.extraJavaOptions=-Xms{_HEAP}",
+)
+
+
+def main() -> int:
+    """Measure the cells one by one; the report is written after each."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--conf", action="append", default=[])
+    parser.add_argument("--resume", action="store_true")
+    own, given = parser.parse_known_args()
+    if {"--list", "--help", "-h"} & set(given):
+        print("make bench takes --conf NAME=VALUE, which is Spark's, and --resume, too")
+        return run.main(given)
+    job = run.parser().parse_args(given)
+    output, told = job.output or _OUTPUT, _told(job, own.conf)
+    measured, about = _measured_before(output, told) if own.resume else ({}, {})
+    left = [name for name in run.chosen(job) if name not in measured]
+    try:
+        kafka_jars.fetch(kafka_jars.KAFKA)
+        kafka_jars.fetch(kafka_jars.SPARK_KAFKA)
+    except kafka_jars.JarsError as error:
+        raise running.JobError(str(error)) from None
+    usual = [word for word in given if word != "--all"]
+    usual += [word for item in told.items() for word in ("--about", *item)]
+    started, worst = time.monotonic(), 0
+    for number, name in enumerate(left, 1):
+        elapsed_s = time.monotonic() - started
+        print(f"cell {number} of {len(left)}, {name}, after {elapsed_s:.0f} s", flush=True)
+        with tempfile.TemporaryDirectory(prefix="bench-results-") as folder:
+            arguments = [*usual, "--cells", name, "--output", folder]
+            code = _run(arguments, own.conf, has_usual_rows=job.scale <= 1)
+            found, about_it = read_results(Path(folder))
+        if not found:
+            return code or 1
+        worst = max(worst, code)
+        about = agreed(about, about_it, resumed=own.resume and number == 1)
+        measured = _in_order(measured | found)
+        write_report(output, measured, about)
+    print_targets(measured, about)
+    return worst
+
+
+def _measured_before(
+    output: Path, told: dict[str, str]
+) -> tuple[dict[str, Measured], dict[str, Any]]:
+    """Give what is there; raises JobError where that was measured otherwise than `told`."""
+    measured, about = read_results(output)
+    for what, here in told.items():
+        if measured and (there := about.get(what)) != here:
+            message = f"--resume: {output} has cells of other {what}, {there!r} and not {here!r}"
+            raise running.JobError(message)
+    return measured, about
+
+
+def agreed(about: dict[str, Any], about_it: dict[str, Any], *, resumed: bool) -> dict[str, Any]:
+    """Give what is so of all cells. Raises JobError where this one is not as those before it."""
+    if not about:
+        return about_it
+    begun = BEGUN
+    for what, there in about.items():
+        if what != begun and (here := about_it.get(what)) != there:
+            message = f"{what}: {here!r} now, {there!r} for the cells before; begin a new report"
+            raise running.JobError(message)
+    return about | {begun: f"{about[begun]}, then {about_it[begun]}"} if resumed else about
+
+
+def _told(job: argparse.Namespace, settings: Sequence[str]) -> dict[str, str]:
+    """Give what has to be the same for all cells of a report."""
+    warm_up_s = FIRST_WARM_UPS * job.warm_up  # every cell is an application's first
+    turns = f"{job.rounds} rounds after {warm_up_s:g} s, {job.scale:g} times the rows"
+    against = "" if job.before is None else f", R1b of {checkout.commit(job.before)}"
+    return {
+        "commit": checkout.commit(),
+        "Kafka": fetch_kafka.NEWEST,
+        "settings of Spark": ", ".join(settings) or "none",
+        "turns": f"{turns}, {' '.join(job.contenders)}{against}",
+    }
+
+
+def _in_order(cells: dict[str, Measured]) -> dict[str, Measured]:
+    return {name: cells[name] for name in CELLS if name in cells}
+
+
+def _run(arguments: Sequence[str], settings: Sequence[str], *, has_usual_rows: bool) -> int:
+    """Run the job with a broker of its own, and give its exit code."""
+    memory = memory_with_room(_ROOM_BYTES) if has_usual_rows else None
+    with broker_in(memory) as cluster:
+        job = ["--bootstrap", cluster.bootstrap, "--broker-pid", str(cluster.pid(1))]
+        job += ["--kafka-libs", str(fetch_kafka.libs(fetch_kafka.NEWEST))]
+        job += ["--about", "the broker's logs", "on disk" if memory is None else "in memory"]
+        return _submit([*job, *arguments], settings)
+
+
+def _submit(job: Sequence[str], settings: Sequence[str]) -> int:
+    jars = ",".join(map(str, fetch_kafka.jvm_sink_jars()))
+    submit = [str(SPARK_SUBMIT), "--master", "local[2]", "--driver-memory", _HEAP]
+    submit += ["--jars", jars]
+    for setting in (*_SPARK_SETTINGS, *settings):
+        submit += ["--conf", setting]
+    command = [*submit, str(_JOB), *job]
+    return subprocess.run(command, env=environment(), cwd=_ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(running.run(main, "make bench"))

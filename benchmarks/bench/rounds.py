@@ -1,0 +1,284 @@
+"""Turns: every contender writes the same rows, one after another, round by round.
+
+Owns the order of things and the clock. Round 0 does not count: it writes to a topic of its own, in
+which its rows are counted and its bytes measured. A contender that fails there, or is very slow, is
+left out, with the reason; one that fails later, or loses rows, ends the benchmark. In warm cells,
+so many more rounds do not count as the JVMs of Spark and of the brokers need to compile what they
+run.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from job import running
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.cells import BASELINE, CONTENDERS, OURS, Cell, Contender, Kind
+from bench.contenders import NotRunError, Setting, Write, write_of
+from bench.meter import Meter, Usage
+from bench.rows import cache, row_numbers, row_stream, sink_columns
+from bench.topics import RoundTopics, Topics
+from spark_kafka_sink.errors import KafkaException
+
+# These write nothing to Kafka.
+_NOT_IN_KAFKA: Final = ("R1c", "R1h", "noop")
+# Sends whole batches, and so a few records more than there are rows.
+_WHOLE_BATCHES: Final = "R0"
+# Who takes longer for a cell's rows is left out of its rounds, unless nothing could be told then.
+_LONGEST_TURN_S: Final = 60.0
+_ALWAYS: Final = (OURS, BASELINE)
+# Fewer rows than these are written by slow contenders too.
+_FEW_ROWS: Final = 20_000
+_RAISED: Final = re.compile(r"^[\w.]*(?:Error|Exception): (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One measured write; after: who had the turn before it."""
+
+    seconds: float
+    cpu: Usage
+    peak_mb: float | None
+    after: str | None = None
+
+
+@dataclass(slots=True)
+class Result:
+    """What a contender did in a cell; `log_bytes` are those of round 0."""
+
+    name: str
+    rows: int
+    log_bytes: int | None = None
+    not_run: str | None = None
+    turns: list[Turn] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Bench:
+    """What all cells are measured with; renew_session stops the session and makes a new one."""
+
+    spark: SparkSession
+    renew_session: Callable[[SparkSession], SparkSession]
+    bootstrap: str
+    topics: Topics
+    meter: Meter
+    registry: str
+    kafka_libs: Path | None
+    before: Path | None
+    contenders: Sequence[str]
+    rounds: int
+    warm_up_s: float
+
+
+class CellRun:
+    """One cell's turns. Raises what a contender raises that took part in round 0."""
+
+    def __init__(self, bench: Bench, cell: Cell) -> None:
+        self._bench = bench
+        self._cell = cell
+        self._frames: dict[int, DataFrame] = {}
+        self._orders: Iterator[list[str]] = iter(())
+        self._records: dict[str, int] = {}  # that a turn writes
+        self._before: str | None = None
+        self.results = {name: Result(name, _rows(cell, name)) for name in bench.contenders}
+
+    def run(self) -> None:
+        """Take all turns."""
+        rounds = {
+            Kind.WARM: self._warm_rounds,
+            Kind.COLD: self._cold_rounds,
+            Kind.STREAM: self._micro_batches,
+        }
+        for result in self.results.values():
+            self._round_zero(result)
+        self._orders = orders(self._running, Random())  # noqa: S311 - no secret
+        counts = {self._partitions(name) for name in self._running}
+        with RoundTopics(self._bench.topics, counts) as topics:
+            rounds[self._cell.kind](topics)
+        self._forget_frames()
+
+    @property
+    def _running(self) -> list[str]:
+        return [name for name, result in self.results.items() if result.not_run is None]
+
+    def _partitions(self, name: str) -> int:
+        return _contender(name).partitions or self._cell.partitions
+
+    def _round_zero(self, result: Result) -> None:
+        if self._cell.kind is Kind.COLD and not _contender(result.name).in_spark:
+            result.not_run = "it has no workers that could be cold"
+            return
+        try:
+            write, frame = self._write_of(result.name), self._frame(result.rows)
+            partitions = self._partitions(result.name)
+            with self._bench.topics.made(partitions) as topic:
+                started = time.perf_counter()
+                write(frame, topic, result.rows)
+                seconds = time.perf_counter() - started
+                if seconds > _LONGEST_TURN_S and result.name not in _ALWAYS:
+                    result.not_run = f"it took {seconds:.0f} s in round 0"
+                if result.name in _NOT_IN_KAFKA:
+                    return
+                found = self._bench.topics.contents(topic)
+            self._records[result.name] = found.records
+            if found.records < result.rows:
+                result.not_run = f"only {found.records:,} of {result.rows:,} rows arrived"
+            elif found.records > result.rows and result.name != _WHOLE_BATCHES:
+                result.not_run = f"{found.records:,} records arrived of {result.rows:,} rows"
+            result.log_bytes = found.log_bytes * result.rows // max(1, found.records)
+        except NotRunError as error:
+            result.not_run = str(error)
+        except (KafkaException, PySparkException, Py4JError, OSError, RuntimeError) as error:
+            result.not_run = _reason(str(getattr(error, "java_exception", error)))
+        finally:
+            self._before = result.name
+            reason = "" if result.not_run is None else f" is not run: {result.not_run}"
+            print(f"  round 0: {result.name:4}{reason}", flush=True)
+
+    def _warm_rounds(self, topics: RoundTopics) -> None:
+        writes = {name: self._write_of(name) for name in self._running}
+        for number, name in self._turns_in_order(topics):
+            frame = self._frame(self.results[name].rows)
+            self._turn(name, number, writes[name], frame, topics)
+
+    def _turns_in_order(self, topics: RoundTopics) -> Iterator[tuple[int, str]]:
+        """Give round and contender of each turn, those that warm up with round 0."""
+        warm_at = time.monotonic() + self._bench.warm_up_s
+        while self._running and time.monotonic() < warm_at:
+            topics.before_round()
+            yield from ((0, name) for name in next(self._orders))
+        for number in range(1, self._bench.rounds + 1):
+            topics.before_round()
+            yield from ((number, name) for name in next(self._orders))
+
+    def _cold_rounds(self, topics: RoundTopics) -> None:
+        for number in range(1, self._bench.rounds + 1):
+            topics.before_round()
+            for name in next(self._orders):
+                self._forget_frames()
+                self._bench.spark = self._bench.renew_session(self._bench.spark)
+                self._bench.meter.wait_until_workers_ended()
+                frame = self._frame(self.results[name].rows)
+                self._turn(name, number, self._write_of(name), frame, topics)
+
+    def _micro_batches(self, topics: RoundTopics) -> None:
+        """Let the micro-batches of one stream be written in turns."""
+        names = self._running
+        writes = {name: self._write_of(name) for name in names}
+        turns = self._turns_in_order(topics)
+
+        def write(frame: DataFrame, _number: int) -> None:
+            number, name = next(turns, (0, ""))
+            if not name:
+                return
+            cached = cache(frame)
+            self._turn(name, number, writes[name], cached, topics)
+            cached.unpersist()
+
+        query = row_stream(self._bench.spark, self._cell).writeStream.foreachBatch(write).start()
+        try:
+            while len(self._done()) < len(names):
+                query.awaitTermination(1)  # raises what ended the stream
+        finally:
+            query.stop()
+
+    def _done(self) -> list[str]:
+        rounds = self._bench.rounds
+        return [name for name, result in self.results.items() if len(result.turns) >= rounds]
+
+    def _turn(
+        self,
+        name: str,
+        number: int,
+        write: Write,
+        frame: DataFrame,
+        topics: RoundTopics,
+    ) -> None:
+        """Take a turn; one of number 0 is not kept."""
+        meter, result = self._bench.meter, self.results[name]
+        records, log_bytes = self._records.get(name, 0), result.log_bytes or 0
+        topic = topics.name(self._partitions(name), records, log_bytes)
+        meter.forget_peaks()
+        before, started = meter.read(), time.perf_counter()
+        measured = write(frame, topic, result.rows)
+        seconds = time.perf_counter() - started if measured is None else measured
+        peak = meter.peak_mb() if _contender(name).in_workers else None
+        turn = Turn(seconds, meter.read().since(before), peak, self._before)
+        self._before = name
+        if number:
+            result.turns.append(turn)
+        rate = f"{result.rows / seconds / 1e3:12,.1f} k rows/s {seconds * 1e3:10,.0f} ms"
+        place = f"round {number}" if number else "warm-up"
+        print(f"  {place}: {name:4} {rate}", flush=True)
+
+    def _write_of(self, name: str) -> Write:
+        bench = self._bench
+        setting = Setting(
+            spark=bench.spark,
+            cell=self._cell,
+            sample=self._frame(self._cell.rows),
+            bootstrap=bench.bootstrap,
+            topics=bench.topics,
+            registry=bench.registry,
+            kafka_libs=bench.kafka_libs,
+            before=bench.before,
+        )
+        return write_of(name, setting)
+
+    def _frame(self, rows: int) -> DataFrame:
+        """Give so many of the cell's rows, kept in Spark's memory."""
+        if rows not in self._frames:
+            numbers = row_numbers(self._bench.spark, rows)
+            self._frames[rows] = cache(sink_columns(numbers, self._cell, "id"))
+        return self._frames[rows]
+
+    def _forget_frames(self) -> None:
+        for frame in self._frames.values():
+            frame.unpersist()
+        self._frames.clear()
+
+
+def _reason(message: str) -> str:
+    """Give what a Python worker raised, or else what Spark says first."""
+    raised = _RAISED.findall(message)
+    return raised[-1] if raised else running.sentence(message)
+
+
+def _contender(name: str) -> Contender:
+    return CONTENDERS[name]
+
+
+def _rows(cell: Cell, name: str) -> int:
+    if cell.rows <= _FEW_ROWS:
+        return cell.rows
+    return max(_FEW_ROWS, int(cell.rows * _contender(name).share))
+
+
+def orders(names: Sequence[str], random: Random) -> Iterator[list[str]]:
+    """Yield the order of one round after another, without end, by a Williams design.
+
+    So no contender has the same one before it in every round. Each round moves on by one, so that
+    places change, too. How contenders are numbered is drawn again for each cell of each run.
+
+    Of an even number of names, in as many rounds, each has every place once, and every other one
+    before it once; of an odd number, with a round more, none before it more than twice.
+    """
+    drawn: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
+    random.shuffle(drawn)
+    count = len(drawn)
+    # 0, 1, -1, 2, -2, …: no two neighbours are as far apart as two others.
+    steps = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(count)]
+    number = 0
+    while True:
+        order = (drawn[(step + number) % count] for step in steps)
+        yield [name for name in order if name is not None]
+        number += 1

@@ -1,0 +1,59 @@
+"""The rows of a cell: expressions of Spark's over a number, the same for every contender.
+
+Values are text like JSON without its structure: names that repeat, and digits that do not; zstd
+makes a quarter of them, lz4 a half.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.cells import HEADERS, Cell
+
+# A piece of a value: 16 characters that repeat, 8 hexadecimal digits that do not.
+_PIECE: Final = (
+    "concat('\"customer_name\":', lower(lpad(hex(xxhash64({id}, i) & 4294967295), 8, '0')))"
+)
+_PIECE_BYTES: Final = 24
+
+
+def row_numbers(spark: SparkSession, rows: int) -> DataFrame:
+    """Give the numbers that rows are made of, in as many parts as there are cores."""
+    return spark.range(0, rows, 1, min(rows, spark.sparkContext.defaultParallelism))
+
+
+def row_stream(spark: SparkSession, cell: Cell) -> DataFrame:
+    """Give a stream of a cell's rows, so many in every micro-batch."""
+    options = {
+        "rowsPerBatch": str(cell.rows),
+        "numPartitions": str(spark.sparkContext.defaultParallelism),
+    }
+    numbered = spark.readStream.format("rate-micro-batch").options(**options).load()
+    return sink_columns(numbered, cell, "value")
+
+
+def cache(frame: DataFrame) -> DataFrame:
+    """Keep rows in Spark's memory, so that no contender pays for their making."""
+    frame.persist().count()
+    return frame
+
+
+def sink_columns(numbers: DataFrame, cell: Cell, name: str) -> DataFrame:
+    """Give the sink's columns, made from the column `name` of bigints."""
+    pieces = math.ceil(cell.value_bytes / _PIECE_BYTES)
+    text = f"array_join(transform(sequence(1, {pieces}), i -> {_PIECE.format(id=name)}), '')"
+    made = [f"CAST(substr({text}, 1, {cell.value_bytes}) AS BINARY) AS value"]
+    if cell.key_bytes:
+        key = f"lpad(CAST({name} AS STRING), {cell.key_bytes}, '0')"
+        made.append(f"CAST({key} AS BINARY) AS key")
+    if cell.headers:
+        headers = ", ".join(
+            f"struct('{header}' AS key, "
+            f"CAST(lpad(hex(xxhash64({name})), {size}, '0') AS BINARY) AS value)"
+            for header, size in HEADERS
+        )
+        made.append(f"array({headers}) AS headers")
+    return numbers.selectExpr(*made)

@@ -1,0 +1,106 @@
+"""What a byte and a batch cost a broker, from cells of the reported runs of `make bench`.
+
+Two cells of a run have the same rows and differ in their numbers of partitions, and so in the size
+of batches, which is the model's. Two unknowns, two equations; each size of rows and each machine
+has its own.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.scaling.model import MEGABYTE, Job, Layout, Settings, producer
+from spark_kafka_sink.producer.slices import SLICE_BYTES
+
+_RUNS: Final = Path(__file__).parents[3] / "docs" / "benchmarks"
+RESULTS: Final = {
+    "EPYC": _RUNS / "reported" / "results.json",
+    "Xeon": _RUNS / "xeon" / "reported" / "results.json",
+}
+SIZES: Final = ("100B", "1KB", "10KB")
+SINK: Final = "R1"
+TASKS: Final = 2
+# In the older run, slices were as large for 1,000 partitions as for few.
+SETTINGS: Final = {"EPYC": Settings(), "Xeon": Settings(slice_bytes=SLICE_BYTES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a broker took in a cell."""
+
+    ms_per_megabyte: float
+    batch_bytes: float
+
+    @property
+    def batches_per_megabyte(self) -> float:
+        """How many of those batches are a megabyte."""
+        return MEGABYTE / self.batch_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerCost:
+    """CPU milliseconds of a broker for a megabyte, and for a batch whatever its size."""
+
+    ms_per_megabyte: float
+    ms_per_batch: float
+    seen: tuple[Seen, Seen]
+
+    @classmethod
+    def of(cls, few: Seen, many: Seen) -> BrokerCost:
+        """Solve for both; few: of few batches a megabyte, many: of many."""
+        more_ms = many.ms_per_megabyte - few.ms_per_megabyte
+        a_batch = more_ms / (many.batches_per_megabyte - few.batches_per_megabyte)
+        a_megabyte = few.ms_per_megabyte - a_batch * few.batches_per_megabyte
+        return cls(a_megabyte, a_batch, (few, many))
+
+    def ms(self, batch_bytes: float) -> float:
+        """Give what a megabyte in batches of that size costs."""
+        return self.ms_per_megabyte + self.ms_per_batch * MEGABYTE / batch_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a run says of rows of one size; full_ms: of a megabyte to a topic of one partition."""
+
+    machine: str
+    size: str
+    cost: BrokerCost
+    full_ms: float
+
+
+def reported() -> Iterator[Reported]:
+    """Give what the reported runs say, by machine and size of rows."""
+    for machine, path in RESULTS.items():
+        cells = json.loads(path.read_text())["cells"]
+        for size in SIZES:
+            few, many, one = (
+                _seen(cells[f"{size}{of}"], SETTINGS[machine]) for of in ("", "-1000p", "-1p")
+            )
+            yield Reported(machine, size, BrokerCost.of(few, many), one.ms_per_megabyte)
+
+
+def dearest(batch_bytes: float) -> BrokerCost:
+    """Give the costs by which batches of that size are dearest."""
+    return max((each.cost for each in reported()), key=lambda cost: cost.ms(batch_bytes))
+
+
+def _seen(cell: Mapping[str, Any], settings: Settings) -> Seen:
+    (ours,) = [each for each in cell["results"] if each["name"] == SINK]
+    size = ours["log_bytes"]
+    busy_s = statistics.median(turn["cpu"]["broker"] for turn in ours["turns"])
+    seconds = statistics.median(turn["seconds"] for turn in ours["turns"])
+    job = Job(
+        executors=1,
+        cores=TASKS,
+        brokers=1,
+        partitions=cell["cell"]["partitions"],
+        task_bytes=size / TASKS,
+        task_bytes_per_s=size / TASKS / seconds,
+    )
+    batch_bytes = producer(job, Layout.KEYED, settings).batch_bytes
+    return Seen(busy_s * 1000 / (size / MEGABYTE), batch_bytes)

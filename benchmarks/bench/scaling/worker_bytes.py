@@ -1,0 +1,104 @@
+"""What a Python worker takes as a whole, from the cold jobs of a reported run of `make bench`.
+
+Beside what the model says of its producer, a worker has what one that discards its rows has
+(Python, Arrow, Spark), what the sink itself takes (modules, freed heap that is kept), and some
+times a slice: rows as they come, and while they are laid out. The last two are from two cells: the
+same rows to one partition and to 1,000, for which slices are larger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bench.scaling.broker_cost import RESULTS, SETTINGS, TASKS
+from bench.scaling.model import Job, Layout, producer
+from spark_kafka_sink.producer.slices import slice_bytes
+
+_SOLVED_OF: Final = "EPYC"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The most memory of a worker in a cell, and what of it the model says of its producer."""
+
+    machine: str
+    cell: str
+    partitions: int
+    slice_bytes: int
+    worker_bytes: float
+    discards_bytes: float
+    producer_bytes: float
+
+    @property
+    def beside_bytes(self) -> float:
+        """What the sink took beside its producer."""
+        return self.worker_bytes - self.producer_bytes - self.discards_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBytes:
+    """What a worker takes beside the memory of its producer."""
+
+    discards: float
+    sink: float
+    slices: float
+
+    def of_sink(self, slice_bytes: float, producer_bytes: float) -> float:
+        """Give what a sink with such slices takes, with its producer."""
+        return self.sink + self.slices * slice_bytes + producer_bytes
+
+    def whole(self, slice_bytes: float, producer_bytes: float) -> float:
+        """Give what a worker takes whose sink has such slices."""
+        return self.discards + self.of_sink(slice_bytes, producer_bytes)
+
+
+def seen() -> Iterator[Seen]:
+    """Give what both reported runs say."""
+    for machine, path in RESULTS.items():
+        cells = json.loads(path.read_text())["cells"]
+        yield _seen(machine, "cold", "R1", cells["cold"])
+        for name in ("R1p", "R1"):
+            yield _seen(machine, "cold-1000p", name, cells["cold-1000p"])
+
+
+def reported(machine: str = _SOLVED_OF) -> WorkerBytes:
+    """Give what a machine's run says.
+
+    How many slices a worker has is solved of the one run whose cells differ in them; what the sink
+    takes by itself is of each run's own, since the other machine's is of an older sink.
+    """
+    few, many = _cold_of_many(_SOLVED_OF)
+    slices = (many.beside_bytes - few.beside_bytes) / (many.slice_bytes - few.slice_bytes)
+    one, _ = _cold_of_many(machine)
+    return WorkerBytes(one.discards_bytes, one.beside_bytes - slices * one.slice_bytes, slices)
+
+
+def _cold_of_many(machine: str) -> list[Seen]:
+    """Give the cells to one partition and to 1,000, in this order."""
+    return [each for each in seen() if (each.machine, each.cell) == (machine, "cold-1000p")]
+
+
+def _seen(machine: str, cell: str, name: str, of: dict[str, Any]) -> Seen:
+    results = {each["name"]: each for each in of["results"]}
+    ours, discards = results[name], results["R1h"]
+    partitions = 1 if name == "R1p" else of["cell"]["partitions"]
+    # What a cold job takes to start is in both, and does not write.
+    seconds = min(t["seconds"] for t in ours["turns"])
+    seconds -= min(t["seconds"] for t in discards["turns"])
+    size = ours["log_bytes"] / TASKS
+    job = Job(
+        executors=1,
+        cores=TASKS,
+        brokers=1,
+        partitions=partitions,
+        task_bytes=size,
+        task_bytes_per_s=size / seconds,
+    )
+    settings = SETTINGS[machine]
+    waiting = producer(job, Layout.KEYED, settings).memory_bytes
+    one_slice = settings.slice_bytes or slice_bytes(partitions)
+    peak, least = (max(t["peak_mb"] for t in each["turns"]) * 1e6 for each in (ours, discards))
+    return Seen(machine, cell, partitions, one_slice, peak, least, waiting)

@@ -1,0 +1,1 @@
+"""Measurements of one question each, whose answers stand in the documents."""

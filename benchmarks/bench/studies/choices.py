@@ -1,0 +1,170 @@
+"""What a few choices of docs/decisions.md cost, beside what was not chosen.
+
+    PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.choices
+
+Each figure is the least CPU time of this thread over many rounds of it and its rival in turn; of
+slices, which have a process for each way, it is the median. `100 kept` behind the command measures
+slices of such values alone, and prints their CPU seconds.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+from support.idle_producer import idle_producer
+from support.pure_producer import TOPIC
+from support.record_batches import Row, kafka_python_batch
+
+from spark_kafka_sink.metrics import Metrics
+from spark_kafka_sink.producer import slices as producer_slices
+from spark_kafka_sink.producer.murmur2 import murmur2
+from spark_kafka_sink.records.columns import BinaryColumn
+from spark_kafka_sink.records.log_reader import read_log
+from spark_kafka_sink.records.varint import varint_widths, varint_words, zigzag
+from spark_kafka_sink.spark.worker import keep_heap
+
+ROUNDS = 30
+RECORDS = 5_000
+SLICE_BYTES = 8 << 20
+HEAPS = ("kept", "given back")
+PARTS = (1, 2, 4, 8)
+
+
+def least_s(*works: Callable[[], object]) -> list[float]:
+    """Give the least CPU time of each, taking turns."""
+    least = [float("inf")] * len(works)
+    for _ in range(ROUNDS):
+        for number, work in enumerate(works):
+            began = time.thread_time()
+            work()
+            least[number] = min(least[number], time.thread_time() - began)
+    return least
+
+
+def reading() -> None:
+    """Read a batch by column, and by kafka-python."""
+    from kafka.record.default_records import DefaultRecordBatch
+
+    rows = [Row(b"%016d" % n, bytes(100), (), n) for n in range(RECORDS)]
+    log = kafka_python_batch(rows)
+
+    def ours() -> int:
+        return sum(len(batch.records()) for batch in read_log(log))
+
+    mine, theirs = least_s(ours, lambda: list(DefaultRecordBatch(log)))
+    print(f"reading: {mine / RECORDS * 1e6:.2f} us a record, kafka-python {theirs / mine:.1f} x")
+
+
+def varints() -> None:
+    """Write the varints of a column."""
+    deltas = np.arange(RECORDS)
+
+    def write() -> None:
+        zigzagged = zigzag(deltas)
+        widths = varint_widths(zigzagged)
+        varint_words(zigzagged, widths)
+
+    (took,) = least_s(write)
+    print(f"varints: {took / RECORDS * 1e9:.0f} ns each")
+
+
+def keys() -> None:
+    """Hash one key of a megabyte."""
+    column = BinaryColumn.of(pa.array([bytes(2**20)], pa.binary()))
+    (took,) = least_s(lambda: murmur2(column))
+    print(f"hashing a key of 1 MiB: {took:.2f} s")
+
+
+def metrics() -> None:
+    """Record a value into its window, and append it to the sensor's list."""
+    sensor = Metrics(num_samples=2, window_s=30.0, tags={}).sensor("group", ())
+
+    def record() -> None:
+        for _ in range(RECORDS):
+            sensor.record(1.0, 0.0)
+
+    def add() -> None:
+        append = sensor.add
+        for _ in range(RECORDS):
+            append(1.0)
+        sensor.fold()
+
+    at_once, later = least_s(record, add)
+    print(f"recording a value: {at_once / later:.1f} x appending it and folding later")
+
+
+def garbage() -> None:
+    """Collect garbage as Spark's daemon does after every task, imports included and left out."""
+    importlib.import_module("pyspark.worker")
+    importlib.import_module("spark_kafka_sink.spark.tasks.task")
+    (walked,) = least_s(gc.collect)
+    gc.freeze()
+    (left_out,) = least_s(gc.collect)
+    print(f"a collection: {walked * 1e3:.1f} ms, without imports {left_out * 1e3:.1f} ms")
+
+
+def heap() -> None:
+    """Append slices where freed heap is kept, and where glibc does as it likes, in processes."""
+    for rows_bytes in (100, 1000, 10_000):
+        command = [sys.executable, "-m", "bench.studies.choices", str(rows_bytes)]
+        took = [subprocess.check_output([*command, how], text=True) for how in HEAPS]
+        kept, given_back = map(float, took)
+        print(
+            f"values of {rows_bytes:,} bytes: a slice {kept * 1e3:.1f} ms where freed heap is",
+            end="",
+        )
+        print(f" kept, {given_back * 1e3:.1f} ms where it is given back")
+
+
+def slices(value_bytes: int, how: str) -> None:
+    """Print the CPU seconds that a slice takes, until it is in batches."""
+    if how == HEAPS[0]:
+        keep_heap()
+    rows = rows_of(value_bytes)
+    print(statistics.median(append_s(rows) for _ in range(ROUNDS)))
+
+
+def smaller_slices() -> None:
+    """Append as many rows in one slice, and in several, in turns."""
+    keep_heap()
+    for value_bytes in (100, 1000):
+        rows = rows_of(value_bytes)
+        took: dict[int, list[float]] = {parts: [] for parts in PARTS}
+        for _ in range(ROUNDS):
+            for parts, each in took.items():
+                with mock.patch.object(producer_slices, "SLICE_BYTES", SLICE_BYTES // parts):
+                    each.append(append_s(rows))
+        ms = [f"{statistics.median(each) * 1e3:.1f}" for each in took.values()]
+        print(f"values of {value_bytes:,} bytes in {PARTS} slices: {', '.join(ms)} ms")
+
+
+def rows_of(value_bytes: int) -> pa.RecordBatch:
+    """Make a slice's rows."""
+    count = SLICE_BYTES // (value_bytes + 26)
+    keys, value = pa.array([b"%016d" % n for n in range(count)], pa.binary()), bytes(value_bytes)
+    return pa.record_batch({"key": keys, "value": pa.array([value] * count, pa.binary())})
+
+
+def append_s(rows: pa.RecordBatch) -> float:
+    """Give the CPU seconds until rows are in batches."""
+    with idle_producer(12, batch_size=512 * 1024, buffer_memory=2**28) as producer:
+        began = time.thread_time()
+        producer.append(TOPIC, rows)
+        return time.thread_time() - began
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        slices(int(sys.argv[1]), sys.argv[2])
+    else:
+        for measure in (reading, varints, keys, metrics, garbage, heap, smaller_slices):
+            measure()

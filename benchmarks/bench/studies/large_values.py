@@ -1,0 +1,99 @@
+"""Large values copied into batches, beside values that would be sent from where Arrow has them.
+
+``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.large_values``
+
+A slice of 8 MiB is encoded and summed up to batches of 512 KiB, as a task does it; then again with
+values left where they are: what is before each value is encoded, and a view of that and one of the
+value are made and summed, row by row. Prints CPU microseconds a row of both; the second knows
+nothing of appending, sending or keeping memory, which so many pieces would make dearer, too.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+from support.chance import binary_column
+
+from spark_kafka_sink.producer.slices import SLICE_BYTES
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
+from spark_kafka_sink.records.encoder import EncodedRecords, encode
+from spark_kafka_sink.spark.options import SINK_DEFAULTS
+
+SIZES: Final = (1000, 10_000, 100_000)
+KEY_BYTES: Final = 16
+BATCH_BYTES: Final = int(SINK_DEFAULTS["batch.size"])
+ROUNDS: Final = 42
+
+
+def columns(key: pa.Array, value: pa.Array) -> RecordColumns:
+    """Give rows with keys and values."""
+    timestamps_ms = np.full(len(key), 1_700_000_000_000)
+    return RecordColumns.of(
+        key=BinaryColumn.of(key),
+        value=BinaryColumn.of(value),
+        headers=None,
+        timestamps_ms=timestamps_ms,
+    )
+
+
+def encoded(rows: RecordColumns) -> EncodedRecords:
+    """Encode rows in their order."""
+    count = len(rows)
+    return encode(rows, np.arange(count), np.arange(count), np.zeros(count, np.int64))
+
+
+def copy(rows: RecordColumns) -> None:
+    """Do what a task does."""
+    records = encoded(rows).buffer
+    for start in range(0, len(records), BATCH_BYTES):
+        crc32c(records[start : start + BATCH_BYTES])
+
+
+def refer(heads: RecordColumns, value_bytes: int, values: memoryview) -> None:
+    """Leave values where they are."""
+    made = encoded(heads)
+    buffer, ends = made.buffer, made.offsets.tolist()
+    pieces, size, crc = list[memoryview](), 0, 0
+    for number in range(len(ends) - 1):
+        head = buffer[ends[number] : ends[number + 1]]
+        value = values[number * value_bytes : (number + 1) * value_bytes]
+        crc = crc32c(value, crc32c(head, crc))
+        pieces += (head, value)
+        size += len(head) + value_bytes
+        if size >= BATCH_BYTES:
+            pieces, size, crc = [], 0, 0
+
+
+def cpu_us(work: Callable[[], None]) -> float:
+    """Give the CPU microseconds of a piece of work."""
+    began = time.thread_time()
+    work()
+    return (time.thread_time() - began) * 1e6
+
+
+def main() -> None:
+    """Print both for every size."""
+    chance = np.random.default_rng()
+    for value_bytes in SIZES:
+        count = SLICE_BYTES // value_bytes
+        key = binary_column(chance, count, KEY_BYTES)
+        value = binary_column(chance, count, value_bytes)
+        rows, heads = columns(key, value), columns(key, pa.array([b""] * count, pa.binary()))
+        values = memoryview(value.buffers()[2])
+        ways = [lambda: copy(rows), lambda: refer(heads, value_bytes, values)]  # noqa: B023 - called here
+        took: list[list[float]] = [[], []]
+        for number in range(ROUNDS):
+            for way in (0, 1) if number % 2 else (1, 0):
+                took[way].append(cpu_us(ways[way]))
+        copied, referred = (statistics.median(each) / count for each in took)
+        print(f"{value_bytes:7,} bytes: copied {copied:6.2f} us, referred to {referred:6.2f} us")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""Topics of the benchmark: made, looked at, deleted. Whatever is left over carries its prefix.
+
+Nothing is deleted from a topic, only whole topics between rounds: a broker that deletes what one
+contender wrote, or begins small segments to be able to, would do so in another one's turn. A
+topic's limit by bytes is far above what rounds write, for a contender that writes without end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from typing import Final, NamedTuple, Self
+
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from job import running
+from kafka.admin import KafkaAdminClient
+
+from bench import raw_socket
+
+_PREFIX: Final = "pykafka-bench-"
+_PATIENCE_S: Final = 60.0
+_POLL_S: Final = 0.05
+# Topics that have as much before a round are deleted, so that no disk fills up.
+_MOST_BYTES: Final = 2 * 1024**3
+_LIMIT_BYTES: Final = 16 * 1024**3
+# The broker of `make bench` removes a deleted topic's files after half a second, within another;
+# one whose log.segment.delete.delay.ms is not set begins after a minute.
+_REMOVAL_S: Final = 2.0
+
+
+class Contents(NamedTuple):
+    """What is in a topic: records, and the bytes that they take in the leaders' logs."""
+
+    records: int
+    log_bytes: int
+
+
+class Topics:
+    """The calls to a cluster that the benchmark needs besides writing."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+
+    @contextlib.contextmanager
+    def made(self, partitions: int) -> Iterator[str]:
+        """Give a topic, of which no record is deleted, for as long as the `with` block runs."""
+        name = f"{_PREFIX}{uuid.uuid4().hex[:8]}"
+        limit = {"retention.bytes": str(_LIMIT_BYTES // partitions)}
+        new = NewTopic(name, num_partitions=partitions, config=limit)
+        for future in self._admin.create_topics([new]).values():
+            future.result()
+        try:
+            self._wait_for_leaders(name, partitions)
+            yield name
+        finally:
+            for future in self._admin.delete_topics([name]).values():
+                future.result()
+
+    def begin(self, topic: str, partitions: int) -> None:
+        """Write an empty record to every partition: a log's first one takes a broker longer."""
+        producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 5})
+        for partition in range(partitions):
+            producer.produce(topic, b"", partition=partition)
+        if left := producer.flush(_PATIENCE_S):
+            message = f"topic {topic} did not take {left} of {partitions} first records"
+            raise running.JobError(message)
+
+    def leaders(self, topic: str) -> dict[tuple[str, int], list[int]]:
+        """Give the partitions of a topic by the address of their leader."""
+        known = self._admin.list_topics(topic, timeout=_PATIENCE_S)
+        found: dict[tuple[str, int], list[int]] = {}
+        for number, partition in known.topics[topic].partitions.items():
+            broker = known.brokers[partition.leader]
+            found.setdefault((str(broker.host), broker.port), []).append(number)
+        return found
+
+    def shares(self, topic: str, connections: int) -> list[raw_socket.Share]:
+        """Divide a topic's partitions among connections, as many for every broker."""
+        return [
+            raw_socket.Share(address, partitions[first::connections])
+            for address, partitions in self.leaders(topic).items()
+            for first in range(min(connections, len(partitions)))
+        ]
+
+    def contents(self, topic: str) -> Contents:
+        """Tell what is in a topic from which nothing was deleted."""
+        return Contents(self.records(topic), self._log_bytes(topic))
+
+    def records(self, topic: str) -> int:
+        """Return how many records were written to a topic, none of which is deleted."""
+        first = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        if deleted := sum(self._offsets(topic, first)):
+            message = f"the broker has deleted {deleted:,} records of topic {topic}"
+            raise running.JobError(message)
+        return sum(self._ends(topic))
+
+    def _log_bytes(self, topic: str) -> int:
+        client = KafkaAdminClient(bootstrap_servers=self._bootstrap.split(","))
+        try:
+            brokers = client.describe_log_dirs([topic])
+        finally:
+            client.close()
+        # Of a partition's replicas, the largest one has everything.
+        sizes: dict[int, int] = {}
+        for broker in brokers:
+            for folder in broker["log_dirs"]:
+                for found in folder["topics"]:
+                    for partition in found["partitions"]:
+                        number = partition["partition_index"]
+                        size = partition["partition_size"]
+                        sizes[number] = max(size, sizes.get(number, 0))
+        return sum(sizes.values())
+
+    def _wait_for_leaders(self, topic: str, partitions: int) -> None:
+        """Wait until every partition's leader knows that it is one."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(KafkaException):
+                known = self._admin.list_topics(timeout=_PATIENCE_S).topics.get(topic)
+                if known is not None and len(known.partitions) == partitions:
+                    self._ends(topic)
+                    return
+            time.sleep(_POLL_S)
+        message = f"topic {topic} has no leaders for its {partitions} partitions"
+        raise running.JobError(message)
+
+    def _ends(self, topic: str) -> list[int]:
+        return self._offsets(topic, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def _offsets(self, topic: str, which: OffsetSpec) -> list[int]:
+        partitions = [number for numbers in self.leaders(topic).values() for number in numbers]
+        asked = {TopicPartition(topic, number): which for number in partitions}
+        return [future.result().offset for future in self._admin.list_offsets(asked).values()]
+
+
+class RoundTopics:
+    """The topics that a cell's rounds write to, one for each number of partitions.
+
+    They are made anew before a round where they have much, and all partitions have a record then.
+    Before they are deleted, all that was written has to be in them, once.
+    """
+
+    def __init__(self, topics: Topics, partitions: Collection[int]) -> None:
+        self._topics = topics
+        self._names = dict.fromkeys(sorted(partitions), "")
+        self._made = ExitStack()
+        self._records: dict[int, int] = {}
+        self._bytes = _MOST_BYTES
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._made:
+            if kind is None:
+                self._check()
+
+    def before_round(self) -> None:
+        """See to it that there are topics which have room for a round.
+
+        Raises JobError where those that had none left lack records, or have some twice.
+        """
+        if self._bytes < _MOST_BYTES:
+            return
+        with self._made:
+            self._check()
+        time.sleep(_REMOVAL_S)
+        self._bytes = 0
+        for partitions in self._names:
+            name = self._made.enter_context(self._topics.made(partitions))
+            self._topics.begin(name, partitions)
+            self._names[partitions], self._records[partitions] = name, partitions
+
+    def name(self, partitions: int, records: int, log_bytes: int) -> str:
+        """Give the topic of so many partitions, to which so much will be written."""
+        self._records[partitions] += records
+        self._bytes += log_bytes
+        return self._names[partitions]
+
+    def _check(self) -> None:
+        for partitions, expected in self._records.items():
+            if (found := self._topics.records(self._names[partitions])) != expected:
+                message = (
+                    f"the topic of {partitions} partitions has {found:,} records where its rounds "
+                    f"wrote {expected:,}: a contender lost rows or wrote some twice"
+                )
+                raise running.JobError(message)

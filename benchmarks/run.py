@@ -1,0 +1,126 @@
+r"""Measures ways to write a DataFrame to Kafka, side by side in one Spark application.
+
+Contenders take turns, round by round, on the same cached rows and the same topic settings. What
+counts are the ratios within one run; they stand first.
+
+  PYTHONPATH=jobs spark-submit --jars <jars of Spark's own Kafka sink> \
+    benchmarks/run.py --bootstrap host:port
+
+`make bench` does it with an application and a broker for each cell. --list names cells and
+contenders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.cells import CELLS, CONTENDERS, CORE, Cell
+from job import arguments, running
+
+_NAME: Final = "run.py"
+_EXTRAS: Final = ("psutil", "rich", "matplotlib", "confluent_kafka", "kafka")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Give the command line, which `make bench` has too."""
+    made = arguments.Parser(
+        prog=_NAME, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--bootstrap", metavar="HOST:PORT", help="brokers, separated by commas")
+    which = made.add_mutually_exclusive_group()
+    which.add_argument("--cells", nargs="+", metavar="CELL", default=list(CORE))
+    which.add_argument("--all", action="store_true", help="every cell: two hours")
+    made.add_argument("--contenders", nargs="+", metavar="R", default=list(CONTENDERS))
+    made.add_argument("--rounds", type=int, default=5, help="rounds that count (%(default)s)")
+    made.add_argument(
+        "--warm-up",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="of rounds that do not count; before the first cell thrice as many (%(default)s)",
+    )
+    made.add_argument(
+        "--scale", type=float, default=1.0, help="times the rows of every cell (%(default)s)"
+    )
+    made.add_argument("--before", type=Path, metavar="DIR", help="another checkout, for R1b")
+    made.add_argument("--kafka-libs", type=Path, metavar="DIR", help="jars of Kafka, for R6")
+    made.add_argument(
+        "--broker-pid", type=int, nargs="*", default=[], help="brokers here, for their CPU time"
+    )
+    made.add_argument(
+        "--output", type=Path, metavar="DIR", help="write results.json, .md and .png there"
+    )
+    made.add_argument(
+        "--about",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("WHAT", "VALUE"),
+        help="what else is to be told there of this run",
+    )
+    made.add_argument("--list", action="store_true", help="name cells and contenders, and end")
+    return made
+
+
+def _print_choices() -> None:
+    for name, cell in CELLS.items():
+        print(f"{name:12} {'*' if name in CORE else ' '} {cell}")
+    print("* without --cells\n")
+    for name, contender in CONTENDERS.items():
+        share = "" if contender.share == 1 else f" (on {contender.share:.0%} of the rows)"
+        print(f"{name:4} {contender.what}{share}")
+
+
+def chosen(given: argparse.Namespace) -> dict[str, Cell]:
+    """Give the cells that the command line names; raises JobError for a name that is wrong."""
+    for option, names, known in (
+        ("--cells", given.cells, CELLS),
+        ("--contenders", given.contenders, CONTENDERS),
+    ):
+        wrong = [name for name in names if name not in known]
+        if wrong:
+            message = f"{option} {wrong[0]} is not one of {', '.join(known)}"
+            raise running.JobError(message)
+    names = CELLS if given.all else given.cells
+    return {name: CELLS[name] for name in names}
+
+
+def _check(given: argparse.Namespace) -> None:
+    if given.bootstrap is None:
+        message = "no brokers are named: give --bootstrap HOST:PORT"
+        raise running.JobError(message)
+    if given.rounds < 1 or given.scale <= 0 or given.warm_up < 0:
+        message = (
+            f"--rounds {given.rounds} and --scale {given.scale} have to be more than nothing, "
+            f"--warm-up {given.warm_up} not less"
+        )
+        raise running.JobError(message)
+    if given.before is not None and not (given.before / "spark_kafka_sink").is_dir():
+        message = f"--before {given.before} is no checkout: it has no folder spark_kafka_sink"
+        raise running.JobError(message)
+    missing = [module for module in _EXTRAS if importlib.util.find_spec(module) is None]
+    if missing:
+        message = f"{missing[0]} is not installed: run pip install '.[bench]' in your clone"
+        raise running.JobError(message)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure the cells; 1 where this sink itself could not be measured."""
+    given = parser().parse_args(argv)
+    if given.list:
+        _print_choices()
+        return 0
+    cells = chosen(given)
+    _check(given)
+    from bench.measure import measure  # noqa: PLC0415 - after the check of what is installed
+
+    return measure(given, cells)
+
+
+if __name__ == "__main__":
+    sys.exit(running.run(main, _NAME))

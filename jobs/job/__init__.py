@@ -1,0 +1,1 @@
+"""What the jobs share: arguments, rows, a broker, progress, comparison of topics."""

@@ -1,0 +1,293 @@
+"""Apache Kafka's jars: fetched once from Maven Central into the user's cache folder.
+
+Ivy fetches them; every pyspark has its jar. `kafka_jars.toml` lists the jars with their SHA-256.
+The environment variable KAFKA_JARS_MIRROR names another Maven repository. A folder of the cache
+gets its name when all jars are in it and each has its checksum, so a download that was broken off
+leaves nothing that a later start would use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+from xml.sax.saxutils import quoteattr
+
+from job import children, java_version
+
+MIRROR: Final = "KAFKA_JARS_MIRROR"
+_LIST: Final = Path(__file__).with_suffix(".toml")
+# How often the progress is shown: in a terminal, where one line changes, and in a log.
+_TERMINAL_S: Final = 0.1
+_LOG_S: Final = 2.0
+_CONNECT_MS: Final = 10_000
+_READ_MS: Final = 30_000
+_PARTIAL: Final = "partial-"
+# What Ivy and Java say when the network or the repository does not give a jar.
+_NETWORK: Final = re.compile(
+    r"Host (?P<host>\S+) not found|(?:CLIENT|SERVER) ERROR: (?P<answer>.+?) url=\S*/(?P<jar>\S+)\s"
+    r"|(?:Connection refused|Connection reset|Connect timed out|Read timed out"
+    r"|Network is unreachable|No route to host|Premature EOF)|SSL\w*Exception: [^)\n]+"
+)
+_LONGEST: Final = 500
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class JarsError(Exception):
+    """The jars cannot be fetched; the message is one sentence with the reason and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jars:
+    """The jars of one folder of the cache."""
+
+    name: str
+    folder: str
+
+    @property
+    def path(self) -> Path:
+        """The folder that has the jars once they are fetched."""
+        return cache_folder() / self.folder
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the jars have been fetched."""
+        return self.path.is_dir()
+
+
+KAFKA: Final = Jars("Apache Kafka 4.3.1", "kafka-4.3.1")
+KAFKA_3: Final = Jars("Apache Kafka 3.9.2", "kafka-3.9.2")
+KAFKA_0_10: Final = Jars("Apache Kafka 0.10.2.2", "kafka-0.10.2.2")
+SPARK_KAFKA: Final = Jars("Spark's Kafka sink 4.2.0", "spark-sql-kafka-4.2.0")
+ALL: Final = (KAFKA, KAFKA_3, KAFKA_0_10, SPARK_KAFKA)
+
+
+def cache_folder() -> Path:
+    """Return the project's folder in the user's cache; it may not exist yet."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "spark-kafka-sink"
+
+
+def fetch(jars: Jars) -> Path:
+    """Return the folder of the jars; fetch them if they are not there. Raise JarsError."""
+    if jars.are_there:
+        return jars.path
+    _mirror()
+    if (problem := java_version.problem()) is not None:
+        raise JarsError(problem)
+    try:
+        with _locked(jars):
+            if not jars.are_there:  # another process may have fetched them meanwhile
+                _fetch(jars)
+    except OSError as error:
+        raise JarsError(_unusable_cache(error.strerror or str(error))) from None
+    return jars.path
+
+
+@contextlib.contextmanager
+def _locked(jars: Jars) -> Iterator[None]:
+    """Hold the lock of a folder. The kernel releases it when the process ends, however it ends."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / f"{jars.folder}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another process that fetches {jars.name} …", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(jars: Jars) -> None:
+    for left in cache_folder().glob(f"{_PARTIAL}{jars.folder}-*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    prefix = f"{_PARTIAL}{jars.folder}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=cache_folder()) as name:
+        folder = Path(name)
+        said = _run_ivy(jars, folder)
+        wrong = _wrong_files(jars, folder / "jars")
+        if wrong:
+            raise JarsError(_failure(jars, said, wrong))
+        (folder / "jars").rename(jars.path)
+
+
+@cache
+def _checksums(jars: Jars) -> dict[str, str]:
+    """Return the SHA-256 of each jar, by `group:artifact:version`."""
+    return dict(tomllib.loads(_LIST.read_text())[jars.folder])
+
+
+def _file_name(coordinates: str) -> str:
+    _, artifact, version = coordinates.split(":")
+    return f"{artifact}-{version}.jar"
+
+
+def _wrong_files(jars: Jars, folder: Path) -> list[str]:
+    """Return what is wrong with each file of the folder; it is empty where nothing is."""
+    wrong = []
+    for coordinates, checksum in _checksums(jars).items():
+        file = folder / _file_name(coordinates)
+        if not file.is_file():
+            wrong.append(f"{file.name} is missing")
+        elif (found := hashlib.sha256(file.read_bytes()).hexdigest()) != checksum:
+            wrong.append(f"{file.name} has the SHA-256 {found}, expected {checksum}")
+    return wrong
+
+
+def _run_ivy(jars: Jars, folder: Path) -> str:
+    """Have Ivy put the jars into `folder`/jars, show the progress, and return what Ivy said."""
+    (folder / "settings.xml").write_text(_settings())
+    (folder / "ivy.xml").write_text(_ivy_file(_checksums(jars)))
+    command = [
+        *(java_version.command(), f"-Duser.home={folder}"),
+        *("-cp", os.pathsep.join(map(str, _ivy())), "org.apache.ivy.Main"),
+        *("-verbose", "-settings", str(folder / "settings.xml"), "-cache", str(folder / "ivy")),
+        *("-ivy", str(folder / "ivy.xml"), "-confs", "default"),
+        *("-retrieve", f"{folder}/jars/[artifact]-[revision].[ext]"),
+    ]
+    with subprocess.Popen(  # noqa: S603 - the user's Java and pyspark's Ivy
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        # What Java says is in English then, and it finds folders whose names are not ASCII.
+        env=os.environ | {"LC_ALL": "C.UTF-8"},
+        preexec_fn=children.die_with_parent,  # noqa: PLW1509 - one system call, no locks
+    ) as ivy:
+        try:
+            assert ivy.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
+            return _show(jars, folder, ivy.stdout.fileno())
+        finally:
+            ivy.kill()
+
+
+def _show(jars: Jars, folder: Path, pipe: int) -> str:
+    """Show the progress until Ivy has ended or a jar does not come; return what Ivy said."""
+    started = shown = time.monotonic()
+    begin, end, every_s = (
+        ("\r\x1b[K", "", _TERMINAL_S) if sys.stdout.isatty() else ("", "\n", _LOG_S)
+    )
+    said, total = "", len(_checksums(jars))
+    print(f"fetching {jars.name} ({total} jars) from {_mirror() or 'Maven Central'} …", flush=True)
+    # Ivy prints a dot for every few KB.
+    for chunk in iter(lambda: os.read(pipe, 1 << 16).decode(errors="replace"), ""):
+        said += chunk
+        if _NETWORK.search(said, max(0, len(said) - len(chunk) - _LONGEST)):
+            break  # Ivy would try all the others
+        if time.monotonic() - shown >= every_s:
+            shown = time.monotonic()
+            size = sum(each.stat().st_size for each in folder.glob("ivy/**/*.jar*")) / 1e6
+            print(
+                f"{begin}  {jars.name}: {_done(said)} of {total} jars, {size:.0f} MB",
+                end=end,
+                flush=True,
+            )
+    took_s = time.monotonic() - started
+    print(f"{begin}  {jars.name}: {_done(said)} of {total} jars in {took_s:.0f} s", flush=True)
+    return said
+
+
+def _done(said: str) -> int:
+    return said.count("[SUCCESSFUL ]")
+
+
+def _failure(jars: Jars, said: str, wrong: list[str]) -> str:
+    """Return the sentence that says why the jars did not come."""
+    for number in _FULL:
+        if os.strerror(number) in said:
+            return _unusable_cache(os.strerror(number))
+    found = _NETWORK.search(said)
+    if found is None:
+        reason = wrong[0] + (f", and {len(wrong) - 1} more" if len(wrong) > 1 else "")
+    elif found["host"]:
+        reason = f"the name {found['host']} does not resolve"
+    elif found["answer"]:
+        reason = f"{found['jar']}: {found['answer']}"
+    else:
+        reason = found[0]
+    return (
+        f"{jars.name} could not be fetched from {_mirror() or 'Maven Central'}: {reason}; check "
+        f"the network, or name another Maven repository by the environment variable {MIRROR}"
+    )
+
+
+def _unusable_cache(reason: str) -> str:
+    return (
+        f"the cache folder {cache_folder()} cannot be written: {reason}; make room or give access, "
+        "or name another folder by the environment variable XDG_CACHE_HOME"
+    )
+
+
+def _mirror() -> str | None:
+    """Return the address of the repository that the user names. Raise JarsError."""
+    mirror = os.environ.get(MIRROR)
+    if not mirror:
+        return None
+    if "@" in mirror:
+        message = (
+            f"{MIRROR} has a user name or a password, which Ivy would not send: name a Maven "
+            "repository that asks for neither"
+        )
+        raise JarsError(message)
+    if not mirror.startswith(("http://", "https://", "file:/")):
+        message = (
+            f"{MIRROR} is {mirror!r}: expected the address of a Maven repository, such as "
+            "https://repo.example.com/maven2"
+        )
+        raise JarsError(message)
+    return f"{mirror.rstrip('/')}/"
+
+
+def _settings() -> str:
+    mirror = _mirror()
+    root = f" root={quoteattr(mirror)}" if mirror else ""
+    # The list has every jar and its checksum: Ivy need not look at what a jar depends on.
+    return (
+        '<ivysettings><settings defaultResolver="central"/><timeout-constraints>'
+        f'<timeout-constraint name="soon" connectionTimeout="{_CONNECT_MS}" '
+        f'readTimeout="{_READ_MS}"/></timeout-constraints><resolvers>'
+        '<ibiblio name="central" m2compatible="true" usepoms="false" useMavenMetadata="false" '
+        f'checksums="" timeoutConstraint="soon"{root}/></resolvers></ivysettings>'
+    )
+
+
+def _ivy_file(coordinates: Iterable[str]) -> str:
+    wanted = "".join(
+        '<dependency org="{}" name="{}" rev="{}" conf="default->default"/>'.format(*each.split(":"))
+        for each in coordinates
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="local" module="jars"/><configurations>'
+        f'<conf name="default"/></configurations><dependencies>{wanted}</dependencies></ivy-module>'
+    )
+
+
+def _ivy() -> list[Path]:
+    """Return the jars of Ivy, which every Spark has. Raise JarsError where there is no Spark."""
+    pyspark, home = find_spec("pyspark"), os.environ.get("SPARK_HOME")
+    folders = [Path(home)] if home else []
+    if pyspark is not None and pyspark.origin is not None:
+        folders.insert(0, Path(pyspark.origin).parent)
+    for folder in folders:
+        found = [*folder.glob("jars/ivy-*.jar"), *folder.glob("jars/commons-cli-*.jar")]
+        if len(found) > 1:
+            return found
+    message = (
+        f"jars are fetched by Ivy, which every Spark has, and {sys.executable} has no pyspark: "
+        "run 'pip install pyspark', or name a Spark by the environment variable SPARK_HOME"
+    )
+    raise JarsError(message)

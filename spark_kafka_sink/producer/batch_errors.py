@@ -1,0 +1,186 @@
+"""The errors of batches: the sentences that a user reads when an attempt or a batch has failed.
+
+Owns the words and the class of each error, no decision and no state: `BatchCompletion` decides what
+the result of a batch is. What a sentence needs and a batch does not have (why a node cannot be
+reached, how long it wants to be left alone) is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import (
+    ApiException,
+    InvalidRecordException,
+    InvalidTxnStateException,
+    KafkaException,
+    RetriableException,
+    TimeoutException,
+    TransactionAbortableException,
+    advice,
+    api_exception,
+    words_of_refusal,
+)
+from spark_kafka_sink.producer.batch_state import BatchState
+from spark_kafka_sink.producer.metadata import ClusterMetadata
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.wire.messages import PartitionProduceResponse
+
+# Under another number, records that are there already would be there twice.
+IN_DOUBT: Final = (
+    "it is a part of a batch that may have been written before the broker found that too large"
+)
+
+
+def abortable(error: KafkaException) -> KafkaException:
+    """Return the error of a transaction for that of a batch.
+
+    Where a retry might have helped, a retry by the caller does not help any more: the transaction
+    has to be aborted (KAFKA-19176).
+    """
+    if not isinstance(error, RetriableException | InvalidTxnStateException):
+        return error
+    wrapped = TransactionAbortableException(
+        f"{error}; {advice(codes.TRANSACTION_ABORTABLE)}",
+        topic=error.topic,
+        partition=error.partition,
+        node_id=error.node_id,
+        api=error.api,
+        attempts=error.attempts,
+    )
+    wrapped.code = codes.TRANSACTION_ABORTABLE
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def reason_of(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:
+    """Return what the broker said beyond the code, with the first record that it refused."""
+    said = [answer.error_message] if answer.error_message else []
+    if answer.record_errors:
+        first = answer.record_errors[0]
+        text = f"record {first.batch_index} of the batch"
+        if first.batch_index_error_message:
+            text += f": {first.batch_index_error_message}"
+        said.append(text)
+    if answer.error_code == codes.INVALID_TIMESTAMP and batch.state is BatchState.IN_FLIGHT:
+        earliest, latest = batch.timestamp_range()
+        said.append(f"its timestamps are {earliest} to {latest} ms")
+    return "; ".join(said)
+
+
+def record_errors(
+    batch: ProducerBatch, answer: PartitionProduceResponse, error: ApiException
+) -> dict[int, KafkaException]:
+    """Return the errors of the records that the broker refused, by their number in the batch.
+
+    As the Java client: the batch's error where one record is to blame, else InvalidRecordException.
+    """
+    # A number that no record has blames nobody.
+    numbers = range(batch.record_count)
+    refused = [record for record in answer.record_errors if record.batch_index in numbers]
+    kind = type(error) if len(refused) == 1 else InvalidRecordException
+    found: dict[int, KafkaException] = {}
+    for record in refused:
+        said = record.batch_index_error_message or answer.error_message
+        found[record.batch_index] = kind(
+            f"the broker refused the record: {said}" if said else str(error),
+            topic=error.topic,
+            partition=error.partition,
+            node_id=error.node_id,
+            api=error.api,
+            attempts=error.attempts,
+        )
+    return found
+
+
+def error_of_attempt(
+    batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
+) -> ApiException:
+    """Return the error of an attempt that another one follows."""
+    said = (_named(code, node_id), reason, advice(code, option_prefix))
+    return _api_exception(batch, code, node_id, said)
+
+
+def error_of_batch(
+    batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
+) -> ApiException:
+    """Return the error of a batch that is given up for an error code."""
+    text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
+    attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
+    topic = batch.topic_partition.topic
+    hint = advice(code, option_prefix, topic=topic)
+    if code == codes.TOPIC_AUTHORIZATION_FAILED:
+        # As the driver says it, and Metadata where not even DESCRIBE is granted.
+        where = "" if node_id is None else f" by node {node_id}"
+        cause = words_of_refusal(code, topic, hint)
+        return _api_exception(batch, code, node_id, (cause, f"{text}{where}{attempts}", reason))
+    text += f": {_named(code, node_id)}{attempts}"
+    if code == codes.MESSAGE_TOO_LARGE:
+        text += f"; the batch has {batch.sent_bytes} bytes"
+    return _api_exception(batch, code, node_id, (text, reason, hint))
+
+
+def _named(code: int, node_id: int | None) -> str:
+    """Return the name of an error code, and which node has answered with it."""
+    text = f"{error_code(code).name} ({code})"
+    return text if node_id is None else f"{text} from node {node_id}"
+
+
+def _api_exception(
+    batch: ProducerBatch, code: int, node_id: int | None, said: Iterable[str | None]
+) -> ApiException:
+    return api_exception(
+        code,
+        joined(said),
+        topic=batch.topic_partition.topic,
+        partition=batch.topic_partition.partition,
+        node_id=node_id,
+        api="Produce",
+        attempts=batch.attempts + 1,
+    )
+
+
+def joined(parts: Iterable[str | None]) -> str:
+    """Return the parts that there are as one sentence."""
+    return "; ".join(part for part in parts if part)
+
+
+def error_of_expired_batch(
+    batch: ProducerBatch, now: float, timeout: str, throttle: str, where: str
+) -> TimeoutException:
+    """Return the error of a batch whose delivery.timeout.ms has passed.
+
+    timeout: the option with its value; throttle: what a node asked for; where: who leads the
+    partition. These two are empty where there is nothing to say.
+    """
+    waited_ms = round((now - batch.created_at) * 1000)
+    state = "in flight" if batch.state is BatchState.IN_FLIGHT else "waiting to be sent"
+    message = (
+        f"{batch.topic_partition}: {batch.record_count} record(s) were not acknowledged within "
+        f"{timeout}: {state} after {waited_ms} ms and {batch.attempts} failed attempt(s)"
+    )
+    last = "" if batch.last_error is None else f"the last attempt met {batch.last_error}"
+    error = TimeoutException(
+        joined((message, throttle, where, last)),
+        topic=batch.topic_partition.topic,
+        partition=batch.topic_partition.partition,
+        node_id=batch.node_id,
+        api="Produce",
+        attempts=batch.attempts + 1,
+    )
+    error.__cause__ = batch.last_error
+    return error
+
+
+def why_no_leader(metadata: ClusterMetadata, name: str, partition: int) -> str:
+    """Return why a partition has no leader as far as is known."""
+    topic = metadata.topic(name)
+    if topic is None:
+        error = metadata.topic_error(name)
+        return "no leader is known" if error is None else str(error)
+    if partition < len(topic.leaders):
+        return "it has no leader at present"
+    return f"topic {name} has {len(topic.leaders)} partition(s) now, it was made again with fewer"

@@ -1,0 +1,107 @@
+"""The states of a batch, as one table: state and event to the next state and what to do.
+
+`ProducerBatch` takes the events, one by each of its methods, and returns the action; its callers
+carry it out, since queues, sequences and memory are theirs. An event that a state does not have is
+a bug: it raises IllegalStateException and nothing changes. The diagram in docs/states.md is made
+from the table.
+
+::
+
+    append          seal           send            succeed
+    ┌────┐
+    └─> OPEN ────────────> SEALED ────────> IN_FLIGHT ────────────> SUCCEEDED
+         │                 │    ^  retry     │ │ │ │ split
+         │ abandon         │    └────────────┘ │ │ └──────────────> SPLIT
+         │                 │ abandon           │ │ fail
+         └─────────────────┴───────────────────│─┴────────────────> FAILED
+                                       abandon └──> ABANDONED ─late──^
+
+ABANDONED is the peculiar one: the batch is given up, and the user has its error, but the request is
+still at a broker, which may write the batch yet. So its sequence stays taken until the response
+comes or the connection breaks, and so does its memory, from which the request may still be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+
+class BatchState(Enum):
+    """Where a batch is in its life."""
+
+    # In C; Enum has one in Python, which is called for each step of each batch.
+    __hash__ = object.__hash__
+
+    OPEN = "takes records"
+    SEALED = "closed, waiting to be sent or sent again"
+    IN_FLIGHT = "sent, waiting for the response"
+    SUCCEEDED = "acknowledged"
+    FAILED = "given up"
+    ABANDONED = "given up while a broker may still write it"
+    SPLIT = "too large, replaced by smaller batches"
+
+
+class BatchEvent(Enum):
+    """What can happen to a batch."""
+
+    __hash__ = object.__hash__
+
+    APPEND = "records are added"
+    SEAL = "it is full, or has lingered"
+    SEND = "it goes into a request"
+    RETRY = "the attempt failed, and another one follows"
+    SUCCEED = "a broker has it"
+    FAIL = "the attempt failed, and no other one follows"
+    ABANDON = "its time is over, or the producer's"
+    LATE = "the response has come, or none can come any more"
+    SPLIT = "a broker found it too large"
+
+
+class BatchAction(Enum):
+    """What an event asks of the queues, the sequences, the memory and who waits for the batch."""
+
+    KEEP = "nothing else changes"
+    REENQUEUE = "it goes back to the head of its queue"
+    REPLACE = "its parts take its place; its memory is free"
+    END = "its result is reported; its sequence and memory are free"
+    DEQUEUE = "it leaves its queue, and then as END"
+    REPORT = "its result is reported; its sequence and memory stay taken"
+    FREE = "its sequence and memory are free"
+
+
+class Transition(NamedTuple):
+    """Where an event leads, and what it asks of others."""
+
+    state: BatchState
+    action: BatchAction
+
+
+_S, _E, _A = BatchState, BatchEvent, BatchAction
+# An event that a state does not have is a bug of the caller.
+EVENTS: Final[Mapping[BatchState, Mapping[BatchEvent, Transition]]] = {
+    _S.OPEN: {
+        _E.APPEND: Transition(_S.OPEN, _A.KEEP),
+        _E.SEAL: Transition(_S.SEALED, _A.KEEP),
+        _E.ABANDON: Transition(_S.FAILED, _A.DEQUEUE),
+    },
+    _S.SEALED: {
+        _E.SEND: Transition(_S.IN_FLIGHT, _A.KEEP),
+        _E.ABANDON: Transition(_S.FAILED, _A.DEQUEUE),
+    },
+    _S.IN_FLIGHT: {
+        _E.RETRY: Transition(_S.SEALED, _A.REENQUEUE),
+        _E.SUCCEED: Transition(_S.SUCCEEDED, _A.END),
+        _E.FAIL: Transition(_S.FAILED, _A.END),
+        _E.ABANDON: Transition(_S.ABANDONED, _A.REPORT),
+        _E.SPLIT: Transition(_S.SPLIT, _A.REPLACE),
+    },
+    _S.ABANDONED: {
+        _E.LATE: Transition(_S.FAILED, _A.FREE),
+    },
+    _S.SUCCEEDED: {},
+    _S.FAILED: {},
+    _S.SPLIT: {},
+}
+DONE: Final = frozenset((_S.SUCCEEDED, _S.FAILED, _S.ABANDONED, _S.SPLIT))
