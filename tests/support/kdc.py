@@ -19,7 +19,9 @@ from support import processes
 
 REALM: Final = "LAB.TEST"
 # Not all users have the folder of the daemons on their PATH.
-_PATH: Final = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+_PATH: Final = os.pathsep.join(
+    (os.environ.get("PATH", ""), os.environ.get("KRB5_PROGRAMS", "/usr/sbin"))
+)
 _PROGRAMS: Final = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "klist")
 _START_TIMEOUT_S: Final = 30.0
 
