@@ -167,8 +167,8 @@ class ProducerConfig(
     """What brokers' listeners speak: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login),
     `SASL_SSL` (TLS and a login)."""
     sasl_mechanism: str = field(name="sasl.mechanism", default="GSSAPI")
-    """How to log in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`; Java's default is
-    not there yet."""
+    """How to log in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER` or `GSSAPI`
+    (Kerberos)."""
     sasl_oauthbearer_token_endpoint_url: str | None = field(
         name="sasl.oauthbearer.token.endpoint.url", default=None
     )
@@ -280,6 +280,14 @@ class ProducerConfig(
     """Whom to log in, in place of sasl.jaas.config; not an option of Java's."""
     sasl_password: Secret | None = field(name="sasl.password", default=None)
     """The password of sasl.username; not an option of Java's."""
+    sasl_kerberos_service_name: str | None = field(name="sasl.kerberos.service.name", default=None)
+    """The first part of the brokers' Kerberos principals, mostly `kafka`."""
+    sasl_kerberos_principal: str | None = field(name="sasl.kerberos.principal", default=None)
+    """Whom to log in by Kerberos, in place of sasl.jaas.config; not an option of Java's. Without a
+    keytab, the process's ticket cache has the tickets."""
+    sasl_kerberos_keytab: str | None = field(name="sasl.kerberos.keytab", default=None)
+    """The file with the key of sasl.kerberos.principal; not an option of Java's. A name without a
+    folder is a file that `--files` has shipped."""
     ssl_truststore_location: str | None = field(name="ssl.truststore.location", default=None)
     """A PEM file with the certificates to trust; none: what the system trusts. It is read for each
     connection; a name without a folder is a file that `--files` has shipped."""
@@ -496,6 +504,16 @@ def _check_secured(config: ProducerConfig) -> None:
             f"{prefix}sasl.username and {prefix}sasl.jaas.config both say whom to log in: remove "
             "one of the two"
         )
+    kerberos = {
+        "sasl.kerberos.principal": config.sasl_kerberos_principal,
+        "sasl.kerberos.keytab": config.sasl_kerberos_keytab,
+    }
+    for name in (name for name, value in kerberos.items() if value is not None):
+        others = {"sasl.jaas.config": jaas, "sasl.username": user}
+        for other in (other for other, value in others.items() if value is not None):
+            raise ConfigException(
+                f"{prefix}{name} and {prefix}{other} both say whom to log in: remove one of the two"
+            )
     key, chain = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
     for name, location, texts in (
         ("truststore", config.ssl_truststore_location, (config.ssl_truststore_certificates,)),
@@ -853,6 +871,10 @@ NO_EFFECT: Final[Mapping[str, str]] = {
         ),
         "brokers check tokens",
     ),
+    "sasl.kerberos.kinit.cmd": "no command is run: tickets of a keytab are kept in memory",
+    "sasl.kerberos.min.time.before.relogin": "the Kerberos library renews tickets of a keytab",
+    "sasl.kerberos.ticket.renew.jitter": "the Kerberos library renews tickets of a keytab",
+    "sasl.kerberos.ticket.renew.window.factor": "the Kerberos library renews tickets of a keytab",
 }
 # Options of the Java producer that can be off here and not on, and why.
 OFF_ONLY: Final[Mapping[str, str]] = {
@@ -882,11 +904,6 @@ NOT_YET: Final = frozenset(
         "metadata.cluster.check.enable",
         "partitioner.rack.aware",
         "sasl.client.callback.handler.class",
-        "sasl.kerberos.kinit.cmd",
-        "sasl.kerberos.min.time.before.relogin",
-        "sasl.kerberos.service.name",
-        "sasl.kerberos.ticket.renew.jitter",
-        "sasl.kerberos.ticket.renew.window.factor",
         "sasl.login.callback.handler.class",
     }
 )

@@ -15,10 +15,13 @@ import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions, kerberos_options
 from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
+    GSSAPI,
     OAUTHBEARER,
     PLAIN,
     SCRAM_SHA_256,
@@ -36,9 +39,17 @@ from spark_kafka_sink.auth.oauthbearer import (
 from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
-from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Login
+from spark_kafka_sink.network.files import content
+from spark_kafka_sink.network.gssapi import (
+    cached_principal,
+    check_kerberos,
+    check_keytab,
+    gssapi_exchange,
+)
+from spark_kafka_sink.network.helper_thread import MadeAhead
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.selector import Selector
@@ -49,7 +60,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SUPPORTED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+_SUPPORTED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER, GSSAPI)
 _KEY_CACHE: Final = KeyCache()
 os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
@@ -84,14 +95,12 @@ class Security:
         if config.has_tls:
             self._warn_of_tls()
             self._context(self._settings())
+        self._tickets = MadeAhead(self._gssapi_exchange, self._wake_client)
+        # Whose tickets the cache had at the first login.
+        self._cached_principal: str | None = None
         if config.has_sasl:
             self._mechanism = self._checked_mechanism()
-            if self._mechanism == OAUTHBEARER:
-                self._oauth = OAuth(config, self._values, is_one_of_many=is_one_of_many)
-                if self._oauth.source is not None:
-                    self._oauth.source.attach(self)
-            else:
-                self._exchange()
+            self._check_credentials(is_one_of_many=is_one_of_many)
             if self._mechanism == PLAIN and not config.has_tls:
                 warn_once(
                     logger,
@@ -133,7 +142,8 @@ class Security:
 
     def has_login(self, node: Node) -> bool:
         """Return whether `login` can be called now. If not, `wake` is called once it can be."""
-        del node
+        if self._config.has_sasl and self._mechanism == GSSAPI:
+            return self._tickets.is_there(node.host.rstrip("."))
         if self._oauth is None or self._oauth.source is None:
             return True
         try:
@@ -154,13 +164,14 @@ class Security:
         chance: a random number from 0 to 1. Raise KafkaException if the credentials cannot be used
         (any more).
         """
-        del node
         if not self._config.has_sasl:
             return None
         if self._oauth is not None:
             token = self._token()
             facts = "there is no token" if token is None else token_facts(token.value)
             return Login(self._exchange_again, f"by {OAUTHBEARER} ({facts})", chance)
+        if self._mechanism == GSSAPI:
+            return self._kerberos_login(node.host.rstrip("."), chance)
         # Find errors in the credentials before there is a connection.
         self._exchange()
         return Login(self._exchange_again, self._credentials().description(self._mechanism), chance)
@@ -206,6 +217,76 @@ class Security:
             return None
         source = self._oauth.source
         return self._oauth.file_token() if source is None else source.token()
+
+    def _wake_client(self) -> None:
+        self.wake()
+
+    def _check_credentials(self, *, is_one_of_many: bool) -> None:
+        """Raise ConfigException if a login is sure to fail, as far as this machine knows."""
+        if self._mechanism == OAUTHBEARER:
+            self._oauth = OAuth(self._config, self._values, is_one_of_many=is_one_of_many)
+            if self._oauth.source is not None:
+                self._oauth.source.attach(self)
+            return
+        if self._mechanism != GSSAPI:
+            self._exchange()
+            return
+        self._kerberos()
+        check_kerberos()
+
+    def _kerberos_login(self, host: str, chance: float) -> Login:
+        # The first one was waited for; raises why there is none.
+        made = [self._tickets.take(host)]
+        user = self._kerberos()[0].user
+        if self._cached_principal is not None:
+            user = f"principal {self._cached_principal!r}"
+        return Login(
+            lambda: made.pop() if made else self._tickets.take(host),
+            f"of {printable(user)} by {GSSAPI}",
+            chance,
+        )
+
+    def _gssapi_exchange(self, host: str) -> GssapiExchange:
+        """Return a login at a broker; the helper thread calls this, for the KDC may be asked."""
+        options, keytab = self._kerberos()
+        if options.principal is None and self._cached_principal is None:
+            self._cached_principal = cached_principal(options)
+        return gssapi_exchange(options, host, keytab, self._cached_principal)
+
+    def _kerberos(self) -> tuple[KerberosOptions, bytes]:
+        """Return whom to log in, and what the keytab has, which is empty if there is none.
+
+        Raise ConfigException if the options do not say it, or the keytab is none.
+        """
+        config, prefix = self._config, self._config.option_prefix
+        if config.sasl_username is not None:
+            raise ConfigException(
+                f"{prefix}sasl.username has no effect with {GSSAPI}, which is the default: set "
+                f"{prefix}sasl.mechanism, or set {prefix}sasl.kerberos.principal in its place"
+            )
+        entry = None
+        if config.sasl_jaas_config is not None:
+            entry = self._values.jaas(config.sasl_jaas_config.value, GSSAPI)
+        principal, keytab = config.sasl_kerberos_principal, config.sasl_kerberos_keytab
+        options = kerberos_options(
+            None if entry is None else entry.options,
+            self._values.text("sasl.kerberos.principal", principal),
+            self._values.text("sasl.kerberos.keytab", keytab),
+            config.sasl_kerberos_service_name,
+            prefix,
+        )
+        if options.keytab is None:
+            return options, b""
+        option = f"{prefix}sasl.{'kerberos.keytab' if entry is None else 'jaas.config'}"
+        given = f"the keytab {masked(keytab or Path(options.keytab).name)} of {option}"
+        try:
+            found = content(options.keytab)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+        else:
+            check_keytab(found, given)
+            return options, found
+        raise ConfigException(f"{given} cannot be read: {why}")
 
     def _exchange(self) -> SaslExchange | None:
         """Return a login, None while its token is fetched. Raise KafkaException for none."""

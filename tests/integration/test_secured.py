@@ -302,7 +302,8 @@ def test_the_wrong_protocol_or_mechanism_is_an_error_at_once(
         write(tls_only | {"bootstrap.servers": secured_kafka.address("SSL")}, topic, rows=1)
     for mechanism, sentence in (
         ("OAUTHBEARER", "sasl.username has no effect with OAUTHBEARER"),
-        ("GSSAPI", "sasl.mechanism is GSSAPI, which is not supported yet"),
+        ("GSSAPI", "sasl.username has no effect with GSSAPI, which is the default"),
+        ("AWS_MSK_IAM", "sasl.mechanism is AWS_MSK_IAM, which is not supported yet"),
         ("scram-sha-512", "write it SCRAM-SHA-512"),
         ("SCRAM-SHA-1", "expected one of PLAIN"),
     ):

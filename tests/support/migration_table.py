@@ -36,9 +36,8 @@ _NOTES: Final[Mapping[str, str]] = {
     "partitioner.class": (
         "; Java's own by name, and `module.Name` of a Python callable in place of any other class"
     ),
-    "sasl.mechanism": (
-        ", which is not there yet: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` and `OAUTHBEARER` are"
-    ),
+    "sasl.kerberos.keytab": "; new, with sasl.kerberos.principal in place of sasl.jaas.config",
+    "sasl.kerberos.principal": "; new, in place of sasl.jaas.config",
     "sasl.oauthbearer.token.endpoint.url": "; `file:` only",
     "sasl.password": "; new, with sasl.username in place of sasl.jaas.config",
     "sasl.username": "; new, with sasl.password in place of sasl.jaas.config",

@@ -1,7 +1,7 @@
 """One node of real Kafka with a listener for each way to be secured.
 
 PLAINTEXT is for the tests' own readers. The certificates are signed by an intermediate. Sessions
-of SCRAM-SHA-256 last two seconds, those of other mechanisms for ever.
+of SCRAM-SHA-256 and of GSSAPI without TLS last two seconds, others for ever.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from job import broker
 
 from support.certificates import Authority, Certificate, openssl
 from support.kafka_cluster import KafkaCluster, free_ports
+from support.kdc import REALM, Kdc
 
 USER: Final = "alice"
 # Only SCRAM knows this one.
@@ -37,10 +38,19 @@ def quoted(text: str) -> str:
 
 
 class SecuredKafka(KafkaCluster):
-    """The node, and what clients need; `address` gives where a listener is."""
+    """The node, and what clients need; `address` gives where a listener is.
 
-    def __init__(self, libs: Path, folder: Path, java_options: Sequence[str]) -> None:
+    kerberos: the folder for a KDC; None: there is none, and no GSSAPI.
+    """
+
+    def __init__(
+        self, libs: Path, folder: Path, java_options: Sequence[str], kerberos: Path | None = None
+    ) -> None:
         super().__init__(libs, folder, 1, None, None, java_options)
+        self.kdc: Kdc | None = None
+        if kerberos is not None:
+            self.kdc = Kdc(kerberos, free_ports(1)[0])
+            self._java_options.append(f"-Djava.security.krb5.conf={self.kdc.config}")
         folder.mkdir(parents=True)
         authority = Authority(folder)
         signer = authority.intermediate()
@@ -69,6 +79,10 @@ class SecuredKafka(KafkaCluster):
 
     def start(self) -> None:
         """Start the node, and tell it whom SCRAM lets in."""
+        if self.kdc is not None:
+            self.kdc.start()
+            self.kdc.add("kafka/localhost")
+            self.kdc.add(USER)
         super().start()
         # Any: what it re-exports, type checkers do not see.
         confluent: Any = confluent_kafka.admin
@@ -82,6 +96,14 @@ class SecuredKafka(KafkaCluster):
             ]
             for done in admin.alter_user_scram_credentials(users).values():
                 done.result(20)
+
+    def stop(self) -> None:
+        """End the node, and its KDC."""
+        try:
+            super().stop()
+        finally:
+            if self.kdc is not None:
+                self.kdc.stop()
 
     def _format(self, node: int) -> None:
         config = self._config(node)
@@ -126,4 +148,15 @@ class SecuredKafka(KafkaCluster):
                     f"{_MODULES}.scram.ScramLoginModule required;"
                 )
             more[f"{prefix}.scram-sha-256.connections.max.reauth.ms"] = SESSION_MS
+            if self.kdc is not None:
+                more[f"{prefix}.gssapi.sasl.jaas.config"] = (
+                    "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true "
+                    f'storeKey=true keyTab="{self.kdc.keytab("kafka/localhost")}" '
+                    f'principal="kafka/localhost@{REALM}";'
+                )
+        if self.kdc is not None:
+            more["sasl.enabled.mechanisms"] = f"{more['sasl.enabled.mechanisms']},GSSAPI"
+            # It is not found behind the prefix of a listener.
+            more["sasl.kerberos.service.name"] = "kafka"
+            more["listener.name.sasl_plaintext.gssapi.connections.max.reauth.ms"] = SESSION_MS
         return settings | more

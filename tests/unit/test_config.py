@@ -140,6 +140,9 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever", {"a.B": "a.B"}, []
     ),
     "sasl.oauthbearer.scope": (None, {"a": "a"}, []),
+    "sasl.kerberos.keytab": (None, {"/a.keytab": "/a.keytab"}, []),
+    "sasl.kerberos.principal": (None, {"a@B": "a@B"}, []),
+    "sasl.kerberos.service.name": (None, {"kafka": "kafka"}, []),
     "sasl.mechanism": ("GSSAPI", {"PLAIN": "PLAIN"}, []),
     "sasl.oauthbearer.token.endpoint.url": (None, {"file:///t": "file:///t"}, []),
     "sasl.password": (None, {}, ["a password without its user"]),
@@ -182,9 +185,9 @@ LATER: Final = {
     "metadata.cluster.check.enable",
     "partitioner.rack.aware",
 }
-# Options that the client of Kafka 3.9 has, which Spark 4.2 brings, and that of 4.3 has no more.
 # Options that are this producer's own.
-OWN: Final = {"sasl.username", "sasl.password"}
+OWN: Final = {"sasl.kerberos.keytab", "sasl.kerberos.principal", "sasl.password", "sasl.username"}
+# Options that the client of Kafka 3.9 has, which Spark 4.2 brings, and that of 4.3 has no more.
 GONE: Final = {"auto.include.jmx.reporter"}
 # What Java takes and this producer does not, and why not.
 STRICTER: Final = {
