@@ -315,19 +315,19 @@ class KafkaAdmin:
             validate_only=True,
         )
         given = ", ".join(f"{name}={value}" for name, value in new.options.items())
-        refusal = f"no topic can be created with {given or 'the settings that brokers have'}: "
+        failure = f"topics cannot be created with {given or 'the defaults of the brokers'}: "
         try:
             response = self._send(self._controller_id, request, new.min_version)
         except UnsupportedVersionException as error:
-            hint = "; brokers before 2.4 want topic.partitions and topic.replication"
-            message = f"{refusal}{error}{hint if new.min_version else ''}"
+            hint = "; brokers before 2.4 need topic.partitions and topic.replication"
+            message = f"{failure}{error}{hint if new.min_version else ''}"
             raise api_exception(error.code, message, api="CreateTopics") from None
         except ApiException as error:
-            logger.info("the settings of new topics were not looked at: %s", error)
+            logger.info("the settings of new topics were not checked: %s", error)
             return
         for result in response.topics if isinstance(response, CreateTopicsResponse) else []:
             if result.error_code in _CONFIG_ERRORS:
-                message = refusal + _reason(result)
+                message = failure + _reason(result)
                 raise api_exception(result.error_code, message, api="CreateTopics")
 
     # -- the network ------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ class KafkaAdmin:
     ) -> RequestFuture:
         """Send one request, and wait until it has a response or an error."""
         if self._is_closed:
-            raise IllegalStateException("this KafkaAdmin has been closed: make another one")
+            raise IllegalStateException("this KafkaAdmin is closed: create a new one")
         future = self._client.send(node_id, message, min_version=min_version)
         while not future.is_done:
             remaining = self._deadline - self._clock()
@@ -398,9 +398,7 @@ class KafkaAdmin:
     def _timeout_error(self) -> ApiException:
         trouble = self._client.last_errors()
         if not self._config.max_block_ms:
-            return TimeoutException(
-                f"no broker can answer within {self._limit()}: it leaves no time to ask; raise it"
-            )
+            return TimeoutException(f"no broker can answer within {self._limit()}: increase it")
         servers = self._config.setting("bootstrap.servers", self._config.bootstrap_servers)
         said = f" ({trouble})" if trouble else ""
         return NO_BROKER.error(limit=self._limit(), servers=servers, trouble=said)

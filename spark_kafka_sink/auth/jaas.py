@@ -97,19 +97,19 @@ def check_module(entry: JaasEntry, mechanism: str) -> None:
             f"names {entry.module}" if _MODULE_NAME.fullmatch(entry.module) else "names a module"
         )
         raise ConfigException(
-            f"sasl.jaas.config {description}, which is not known here: expected one of "
+            f"sasl.jaas.config {description}, which is unknown: expected one of "
             f"{', '.join(LOGIN_MODULES)}"
         )
     if mechanism not in served:
         right = [each for each, mechanisms in LOGIN_MODULES.items() if mechanism in mechanisms]
         raise ConfigException(
-            f"sasl.jaas.config names {name}, which serves {', '.join(served)}, but sasl.mechanism "
-            f"is {mechanism}: name {' or '.join(right)}, or change sasl.mechanism"
+            f"sasl.jaas.config names {name}, which supports {', '.join(served)}, but "
+            f"sasl.mechanism is {mechanism}: name {' or '.join(right)}, or change sasl.mechanism"
         )
     if any(each.startswith(_UNSECURED) for each in entry.options):
         raise ConfigException(
-            f"sasl.jaas.config has an option {_UNSECURED}…, which makes tokens that nobody signed: "
-            "they are for tests of brokers and not supported"
+            f"sasl.jaas.config has an option {_UNSECURED}…, which makes unsigned tokens: "
+            "they are only for tests of brokers and not supported"
         )
 
 
@@ -126,10 +126,10 @@ def _entry(tokens: _Tokens) -> JaasEntry:
     """Parse the rest of an entry after its first token (JaasConfig.parseAppConfigurationEntry)."""
     module = tokens.word
     if tokens.advance() is _Kind.END:
-        raise ConfigException(f"sasl.jaas.config has no control flag behind the module: {_EXAMPLE}")
+        raise ConfigException(f"sasl.jaas.config has no control flag after the module: {_EXAMPLE}")
     if tokens.word is None or tokens.word.upper() not in _FLAGS:
         raise ConfigException(
-            "sasl.jaas.config has no control flag behind the module, such as required"
+            "sasl.jaas.config has no control flag after the module, such as required"
             f"{tokens.reference_advice}: {_EXAMPLE}"
         )
     options: dict[str, str] = {}
@@ -142,7 +142,7 @@ def _entry(tokens: _Tokens) -> JaasEntry:
             raise _error(tokens, f"what follows {before} is not name=value")
         tokens.advance()
         if tokens.word is None:
-            raise _error(tokens, f"{description} has no value that can be read")
+            raise _error(tokens, f"{description} has no valid value")
         # Java also ignores options whose name is a number or a mark.
         if name is not None:
             options[name] = tokens.word

@@ -63,7 +63,9 @@ class PlainExchange:
         if not all(self._parts):
             raise ConfigException("PLAIN needs a user name and a password that are not empty")
         if any(b"\0" in part for part in self._parts):
-            raise ConfigException("PLAIN takes no user name or password with the character NUL")
+            raise ConfigException(
+                "PLAIN does not allow the character NUL in a user name or password"
+            )
         self.is_complete = False
 
     def first(self) -> bytes:
@@ -89,7 +91,7 @@ def utf8(text: str, what: str) -> bytes:
     except UnicodeEncodeError:
         pass
     # Raised outside the handler, because the other exception contains the text.
-    raise ConfigException(f"{what} has a character that is none (half of a surrogate pair)")
+    raise ConfigException(f"{what} has an invalid character (half of a surrogate pair)")
 
 
 def printable(text: str) -> str:

@@ -9,7 +9,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -50,7 +50,7 @@ def bearer_token(
     """
     if not _TOKEN.fullmatch(value):
         raise SaslAuthenticationException(
-            "the OAuth token has characters that no bearer token has, or is empty: expected the "
+            "the OAuth token has invalid characters or is empty: expected the "
             "token alone, without 'Bearer', quotes, or JSON around it"
         )
     claims = jwt_claims(value) or {}
@@ -67,7 +67,7 @@ def checked_extensions(extensions: Mapping[str, str]) -> dict[str, str]:
     for name, value in extensions.items():
         if name == _RESERVED or not _EXTENSION_NAME.fullmatch(name):
             raise ConfigException(
-                f"{name!r} is no name of an extension of OAUTHBEARER: expected letters, and not "
+                f"{name!r} is not the name of an OAUTHBEARER extension: expected letters, and not "
                 f"{_RESERVED!r}"
             )
         if not _EXTENSION_VALUE.fullmatch(value):
@@ -155,13 +155,20 @@ class OAuthBearerExchange:
 
     A broker rejects a token with a response that is not an error. The error comes after the client
     has acknowledged that response.
+
+    refused: called with the token if the broker rejects it.
     """
 
     mechanism: Final = OAUTHBEARER
 
-    def __init__(self, token: OAuthBearerToken) -> None:
+    def __init__(
+        self,
+        token: OAuthBearerToken,
+        refused: Callable[[OAuthBearerToken], None] | None = None,
+    ) -> None:
         self.is_complete = False
         self._token = token
+        self._refused = refused
         self._refusal: str | None = None
 
     def first(self) -> bytes:
@@ -173,11 +180,13 @@ class OAuthBearerExchange:
     def step(self, challenge: bytes) -> bytes | None:
         """Return None if the broker accepted the token, else the acknowledgement to send."""
         if self.is_complete or self._refusal is not None:
-            raise self._failed(self._refusal or "it goes on after it took the token")
+            raise self._failed(self._refusal or "it continues after it accepted the token")
         if not challenge:
             self.is_complete = True
             return None
         self._refusal = _status(challenge)
+        if self._refused is not None:
+            self._refused(self._token)
         return _SEPARATOR.encode()
 
     def _failed(self, words: str) -> SaslAuthenticationException:

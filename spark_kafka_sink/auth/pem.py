@@ -90,9 +90,10 @@ def store_kind(content: bytes, name: str, origin: str) -> StoreKind:
     if java is not None:
         stem = re.sub(r"\.(jks|jceks|keystore|truststore)\Z", "", name, flags=re.IGNORECASE)
         raise ConfigException(
-            f"{origin} is a store of type {java}, which only Java reads: convert it by keytool "
-            f"-importkeystore -srckeystore {name} -destkeystore {stem}.p12 -deststoretype PKCS12, "
-            f"and that by openssl pkcs12 -in {stem}.p12 -out {stem}.pem -nodes"
+            f"{origin} is a store of type {java}, which only Java can read: convert it with "
+            f"keytool -importkeystore -srckeystore {name} -destkeystore {stem}.p12 "
+            f"-deststoretype PKCS12, and that with openssl pkcs12 -in {stem}.p12 -out "
+            f"{stem}.pem -nodes"
         )
     if _PKCS12.match(content):
         return StoreKind.PKCS12
@@ -100,7 +101,7 @@ def store_kind(content: bytes, name: str, origin: str) -> StoreKind:
         return StoreKind.PEM
     if content.startswith(_DER):
         raise ConfigException(
-            f"{origin} is neither PEM nor PKCS12, but may be a certificate in DER: convert it by "
+            f"{origin} is neither PEM nor PKCS12, but may be a certificate in DER: convert it with "
             f"openssl x509 -inform der -in {name} -out {name}.pem"
         )
     raise ConfigException(f"{origin} is {'neither PEM nor PKCS12' if content else 'empty'}")
@@ -115,7 +116,7 @@ def pem_blocks(text: str, origin: str) -> list[PemBlock]:
         end = f"-----END {label}-----"
         until = text.find(end, begin.end())
         if until < 0:
-            raise ConfigException(f"{origin}: block {len(blocks) + 1}, {label}, has no end")
+            raise ConfigException(f"{origin}: block {len(blocks) + 1}, {label}, has no END line")
         blocks.append(
             _block(label, text[begin.end() : until], f"{origin}: block {len(blocks) + 1}")
         )
@@ -131,7 +132,7 @@ def _block(label: str, inside: str, origin: str) -> PemBlock:
     with suppress(ValueError):
         data = base64.b64decode(body, validate=True)
     if not data:
-        raise ConfigException(f"{origin}, {label}, has no valid base64 in it")
+        raise ConfigException(f"{origin}, {label}, is not valid base64")
     return PemBlock(label, data, None if found is None else found[1])
 
 

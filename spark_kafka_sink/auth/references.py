@@ -231,12 +231,14 @@ class References:
         if provider.kind == FILE:
             return self._property(provider, reference)
         if "/" in reference.key or reference.key in (".", ".."):
-            raise ConfigException("the key is no name of a file in that directory")
+            raise ConfigException("the key is not the name of a file in that directory")
         return self._text(provider, f"{reference.path.rstrip('/')}/{reference.key}")
 
     def _variable(self, provider: Provider, reference: Reference) -> str:
         if reference.path:
-            raise ConfigException(f"it takes no path: write ${{{reference.provider}:NAME}}")
+            raise ConfigException(
+                f"the provider takes no path: write ${{{reference.provider}:NAME}}"
+            )
         name = reference.key
         self._limits.check_variable(name)
         if provider.variables is not None and not provider.variables.fullmatch(name):
@@ -251,7 +253,7 @@ class References:
         try:
             found = properties(text).get(reference.key)
         except ValueError as error:
-            raise ConfigException(f"the file is no file of properties: {error}") from None
+            raise ConfigException(f"the file is not a properties file: {error}") from None
         if found is None:
             raise ConfigException(
                 f"the file on {self._limits.process} has no property {reference.key!r}"
@@ -281,7 +283,7 @@ def _listed(text: str | None) -> list[str] | None:
 def _absolute(paths: list[str], what: str) -> tuple[str, ...]:
     relative = next((path for path in paths if not path.startswith("/")), None)
     if relative is not None:
-        raise ConfigException(f"{what} has {relative!r}, which is no absolute path")
+        raise ConfigException(f"{what} has {relative!r}, which is not an absolute path")
     return tuple(paths)
 
 
@@ -289,7 +291,7 @@ def _pattern(text: str, what: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise ConfigException(f"{what} is no regular expression: {error}") from None
+        raise ConfigException(f"{what} is not a regular expression: {error}") from None
 
 
 def _is_within(real_path: str, allowed: tuple[str, ...], files: Files) -> bool:

@@ -109,8 +109,8 @@ class ScramExchange:
             )
         if not user.isascii() or "\0" in user:
             raise ConfigException(
-                f"the user name cannot be used with {mechanism}: Kafka's brokers take ASCII names "
-                "only"
+                f"the user name cannot be used with {mechanism}: Kafka's brokers accept ASCII "
+                "names only"
             )
         self.mechanism: Final = mechanism
         self.is_complete = False
@@ -132,11 +132,11 @@ class ScramExchange:
     def step(self, challenge: bytes) -> bytes | None:
         """Return the client's last message, then None after the broker's signature is verified."""
         if self.is_complete:
-            raise self._failed("the broker goes on after its last message")
+            raise self._failed("the broker continues after its last message")
         try:
             message = challenge.decode()
         except UnicodeDecodeError:
-            raise self._failed("the broker's message is no text") from None
+            raise self._failed("the broker's message is not UTF-8") from None
         error = _ERROR.match(message)
         if error is not None:
             raise self._failed(f"the broker says: {printable(error['error'])}")
@@ -150,7 +150,7 @@ class ScramExchange:
         found = _SERVER_FIRST.fullmatch(server_first)
         if found is None:
             raise self._failed(
-                "the broker's first message is not that of SCRAM"
+                "the broker's first message is not a SCRAM message"
                 if not server_first.startswith("m=")
                 else "the broker asks for an extension of SCRAM that does not exist"
             )
@@ -162,7 +162,7 @@ class ScramExchange:
         if iterations is None or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise self._failed(
                 f"the broker asks for {printable(digits)} iterations: expected "
-                f"{MIN_ITERATIONS} to {MAX_ITERATIONS}; make the user's credentials again with "
+                f"{MIN_ITERATIONS} to {MAX_ITERATIONS}; create the user's credentials again with "
                 "kafka-configs.sh"
             )
         salt = self._decoded(found["salt"], "salt")
@@ -178,11 +178,11 @@ class ScramExchange:
     def _verify(self, server_final: str, expected: bytes) -> None:
         found = _SERVER_FINAL.fullmatch(server_final)
         if found is None:
-            raise self._failed("the broker's last message is not that of SCRAM")
+            raise self._failed("the broker's last message is not a SCRAM message")
         if not hmac.compare_digest(self._decoded(found["signature"], "signature"), expected):
             raise self._failed(
-                "the broker's signature is wrong: it does not have this user's credentials, so "
-                "that it may not be the broker that it claims to be"
+                "the broker's signature is wrong: it does not have this user's credentials and "
+                "may not be the broker that it claims to be"
             )
 
     def _decoded(self, text: str, what: str) -> bytes:

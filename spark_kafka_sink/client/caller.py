@@ -317,7 +317,8 @@ class CallerChecks:
         """Raise in a forked child: nobody there sends anything, or gives back a lock."""
         if self.is_forked:
             message = (
-                "this KafkaProducer was made before a fork; make one in the process that uses it"
+                "this KafkaProducer was created before a fork: create one in the process that "
+                "uses it"
             )
             raise IllegalStateException(message)
 

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
@@ -40,8 +40,7 @@ from spark_kafka_sink.producer.completion import BatchCompletion, Deliveries
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.sender import Sender, SenderPoll
-from spark_kafka_sink.producer.sender_config import SenderConfig
+from spark_kafka_sink.producer.sender import Sender, SenderConfig, SenderPoll
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.records.compression import codec
@@ -76,11 +75,12 @@ class ProducerThread:
         self,
         config: ProducerConfig,
         client_id: str,
-        brokers: Iterable[Node] = (),
+        brokers: Sequence[Node] = (),
         *,
         allow_auto_create_topics: bool = True,
     ) -> None:
-        security = Security.of(config)
+        # Tasks begin at the same time; they have heard of brokers from the driver.
+        security = Security.of(config, is_one_of_many=bool(brokers))
         self._clock = time.monotonic
         random = Random()  # noqa: S311 - jitter, not secrets
         retry_backoff = ExponentialBackoff.of_ms(

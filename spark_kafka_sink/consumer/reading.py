@@ -318,7 +318,7 @@ class Reading:
         for partition in fetch.partitions:
             data = answers.get(partition.topic_partition.partition)
             if data is None:
-                self._wait(partition, "the broker's answer does not name this partition", now)
+                self._wait(partition, "the response does not contain this partition", now)
             elif data.error_code != codes.NONE:
                 self._handle_error(partition, fetch.node_id, data.error_code, now)
             else:
@@ -394,8 +394,8 @@ class Reading:
                 else f"it has no records, and the next one gets offset {latest}"
             )
             message = (
-                f"{partition.topic_partition} cannot be read from offset {position}: {has}; what "
-                "was there has been deleted (retention, or the topic was created again) or lost"
+                f"{partition.topic_partition} cannot be read from offset {position}: {has}; the "
+                "records there were deleted (retention, or the topic was created again) or lost"
             )
             raise api_exception(
                 codes.OFFSET_OUT_OF_RANGE, message, topic=name, partition=number, api="Fetch"

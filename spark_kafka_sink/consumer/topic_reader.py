@@ -203,7 +203,7 @@ class TopicReader:
                 return
             if self._clock() >= deadline:
                 self._raise_timeout(
-                    f"{arguments.topic} could not be read on: {reading.unfinished()}"
+                    f"{arguments.topic} could not be read further: {reading.unfinished()}"
                 )
             # The poll of another reading or a lookup may have completed these requests.
             if not any(future.is_done for _, future in in_flight):
@@ -342,7 +342,7 @@ class TopicReader:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            message = "this TopicReader has been closed: make another one to read"
+            message = "this TopicReader is closed: create a new one to read"
             raise IllegalStateException(message)
 
     def _deadline(self) -> float:
@@ -382,7 +382,7 @@ def _partition_numbers(partitions: Iterable[int]) -> list[int]:
     """Return the partitions to read. Raise ConfigException for invalid and repeated numbers."""
     is_iterable = isinstance(partitions, Iterable) and not isinstance(partitions, str | bytes)
     if not is_iterable:
-        message = f"partitions is {partitions!r}: expected numbers of partitions, or None for all"
+        message = f"partitions is {partitions!r}: expected partition numbers, or None for all"
         raise ConfigException(message)
     numbers = list(partitions)
     _check_partition_numbers("partitions", numbers)
@@ -397,7 +397,7 @@ def _check_partition_numbers(name: str, numbers: Iterable[object]) -> None:
     for number in numbers:
         is_number = isinstance(number, int) and not isinstance(number, bool)
         if not is_number:
-            message = f"{name} has {number!r}: expected the number of a partition"
+            message = f"{name} has {number!r}: expected a partition number"
             raise ConfigException(message)
 
 

@@ -64,7 +64,7 @@ def cipher_suites(names: Sequence[str]) -> CipherSuites:
     if new and {*new} != {*TLS_1_3_SUITES}:
         raise ConfigException(
             f"ssl.cipher.suites has {', '.join(new)}, but Python cannot choose among the suites of "
-            f"TLS 1.3: list {', '.join(TLS_1_3_SUITES)}, or none of these, which leaves TLS 1.2"
+            f"TLS 1.3: list {', '.join(TLS_1_3_SUITES)}, or none of them, to use TLS 1.2"
         )
     versions = [("TLSv1.2", bool(old) or not names), ("TLSv1.3", bool(new) or not names)]
     return CipherSuites(
@@ -76,7 +76,7 @@ def _known(name: str) -> str:
     found = name if name in _OPENSSL_NAMES else TLS_1_2_SUITES.get(name)
     if found is None:
         raise ConfigException(
-            f"ssl.cipher.suites has {name!r}, which is not known here: expected a suite of TLS 1.2 "
+            f"ssl.cipher.suites has {name!r}, which is unknown: expected a suite of TLS 1.2 "
             "with AES or ChaCha20, such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
         )
     return found

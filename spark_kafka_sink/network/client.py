@@ -34,7 +34,8 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.logs import safe_logging, warn_once
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.connection import Connection, ConnectionState
+from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.node_state import NO_BROKER, NodeState, least_loaded
 from spark_kafka_sink.network.security import Security
@@ -188,10 +189,12 @@ class NetworkClient:
                     state.last_error = ""
         else:
             with safe_logging():
-                message = "asking the bootstrap servers anew: the brokers known give no metadata"
+                message = (
+                    "connecting to the bootstrap servers again: no known broker returns metadata"
+                )
                 logger.info(message)
             for state in self._states.values():
-                self._disconnect(state, "the bootstrap servers are asked anew")
+                self._disconnect(state, "reconnecting to the bootstrap servers")
         for node_id in [n for n in self._states if n >= 0 and n not in nodes]:
             state = self._states.pop(node_id)
             self._disconnect(state, "the cluster no longer lists this broker")
@@ -217,7 +220,7 @@ class NetworkClient:
             return
         state = self._states.get(request.node_id)
         if state is None or not state.is_ready:
-            reason = "the connection to the node is gone"
+            reason = "the connection to the node was closed"
             self._failed(request, request.node_id, error_codes.NETWORK_EXCEPTION, reason)
             return
         self._send_to(state, request, now)
@@ -233,6 +236,8 @@ class NetworkClient:
         failures = [f"{node}: {problem}" for node, problem in found if problem]
         if self._initial_nodes_error:
             failures.append(self._initial_nodes_error)
+        if self._security is not None and (problem := self._security.problem):
+            failures.insert(0, problem)
         if len(failures) > _MAX_LISTED:
             failures[_MAX_LISTED:] = [f"and {len(failures) - _MAX_LISTED} more"]
         return "; ".join(failures)
@@ -249,6 +254,8 @@ class NetworkClient:
         """Close every connection."""
         for state in list(self._channels.values()):
             self._release(state)
+        if self._security is not None:
+            self._security.close()
         self._selector.close_all()
 
     # -- what happens -----------------------------------------------------------------------------
@@ -374,7 +381,7 @@ class NetworkClient:
             self._failed(request, state.node.id, code, f"{state.node}: {error}")
             return
         except (ProtocolError, UnicodeError) as error:  # text that cannot be encoded
-            reason = f"the request cannot be written: {error}"
+            reason = f"the request cannot be encoded: {error}"
             self._failed(request, state.node.id, error_codes.INVALID_REQUEST, reason)
             return
         state.last_used = now
@@ -475,7 +482,7 @@ class NetworkClient:
         self._selector.connect(state.channel, address, layer)
 
     def _has_login(self, state: NodeState, now: float) -> bool:
-        """Return whether the login of a new connection is there: it may have to be waited for."""
+        """Return whether a new connection can log in now; it may have to wait."""
         if self._security is None or self._security.has_login(state.node):
             state.awaits_login_since = None
             return True
@@ -511,7 +518,9 @@ class NetworkClient:
         was_ready = state.is_ready
         reason += state.advertised_hint
         self._release(state)
-        state.disconnected(reason, now, self._config.reconnect_backoff, self._random)
+        by_tls = isinstance(error, SslAuthenticationException)
+        backoff = self._config.reconnect_backoff
+        state.disconnected(reason, now, backoff, self._random, by_tls=by_tls)
         was = "ready" if was_ready else "being made"
         with safe_logging():
             logger.info("connection to %s lost (it was %s): %s", state.node, was, reason)
@@ -569,15 +578,15 @@ class NetworkClient:
                 option = f"{prefix}socket.connection.setup.timeout.ms"
                 where = connection.state.value
                 if connection.state is ConnectionState.CONNECTING:
-                    reason = f"the connection was not up within {option}"
+                    reason = f"no connection within {option}"
                 else:
                     reason = f"the connection was still {where} after {option}"
                 self._connection_lost(state, reason, now)
             elif now >= connection.in_flight.expires_at():
                 timeout_ms = round(self._config.request_timeout_s * 1000)
-                reason = f"no answer within {prefix}request.timeout.ms={timeout_ms}"
+                reason = f"no response within {prefix}request.timeout.ms={timeout_ms}"
                 if connection.state is ConnectionState.CHECKING_API_VERSIONS:
-                    reason += f", not even to ApiVersions; {NO_BROKER}"
+                    reason += f", even to ApiVersions; {NO_BROKER}"
                 elif not connection.is_ready:
                     reason += f" {connection.state.value}"
                 self._connection_lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
@@ -602,11 +611,11 @@ def _auth_failed(request: ClientRequest, error: AuthenticationException) -> Requ
 def _likely_cause(connection: Connection) -> str:
     """Return the likely reason why a peer closed the connection, from its state."""
     if connection.is_inside_answer:
-        return " in the middle of an answer"
+        return " in the middle of a response"
     if connection.state is ConnectionState.CHECKING_API_VERSIONS:
-        return f" before it said which versions it speaks; {NO_BROKER}"
+        return f" before it answered ApiVersions; {NO_BROKER}"
     if connection.state in (ConnectionState.SASL_HANDSHAKE, ConnectionState.SASL_TOKENS):
-        return " in the login by SASL, without a word: some brokers refuse a login so"
+        return " during the SASL login without an error: some brokers reject a login this way"
     if connection.is_ready and not connection.has_answered and len(connection.in_flight):
         return " before it answered the first request; it may expect SASL"
     return ""

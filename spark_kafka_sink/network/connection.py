@@ -12,17 +12,7 @@ A broker that refuses the version of ApiVersions is asked in one that its refusa
 and in version 0 where neither list nor answer can be read: some brokers of other makes write them
 otherwise than Kafka does.
 
-::
-
-    CONNECTING ──connected──> CHECKING_API_VERSIONS ──answered──> READY
-        │ with TLS                ^ secured       │ with SASL           ^ │ ^
-        └─────────> TLS_HANDSHAKE ┘               v                     │ │ │
-                              SASL_HANDSHAKE ──> SASL_TOKENS ──complete─┘ │ │
-                                                           renewal is due v │ complete
-                              RENEWAL_TOKENS <── RENEWAL_HANDSHAKE <──────┘ │
-                                    └───────────────────────────────────────┘
-
-Each state but CLOSED becomes CLOSED when the connection is gone.
+The states are those of `connection_state`, whose table says what each event leads to.
 """
 
 from __future__ import annotations
@@ -31,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from spark_kafka_sink import __version__, error_codes
@@ -44,8 +33,15 @@ from spark_kafka_sink.errors import (
     KafkaException,
     ProtocolError,
     SaslAuthenticationException,
+    SslAuthenticationException,
     UnsupportedSaslMechanismException,
     UnsupportedVersionException,
+)
+from spark_kafka_sink.network.connection_state import (
+    EVENTS,
+    ConnectionAction,
+    ConnectionEvent,
+    ConnectionState,
 )
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, NodeThrottled
 from spark_kafka_sink.wire.frames import (
@@ -160,49 +156,6 @@ _CLIENT_PAUSES_SINCE: Final[Mapping[int, int]] = {
 }  # fmt: skip
 _NEVER: Final = 2**15
 _SOFTWARE_NAME: Final = "spark-kafka-sink"
-
-
-class ConnectionState(Enum):
-    """Where a connection is."""
-
-    CONNECTING = "waiting for TCP"
-    TLS_HANDSHAKE = "in the TLS handshake"
-    CHECKING_API_VERSIONS = "waiting for the broker's versions"
-    SASL_HANDSHAKE = "asking for a login by SASL"
-    SASL_TOKENS = "in the login by SASL"
-    READY = "takes requests"
-    RENEWAL_HANDSHAKE = "asking for another login by SASL"
-    RENEWAL_TOKENS = "in another login by SASL"
-    CLOSED = "gone"
-
-
-TRANSITIONS: Final[Mapping[ConnectionState, frozenset[ConnectionState]]] = {
-    ConnectionState.CONNECTING: frozenset(
-        {
-            ConnectionState.TLS_HANDSHAKE,
-            ConnectionState.CHECKING_API_VERSIONS,
-            ConnectionState.CLOSED,
-        }
-    ),
-    ConnectionState.TLS_HANDSHAKE: frozenset(
-        {ConnectionState.CHECKING_API_VERSIONS, ConnectionState.CLOSED}
-    ),
-    ConnectionState.CHECKING_API_VERSIONS: frozenset(
-        {ConnectionState.READY, ConnectionState.SASL_HANDSHAKE, ConnectionState.CLOSED}
-    ),
-    ConnectionState.SASL_HANDSHAKE: frozenset(
-        {ConnectionState.SASL_TOKENS, ConnectionState.CLOSED}
-    ),
-    ConnectionState.SASL_TOKENS: frozenset({ConnectionState.READY, ConnectionState.CLOSED}),
-    ConnectionState.READY: frozenset({ConnectionState.RENEWAL_HANDSHAKE, ConnectionState.CLOSED}),
-    ConnectionState.RENEWAL_HANDSHAKE: frozenset(
-        {ConnectionState.RENEWAL_TOKENS, ConnectionState.CLOSED}
-    ),
-    ConnectionState.RENEWAL_TOKENS: frozenset({ConnectionState.READY, ConnectionState.CLOSED}),
-    ConnectionState.CLOSED: frozenset(),
-}
-
-
 _RENEWALS: Final = (ConnectionState.RENEWAL_HANDSHAKE, ConnectionState.RENEWAL_TOKENS)
 # The version of a bare token, which has no header and no correlation id.
 _BARE: Final = -1
@@ -292,18 +245,15 @@ class Connection:
 
     def connected(self, now: float) -> None:
         """Note that TCP is up; ApiVersions goes out, unless there is a TLS handshake before."""
-        if self._has_tls:
-            self._to(ConnectionState.TLS_HANDSHAKE)
-        else:
-            self._begin(now)
+        self._begin(ConnectionEvent.CONNECT_TLS if self._has_tls else ConnectionEvent.CONNECT, now)
 
     def secured(self, now: float) -> None:
         """Note that the TLS handshake is done; ApiVersions goes out."""
-        self._begin(now)
+        self._begin(ConnectionEvent.SECURE, now)
 
-    def _begin(self, now: float) -> None:
-        self._to(ConnectionState.CHECKING_API_VERSIONS)
-        self._ask_api_versions(self._api_versions_version, now)
+    def _begin(self, event: ConnectionEvent, now: float) -> None:
+        if self._handle(event) is ConnectionAction.ASK_API_VERSIONS:
+            self._ask_api_versions(self._api_versions_version, now)
 
     def send(self, request: ClientRequest, now: float) -> None:
         """Send a request in the highest version that both sides have.
@@ -337,7 +287,7 @@ class Connection:
         broker or this client refuses the login: the connection is then of no use. The request it
         should have answered, and those after it, are still in flight (`closed`).
         """
-        for frame in self._splitter.feed(data):
+        for frame in self._frames(data):
             sent = self.in_flight.oldest()
             if sent is not None and sent.version == _BARE:
                 self.in_flight.complete_oldest()
@@ -362,6 +312,18 @@ class Connection:
                 yield Answered(sent.request, self.node_id, response, sent.version, latency)
                 yield from self._throttled(sent, response, now)
 
+    def _frames(self, data: Buffer) -> Iterator[bytes]:
+        try:
+            yield from self._splitter.feed(data)
+        except ProtocolError:
+            is_first_answer = self._state is ConnectionState.CHECKING_API_VERSIONS
+            if not (is_first_answer and self._splitter.holds_tls):
+                raise
+            raise SslAuthenticationException(
+                f"{self._peer} expects TLS: set security.protocol to SSL or SASL_SSL, or name the "
+                "port of a listener without TLS"
+            ) from None
+
     def _throttled(
         self, sent: InFlightRequest, response: Response, now: float
     ) -> list[NodeThrottled]:
@@ -382,7 +344,7 @@ class Connection:
     def closed(self) -> list[ClientRequest]:
         """Note that the connection is gone and give the requests that it leaves unanswered."""
         if self._state is not ConnectionState.CLOSED:
-            self._to(ConnectionState.CLOSED)
+            self._handle(ConnectionEvent.CLOSE)
         self._outgoing.clear()
         held = [sent for sent, _ in self._held]
         self._held.clear()
@@ -412,8 +374,7 @@ class Connection:
         response = decode_response(sent.api, sent.version, frame)
         if isinstance(response, SaslHandshakeResponse):
             self._check_handshake(response)
-            renews = self._state is ConnectionState.RENEWAL_HANDSHAKE
-            self._to(ConnectionState.RENEWAL_TOKENS if renews else ConnectionState.SASL_TOKENS)
+            self._handle(ConnectionEvent.ACCEPT_MECHANISM)
             if self._exchange is not None:
                 self._send_token(self._exchange.first(), now)
         elif isinstance(response, SaslAuthenticateResponse):
@@ -434,11 +395,11 @@ class Connection:
         with suppress(KafkaException):
             exchange = self._login.exchange()
             if exchange is not None:
-                self._begin_login(exchange, ConnectionState.RENEWAL_HANDSHAKE, now)
+                self._begin_login(exchange, ConnectionEvent.RENEW, now)
 
-    def _begin_login(self, exchange: SaslExchange, state: ConnectionState, now: float) -> None:
+    def _begin_login(self, exchange: SaslExchange, event: ConnectionEvent, now: float) -> None:
         self._exchange, self._steps, self._began_login_at = exchange, 0, now
-        self._to(state)
+        self._handle(event)
         # Of version 0 bare tokens follow: for brokers that have nothing else.
         version = self._version(SASL_HANDSHAKE, 1 if self._has_authenticate else 0)
         self._ask(SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism=exchange.mechanism), now)
@@ -501,9 +462,8 @@ class Connection:
             return
         self._exchange = None
         self._renew_at = now + self._time_to_renew(lifetime_ms / 1000)
-        is_first = self._state not in _RENEWALS
-        self._to(ConnectionState.READY)
-        if is_first and self._versions is not None:
+        action = self._handle(ConnectionEvent.COMPLETE_LOGIN)
+        if action is ConnectionAction.REPORT_READY and self._versions is not None:
             yield NodeReady(self.node_id, self._versions)
         while self._held:
             sent, frame = self._held.popleft()
@@ -558,9 +518,9 @@ class Connection:
             exchange = self._login.exchange()
             if exchange is None:
                 raise SaslAuthenticationException(f"{self._peer}: there are no credentials now")
-            self._begin_login(exchange, ConnectionState.SASL_HANDSHAKE, now)
+            self._begin_login(exchange, ConnectionEvent.LEARN_VERSIONS_SASL, now)
             return throttled
-        self._to(ConnectionState.READY)
+        self._handle(ConnectionEvent.LEARN_VERSIONS)
         return [NodeReady(self.node_id, self._versions), *throttled]
 
     def _correlation_id(self) -> int:
@@ -568,10 +528,12 @@ class Connection:
         self._next_correlation_id = (correlation_id + 1) % (MAX_CORRELATION_ID + 1)
         return correlation_id
 
-    def _to(self, state: ConnectionState) -> None:
-        if state not in TRANSITIONS[self._state]:
-            message = f"a connection that is {self._state.name} cannot become {state.name}"
+    def _handle(self, event: ConnectionEvent) -> ConnectionAction:
+        transition = EVENTS[self._state].get(event)
+        if transition is None:
+            message = f"a connection that is {self._state.name} cannot take the event {event.name}"
             raise IllegalStateException(message)
-        self._state = state
-        if state is ConnectionState.READY:
+        self._state = transition.state
+        if self._state is ConnectionState.READY:
             self._splitter.max_size_bytes = MAX_RESPONSE_BYTES
+        return transition.action

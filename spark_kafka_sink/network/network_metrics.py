@@ -25,9 +25,9 @@ NODE_GROUP: Final = "producer-node-metrics"
 
 SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
     "connections_closed": meter(
-        "connection-close", "connections", "connections closed, also ones that never came up"
+        "connection-close", "connections", "connections closed, including those never established"
     ),
-    "connections_created": meter("connection-creation", "connections", "connections that came up"),
+    "connections_created": meter("connection-creation", "connections", "connections established"),
     # The value is the request's size. One sensor serves all, because count and size are known
     # together.
     "requests": (
@@ -38,25 +38,31 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
     "bytes_received": meter("incoming-byte", "bytes", "bytes read"),
     "responses": meter("response", "responses", "responses received"),
     "select_time": (
-        *count_meter("select", "calls", "times that the I/O thread looked for something to do"),
+        *count_meter("select", "calls", "polls of the I/O thread"),
         MetricTemplate(
-            "io-wait-time-ns-avg", Sensor.average, "ns", "wait for sockets a look, on average"
+            "io-wait-time-ns-avg",
+            Sensor.average,
+            "ns",
+            "time spent waiting for sockets per poll, on average",
         ),
         MetricTemplate(
-            "io-wait-ratio", Sensor.ratio, "ratio", "part of the time spent in waiting for sockets"
+            "io-wait-ratio", Sensor.ratio, "ratio", "share of the time spent waiting for sockets"
         ),
         MetricTemplate(
-            "io-wait-time-ns-total", Sensor.total, "ns", "time spent in waiting for sockets"
+            "io-wait-time-ns-total", Sensor.total, "ns", "time spent waiting for sockets"
         ),
     ),
     "io_time": (
         MetricTemplate(
-            "io-time-ns-avg", Sensor.average, "ns", "reading and writing a look, on average"
+            "io-time-ns-avg",
+            Sensor.average,
+            "ns",
+            "time spent reading and writing per poll, on average",
         ),
         MetricTemplate(
-            "io-ratio", Sensor.ratio, "ratio", "part of the time spent in reading and writing"
+            "io-ratio", Sensor.ratio, "ratio", "share of the time spent reading and writing"
         ),
-        MetricTemplate("io-time-ns-total", Sensor.total, "ns", "time spent in reading and writing"),
+        MetricTemplate("io-time-ns-total", Sensor.total, "ns", "time spent reading and writing"),
     ),
 }
 # Gauges: each is the sum of the sensors for both directions.

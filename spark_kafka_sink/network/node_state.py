@@ -14,11 +14,12 @@ from typing import Final
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.connection import Connection, ConnectionState
+from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.selector import Address, HostResolver
 from spark_kafka_sink.wire.messages import API_VERSIONS
 
-NO_BROKER: Final = "it may expect TLS, or be no Kafka broker"
+NO_BROKER: Final = "it may expect TLS, or may not be a Kafka broker"
 """What a peer may be that does not even answer ApiVersions."""
 # Connecting takes less time than the first; closing the connection on a first request less than the
 # second.
@@ -124,15 +125,15 @@ class NodeState:
     def problem(self, now: float) -> str:
         """Return a description of the node's error, empty if none is known."""
         if not self.last_error:
-            return self._awaited(now)
+            return self._pending(now)
         waited = now - self.last_attempt
         if self.is_ready and waited > _MIN_READY_S:
             return ""
         minutes = int((now - self.failed_at) // 60)
         return self.last_error + (f", {minutes} min ago" if minutes else "")
 
-    def _awaited(self, now: float) -> str:
-        """Return what a node without an error has waited for too long, empty if nothing."""
+    def _pending(self, now: float) -> str:
+        """Return a description of what the node has waited for, empty for a short wait."""
         waited = now - self.last_attempt
         connection = self.connection
         if connection is None and self.awaits_login_since is not None:
@@ -146,7 +147,7 @@ class NodeState:
             return f"no connection after {waited:.0f} s{self.advertised_hint}"
         if connection.state is not ConnectionState.CHECKING_API_VERSIONS:
             return f"it is still {connection.state.value} after {waited:.0f} s"
-        return f"it takes connections, but has said nothing for {waited:.0f} s; {NO_BROKER}"
+        return f"it accepts connections but has sent nothing for {waited:.0f} s; {NO_BROKER}"
 
     def invalid_frame(self) -> None:
         """Record that the peer's bytes are not Kafka frames.
@@ -166,23 +167,28 @@ class NodeState:
         named_by, node = self.named_by, self.node
         if named_by is None or (named_by.host, named_by.port) == (node.host, node.port):
             return ""
-        return (
-            f"; {named_by} answered and named this address: see the broker's advertised.listeners"
-        )
+        return f"; {named_by} returned this address: check the broker's advertised.listeners"
 
     def disconnected(
-        self, reason: str, now: float, backoff: ExponentialBackoff, random: Random
+        self,
+        reason: str,
+        now: float,
+        backoff: ExponentialBackoff,
+        random: Random,
+        *,
+        by_tls: bool = False,
     ) -> None:
         """Record that the connection broke or failed; it may be tried again after a back-off.
 
         After an established connection, the host is resolved again, because its address may have
-        changed.
+        changed. by_tls: TLS refused this address; the host's next address is tried.
         """
         if self.connection is None or self.connection.state is ConnectionState.CONNECTING:
             self.failed_connects += 1
         else:
             self.failed_connects = 0
-            self.addresses = None
+            if not by_tls:
+                self.addresses = None
         self.connection = None
         self.setup_until = float("inf")
         self.last_error, self.failed_at = reason, now

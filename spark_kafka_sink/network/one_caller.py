@@ -42,15 +42,16 @@ class OneCaller:
         """
         if self.is_forked:
             raise IllegalStateException(
-                f"this {self._kind} was made before a fork; make one in the process that uses it"
+                f"this {self._kind} was created before a fork: create one in the process that "
+                "uses it"
             )
         me = threading.get_ident()
         is_outer = self._threads.get(_CALLER) != me
         try:
             if self._threads.setdefault(_CALLER, me) != me:
                 raise IllegalStateException(
-                    f"this {self._kind} is in use by another thread: let one thread use it at a "
-                    "time, or make one for each thread"
+                    f"this {self._kind} is in use by another thread: use it from one thread at a "
+                    "time, or create one per thread"
                 )
             return call()
         finally:

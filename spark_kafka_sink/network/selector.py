@@ -275,21 +275,30 @@ class Selector:
         except BlockingIOError:
             pass
         except OSError as error:
-            left = self._read_to_the_end(channel)
-            return [*events, *left, self._broken(channel, error.strerror or str(error))]
+            return [*events, *self._after_write_error(channel, error)]
         self._watch(channel)
         return events
 
-    def _read_to_the_end(self, channel: Channel) -> list[SelectorEvent]:
-        """Read whatever arrived before a connection broke."""
+    def _after_write_error(self, channel: Channel, error: OSError) -> list[SelectorEvent]:
+        """Read whatever arrived before the connection broke, then close the channel."""
         events: list[SelectorEvent] = []
         with suppress(OSError):
-            while size := channel.socket.recv_into(self._received):
-                events.append(self._was_received(channel, size))
+            while channel.id in self._channels and (
+                size := channel.socket.recv_into(self._received)
+            ):
+                events += self._take(channel, size)
+        if channel.id in self._channels:
+            events.append(self._broken(channel, error.strerror or str(error)))
         return events
 
-    def _was_received(self, channel: Channel, size: int) -> Received:
-        return Received(channel.id, bytes(memoryview(self._received)[:size]))
+    def _take(self, channel: Channel, size: int) -> list[SelectorEvent]:
+        """Return the events for the first `size` bytes of the receive buffer."""
+        return [Received(channel.id, bytes(memoryview(self._received)[:size]))]
+
+    def _end_of_stream(self, channel: Channel) -> str:
+        """Return the reason to report when the peer has closed the connection."""
+        del channel
+        return "the broker closed the connection"
 
     def _read(self, channel: Channel) -> list[SelectorEvent]:
         try:
@@ -299,8 +308,8 @@ class Selector:
         except OSError as error:
             return [self._broken(channel, error.strerror or str(error))]
         if not size:
-            return [self._broken(channel, "the broker closed the connection")]
-        return [self._was_received(channel, size)]
+            return [self._broken(channel, self._end_of_stream(channel))]
+        return self._take(channel, size)
 
     def _watch(self, channel: Channel) -> None:
         interest = self._interest(channel)

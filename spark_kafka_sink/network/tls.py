@@ -107,7 +107,7 @@ def _set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
         context.set_ciphers(ciphers)
     except ssl.SSLError:
         raise ConfigException(
-            f"ssl.cipher.suites names no suite that this machine's OpenSSL has: {ciphers}"
+            f"ssl.cipher.suites has no suite that this machine's OpenSSL supports: {ciphers}"
         ) from None
 
 
@@ -139,7 +139,7 @@ def _trust_system_certificates(context: ssl.SSLContext) -> None:
         context.load_verify_locations(importlib.import_module("certifi").where())
         return
     raise ConfigException(
-        "this machine has no list of certificates that it trusts, where Python looks for one: set "
+        "Python finds no trusted certificates on this machine: set "
         f"{_TRUSTSTORE}, or install the package certifi"
     )
 
@@ -166,9 +166,9 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
     except (ssl.SSLError, ValueError) as error:
         why = _reason(error)
         if why == "KEY_VALUES_MISMATCH":
-            why = "its first certificate belongs to another key: a chain begins with the client's"
+            why = "its first certificate does not match the key: a chain begins with the client's"
         elif key.is_encrypted:
-            why = f"ssl.key.password does not open the key ({why})"
+            why = f"ssl.key.password does not decrypt the key ({why})"
     else:
         return
     raise ConfigException(f"{origin} cannot be used: {why}")
@@ -222,7 +222,7 @@ class TlsLayer:
             )
         except (ValueError, TypeError):  # TypeError: of NUL
             raise SslAuthenticationException(
-                f"{peer} is at {host!r}, which is no name that a certificate can have"
+                f"{peer} is at {host!r}, which cannot be a name in a certificate"
             ) from None
         self._do_handshake()
 
@@ -232,8 +232,6 @@ class TlsLayer:
         Raise SslAuthenticationException if one side rejects the other, and ConnectionError if the
         connection broke for another reason.
         """
-        if self._failure is not None:
-            self._raise(self._failure)
         self._incoming.write(data)
         if not self.is_secured and not self._do_handshake():
             return b""
@@ -254,10 +252,15 @@ class TlsLayer:
         except ssl.SSLError as error:
             if not pieces:
                 self._raise(error)
-            # Return the data before the error first; the next call raises the error.
+            # Return the data before the error first; `check` raises the error.
             self._failure = error
         self._has_answer = self._has_answer or bool(pieces)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def check(self) -> None:
+        """Raise as `received` does if an error follows the data that it returned last."""
+        if self._failure is not None:
+            self._raise(self._failure)
 
     def encrypt(self, piece: Buffer) -> bytes:
         """Return the encrypted bytes of a piece. Raise as `received` does."""
@@ -280,8 +283,6 @@ class TlsLayer:
 
     def at_end_of_stream(self) -> str:
         """Return the message for a connection that the broker closed without a TLS alert."""
-        if self._failure is not None:
-            return f"TLS: {_words(_reason(self._failure))}"
         if self.is_secured:
             return "the broker closed the connection"
         return (
@@ -328,17 +329,17 @@ class TlsLayer:
         said = f"the broker says {_words(alert)!r}: "
         if alert in _CERTIFICATE_ALERTS and self._has_certificate:
             return (
-                f"{said}it refuses the client's certificate, which has expired, is not valid yet, "
+                f"{said}it rejects the client's certificate, which has expired, is not valid yet, "
                 "or is of a CA that the broker does not trust; see ssl.keystore.*"
             )
         if alert in _CERTIFICATE_ALERTS:
-            return f"{said}it asks for a certificate of the client: set {_KEYSTORE}"
+            return f"{said}it requires a client certificate: set {_KEYSTORE}"
         if alert not in _COMMON_ALERTS:
-            return f"{said}its log may say more"
+            return f"{said}check the broker's log"
         asked = (
             ""
             if self._has_certificate
-            else (f", or the broker asks for a certificate of the client: set {_KEYSTORE}")
+            else (f", or the broker requires a client certificate: set {_KEYSTORE}")
         )
         return f"{said}{_nothing_in_common(alert)}{asked}"
 
@@ -392,7 +393,7 @@ _WRONG_NAME: Final = frozenset({62, 64})
 
 def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
     code, words = error.verify_code, error.verify_message.rstrip(".")
-    said = f"the broker's certificate is refused here ({words}): "
+    said = f"the broker's certificate is not accepted ({words}): "
     if code in _UNKNOWN_ISSUER:
         return (
             f"{said}set {_TRUSTSTORE} to the certificate of the CA that signed it; if it has that, "
@@ -404,7 +405,7 @@ def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
             "own; the one that is set may be of another CA"
         )
     if code == _EXPIRED:
-        return f"{said}the broker needs a new one"
+        return f"{said}the broker needs a new certificate"
     if code == _NOT_YET_VALID:
         return f"{said}compare the clocks of this machine and of the broker"
     if code in _WRONG_NAME:

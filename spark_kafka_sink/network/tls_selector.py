@@ -87,32 +87,28 @@ class TlsSelector(Selector):
         return events
 
     def _read(self, channel: Channel) -> list[SelectorEvent]:
-        try:
-            size = channel.socket.recv_into(self._received)
-        except BlockingIOError:
-            return []
-        except OSError as error:
-            return [self._broken(channel, error.strerror or str(error))]
-        if not size:
-            return [self._broken(channel, self._tls[channel.id].layer.at_end_of_stream())]
-        events = self._decrypted(channel, size)
+        events = super()._read(channel)
         if channel.id in self._channels:
             events += self._write(channel)
         return events
 
-    def _decrypted(self, channel: Channel, size: int) -> list[SelectorEvent]:
-        """Return the events for received bytes."""
+    def _end_of_stream(self, channel: Channel) -> str:
+        return self._tls[channel.id].layer.at_end_of_stream()
+
+    def _take(self, channel: Channel, size: int) -> list[SelectorEvent]:
+        """Return the events for what is decrypted from the receive buffer."""
         tls = self._tls[channel.id]
         events: list[SelectorEvent] = []
         try:
             data = tls.layer.received(memoryview(self._received)[:size])
+            if tls.layer.is_secured and not tls.is_open:
+                tls.is_open = True
+                events.append(Secured(channel.id))
+            if data:
+                events.append(Received(channel.id, data))
+            tls.layer.check()
         except (AuthenticationException, ConnectionError) as error:
-            return [self._failed(channel, error)]
-        if tls.layer.is_secured and not tls.is_open:
-            tls.is_open = True
-            events.append(Secured(channel.id))
-        if data:
-            events.append(Received(channel.id, data))
+            return [*events, self._failed(channel, error)]
         if tls.layer.is_ended:
             events.append(self._broken(channel, "the broker closed the connection"))
         return events
@@ -157,18 +153,6 @@ class TlsSelector(Selector):
             encrypted = tls.layer.encrypt(piece)
         tls.encrypted = memoryview(encrypted)
         return bool(encrypted)
-
-    def _after_write_error(self, channel: Channel, error: OSError) -> list[SelectorEvent]:
-        """Read whatever arrived before the connection broke; it may be an alert with the reason."""
-        events: list[SelectorEvent] = []
-        with suppress(OSError):
-            while channel.id in self._channels and (
-                size := channel.socket.recv_into(self._received)
-            ):
-                events += self._decrypted(channel, size)
-        if channel.id in self._channels:
-            events.append(self._broken(channel, error.strerror or str(error)))
-        return events
 
     def _interest(self, channel: Channel) -> int:
         tls = self._tls[channel.id]

@@ -44,7 +44,7 @@ def check_records(
     option_prefix: str,
     broker: str,
 ) -> None:
-    """Raise the ApiException that `message_format.records_for` has for batches such as these.
+    """Raise the ApiException that `produce_requests.records_for` has for batches such as these.
 
     broker: whose latest Produce is `version`.
     """

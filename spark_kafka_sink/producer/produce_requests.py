@@ -15,12 +15,18 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import ApiException
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.completion import BatchCompletion
-from spark_kafka_sink.producer.feature_level import NEWEST_PRODUCE, produce_version
-from spark_kafka_sink.producer.message_format import records_for
+from spark_kafka_sink.producer.feature_level import (
+    FIRST_WITH_BATCHES,
+    NEWEST_PRODUCE,
+    check_zstd,
+    magic,
+    produce_version,
+)
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.sender_config import SenderConfig
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.records.down_conversion import down_convert
+from spark_kafka_sink.records.old_formats import LEADER
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, RequestFailed
 from spark_kafka_sink.wire.messages import (
     LeaderIdAndEpoch,
@@ -29,7 +35,7 @@ from spark_kafka_sink.wire.messages import (
     ProduceResponse,
     TopicProduceData,
 )
-from spark_kafka_sink.wire.primitives import ZERO_UUID
+from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 # The last version of Produce that names topics; later ones need every topic's id (KIP-516).
@@ -64,12 +70,17 @@ class ProduceRequests:
 
     def __init__(
         self,
-        config: SenderConfig,
         metadata: ClusterMetadata,
         completion: BatchCompletion,
         transactions: TransactionManager | None,
+        *,
+        acks: int,
+        timeout_ms: int,
+        option_prefix: str,
     ) -> None:
-        self._config = config
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self._option_prefix = option_prefix
         self._metadata = metadata
         self._completion = completion
         self._transactions = transactions
@@ -90,7 +101,7 @@ class ProduceRequests:
         version = self._versions.get(drained.node_id, NEWEST_PRODUCE)
         for batch in drained.batches:
             try:
-                records = records_for(version, batch, self._config.option_prefix)
+                records = records_for(version, batch, self._option_prefix)
             except ApiException as error:
                 refused[batch.topic_partition] = error
                 continue
@@ -107,12 +118,12 @@ class ProduceRequests:
             node_id=drained.node_id,
             message=ProduceRequest(
                 transactional_id=(None if transactions is None else transactions.transactional_id),
-                acks=self._config.acks,
-                timeout_ms=self._config.request_timeout_ms,
+                acks=self._acks,
+                timeout_ms=self._timeout_ms,
                 topic_data=list(topics.values()),
             ),
             max_version=self._max_produce_version(names),
-            expects_response=self._config.acks != 0,
+            expects_response=self._acks != 0,
             context=SentBatches({b.topic_partition: b for b in drained.batches}, names, refused),
         )
 
@@ -136,7 +147,7 @@ class ProduceRequests:
                     batch = sent.batches.pop(topic_partition)
                     self._completion.answered(batch, answer, event.node_id, now)
         for batch in sent.batches.values():
-            reason = "the broker's answer does not name this partition"
+            reason = "the response does not contain this partition"
             code = codes.UNKNOWN_SERVER_ERROR
             self._completion.failed(batch, code, reason, event.node_id, now)
         return self._take_leaders(event.response, sent.names)
@@ -171,3 +182,19 @@ class ProduceRequests:
         endpoints = [Node(id=e.node_id, host=e.host, port=e.port, rack=e.rack)
                      for e in response.node_endpoints]  # fmt: skip
         return self._metadata.update_leaders(leaders, endpoints)
+
+
+def records_for(version: int, batch: ProducerBatch, option_prefix: str = "") -> Records:
+    """Return a batch as it goes over the wire to a broker whose latest Produce is `version`.
+
+    option_prefix: what the user writes before the name of an option. Raises an ApiException, with
+    its code, for a batch that the broker cannot take.
+    """
+    stamped = batch.stamp()
+    if version >= FIRST_WITH_BATCHES:
+        check_zstd(version, batch.codec, option_prefix, LEADER)
+        return stamped
+    batch_bytes = b"".join(stamped.buffers)
+    converted = down_convert(batch_bytes, magic(version), batch.codec, option_prefix)
+    batch.down_converted(sum(map(len, converted)))
+    return Records(converted, batch.sent_bytes)

@@ -19,6 +19,7 @@ from itertools import chain
 from random import Random
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import KafkaException, TransactionAbortedException, api_exception
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
@@ -36,7 +37,6 @@ from spark_kafka_sink.producer.produce_requests import (
     SentBatches,
 )
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.sender_config import SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.producer_id import ProducerIdRequests
@@ -59,7 +59,22 @@ from spark_kafka_sink.wire.messages import (
 )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderConfig:
+    """The sender's part of the configuration; acks as they travel, -1 for all.
+
+    option_prefix: what the user writes before the name of an option.
+    """
+
+    acks: int
+    max_in_flight: int
+    max_request_size_bytes: int
+    request_timeout_ms: int
+    retry_backoff: ExponentialBackoff
+    option_prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SenderPoll:
     """What is due: requests as they are, drained batches to `build`, nodes to connect to.
 
@@ -97,10 +112,19 @@ class Sender:
         self._metadata = metadata
         self._completion = completion
         self._sequences = sequences
-        self._produce = ProduceRequests(config, metadata, completion, transactions)
+        self._produce = ProduceRequests(
+            metadata,
+            completion,
+            transactions,
+            acks=config.acks,
+            timeout_ms=config.request_timeout_ms,
+            option_prefix=config.option_prefix,
+        )
         self._producer_id: ProducerIdRequests | None = None
         if sequences is not None and transactions is None:
-            self._producer_id = ProducerIdRequests(config, sequences, random)
+            self._producer_id = ProducerIdRequests(
+                sequences, config.retry_backoff, random, config.option_prefix
+            )
         self._rebootstraps = 0
         self._ready: set[int] = set()
         self._in_flight: dict[int, int] = {}
@@ -111,33 +135,41 @@ class Sender:
     # -- what goes out ----------------------------------------------------------------------------
 
     def poll(self, now: float) -> SenderPoll:
-        """Give what is due at `now`; each batch in it counts as sent from here on."""
-        out = SenderPoll(warnings=self._completion.take_warnings())
+        """Return what is due at `now`; each batch in it counts as sent from here on."""
         for batch in self._accumulator.expired(now):
             self._completion.expired(batch, now)
         if self._transactions is not None:
-            if self._rebootstraps != self._metadata.rebootstraps:
-                self._rebootstraps = self._metadata.rebootstraps
-                self._transactions.forget_coordinators()
-            self._drop_unsent_of_aborted(self._transactions)
+            self._follow_transaction(self._transactions)
         if self._is_over():
-            out.has_news = True
-            return out
-        metadata = self._metadata.request(now)
-        if metadata is not None:
-            out.requests.append(ClientRequest(node_id=None, message=metadata))
+            return SenderPoll(has_news=True, warnings=self._completion.take_warnings())
+        requests = self._requests_of_its_own(now)
+        drained, connect = self._drain(now)
+        has_news = False
+        if self._transactions is not None:
+            request, coordinator = self._transactional_request(self._transactions, now)
+            if request is not None:
+                requests.append(request)
+            if coordinator is not None:
+                connect.add(coordinator)
+            has_news = self._transactions.take_news()
+        return SenderPoll(
+            requests=requests,
+            drained=drained,
+            connect=connect,
+            # A partition that gave a batch may have its next one to send.
+            next_poll_at=now if drained else self._next_poll_at(now),
+            has_news=has_news,
+            warnings=self._completion.take_warnings(),
+        )
+
+    def _requests_of_its_own(self, now: float) -> list[ClientRequest]:
+        """Return the requests that any broker may answer: metadata, and a producer id."""
+        found: list[MetadataRequest | InitProducerIdRequest | None] = [self._metadata.request(now)]
         if self._sequences is not None:
             self._sequences.bump_epoch_if_needed()
         if self._producer_id is not None and self._accumulator.has_undrained:
-            init = self._producer_id.due(now)
-            if init is not None:
-                out.requests.append(ClientRequest(node_id=None, message=init))
-        self._drain(now, out)
-        if self._transactions is not None:
-            self._poll_transactions(self._transactions, now, out)
-        # A partition that gave a batch may have its next one to send.
-        out.next_poll_at = now if out.drained else self._next_poll_at(now)
-        return out
+            found.append(self._producer_id.due(now))
+        return [ClientRequest(node_id=None, message=each) for each in found if each is not None]
 
     def _next_poll_at(self, now: float) -> float:
         throttles = [at for at in self._throttled_until.values() if at > now]
@@ -161,8 +193,14 @@ class Sender:
             self.fail_all(error)
         return self.fatal_error is not None
 
-    def _drop_unsent_of_aborted(self, transactions: TransactionManager) -> None:
-        """Give up what was never sent, where its transaction will be aborted (KIP-654)."""
+    def _follow_transaction(self, transactions: TransactionManager) -> None:
+        """Look up coordinators again where brokers are, and drop what is to be aborted (KIP-654).
+
+        That is what was never sent.
+        """
+        if self._rebootstraps != self._metadata.rebootstraps:
+            self._rebootstraps = self._metadata.rebootstraps
+            transactions.forget_coordinators()
         if not transactions.gives_up:
             return
         for batch in self._accumulator.unsent():
@@ -178,40 +216,41 @@ class Sender:
             error.__cause__ = transactions.error
             self._completion.abandon(batch, error)
 
-    def _poll_transactions(
-        self, transactions: TransactionManager, now: float, out: SenderPoll
-    ) -> None:
-        """Add the transactional request that is due, once its node can take it."""
+    def _transactional_request(
+        self, transactions: TransactionManager, now: float
+    ) -> tuple[ClientRequest | None, int | None]:
+        """Return the transactional request that is due, or the node to connect to before."""
         has_incomplete = transactions.is_completing and self._has_incomplete()
         request = transactions.due(now, has_incomplete=has_incomplete)
-        out.has_news, transactions.has_news = transactions.has_news, False
         if request is None:
-            return
+            return None, None
         node_id = transactions.node_id(request)
         if node_id is not None and node_id not in self._ready:
-            out.connect.add(node_id)
-            return
+            return None, node_id
         if node_id is not None and self._throttled_until.get(node_id, 0.0) > now:
-            return
+            return None, None
         transactions.sent()
-        out.requests.append(
-            ClientRequest(
-                node_id=node_id,
-                message=request.message,
-                max_version=request.max_version,
-                min_version=request.min_version,
-                context=request,
-            )
+        client_request = ClientRequest(
+            node_id=node_id,
+            message=request.message,
+            max_version=request.max_version,
+            min_version=request.min_version,
+            context=request,
         )
+        return client_request, None
 
     def _has_incomplete(self) -> bool:
         """Whether an answer to records is to come: also one to records that were given up."""
         in_flight = self._sequences is not None and self._sequences.has_in_flight
         return in_flight or self._accumulator.has_incomplete
 
-    def _drain(self, now: float, out: SenderPoll) -> None:
-        """Take a batch of each partition into requests, as many for a node as it takes."""
-        requests: dict[int, DrainedBatches] = {}
+    def _drain(self, now: float) -> tuple[list[DrainedBatches], set[int]]:
+        """Take a batch of each partition into requests, as many for a node as it takes.
+
+        Return these, and the nodes to connect to, for which there are batches.
+        """
+        drained: list[DrainedBatches] = []
+        open_requests: dict[int, DrainedBatches] = {}
         busy: set[int] = set()
         is_completing = self._transactions is not None and self._transactions.is_completing
         due = self._accumulator.sendable(now, completes_transaction=is_completing)
@@ -223,30 +262,28 @@ class Sender:
                 continue
             if leader.id in busy:
                 continue
-            drained, size = requests.get(leader.id), batch.size_bytes
-            if drained and drained.size_bytes + size > self._config.max_request_size_bytes:
-                drained = None
-            if drained is None and not self._can_send_to(leader.id, now, out):
+            request, size = open_requests.get(leader.id), batch.size_bytes
+            if request and request.size_bytes + size > self._config.max_request_size_bytes:
+                request = None
+            if request is None and not self._can_send_to(leader.id, now):
                 busy.add(leader.id)
                 continue
             if not self._may_send(batch, leader.id):
                 continue
-            if drained is None:
-                drained = requests[leader.id] = DrainedBatches(leader.id)
+            if request is None:
+                request = open_requests[leader.id] = DrainedBatches(leader.id)
                 self._in_flight[leader.id] = self._in_flight.get(leader.id, 0) + 1
-                out.drained.append(drained)
-            self._take(batch, drained, size)
+                drained.append(request)
+            self._take(batch, request, size)
         if self._latencies.has_slow:
             leaders = map(self._metadata.leader, self._accumulator.waiting_partitions)
             self._latencies.keep({leader.id for leader in leaders if leader is not None})
+        return drained, busy - self._ready
 
-    def _can_send_to(self, node_id: int, now: float, out: SenderPoll) -> bool:
-        """Whether a node for which there is data takes a request; a connection is asked for."""
-        is_ready = node_id in self._ready
-        if not is_ready:
-            out.connect.add(node_id)
+    def _can_send_to(self, node_id: int, now: float) -> bool:
+        """Return whether a node for which there are batches takes a request."""
         can_send = (
-            is_ready
+            node_id in self._ready
             and self._in_flight.get(node_id, 0) < self._config.max_in_flight
             and self._throttled_until.get(node_id, 0.0) <= now
         )

@@ -30,7 +30,7 @@ def read_varints(data: UInt8s, positions: Int64s, ends: Int64s, bits: int) -> tu
     fit its record or `bits`.
     """
     if (positions >= ends).any():
-        raise corrupt("a record ends where a number should be")
+        raise corrupt("a record ends where a varint is expected")
     byte = data[positions]
     values = (byte & 0x7F).astype(np.uint64)
     following = positions + 1
@@ -39,10 +39,10 @@ def read_varints(data: UInt8s, positions: Int64s, ends: Int64s, bits: int) -> tu
     while len(unfinished):
         at = following[unfinished]
         if shift >= bits or (at >= ends[unfinished]).any():
-            raise corrupt("a number is longer than its type or its record")
+            raise corrupt("a varint is longer than its type or its record")
         byte = data[at]
         if bits - shift < 7 and (byte >> (bits - shift)).any():
-            raise corrupt(f"a number does not fit {bits} bits")
+            raise corrupt(f"a varint does not fit {bits} bits")
         values[unfinished] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
         following[unfinished] += 1
         unfinished = unfinished[byte >= 0x80]
@@ -64,7 +64,7 @@ def read_varint(buffer: bytes | memoryview, position: int, end: int) -> tuple[in
                 break
             return (value >> 1) ^ -(value & 1), position
         shift += 7
-    raise corrupt("a number is longer than its type or its record")
+    raise corrupt("a varint is longer than its type or its record")
 
 
 NO_TIMESTAMP: Final = -1

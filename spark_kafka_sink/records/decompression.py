@@ -38,7 +38,7 @@ def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
         return data
     codec = _CODECS.get(codec_id)
     if codec is None:
-        raise corrupt(f"the codec {codec_id} is not one of 0 to 4")
+        raise corrupt(f"unknown codec {codec_id}: expected 0 to 4")
     name, read = codec
     try:
         return read(data, limit_bytes)
@@ -49,7 +49,7 @@ def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
 
 
 def _too_large(limit_bytes: int) -> ApiException:
-    return corrupt(f"a compressed batch stands for more than {limit_bytes} bytes")
+    return corrupt(f"a compressed batch expands to more than {limit_bytes} bytes")
 
 
 def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
@@ -68,7 +68,7 @@ def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
         while not stream.eof:
             piece = view[position : position + step]
             if not piece:
-                raise corrupt("a gzip member has no end")
+                raise corrupt("a gzip member is incomplete")
             unpacked += stream.decompress(piece, limit_bytes + 1 - len(unpacked))
             if len(unpacked) > limit_bytes:
                 raise _too_large(limit_bytes)
@@ -107,7 +107,7 @@ def _snappy_block(block: memoryview, before_bytes: int, limit_bytes: int) -> Buf
         if byte < 0x80:
             break
     if size > len(block) * _MAX_SNAPPY_RATIO:
-        raise corrupt(f"a snappy block of {len(block)} bytes cannot stand for {size}")
+        raise corrupt(f"a snappy block of {len(block)} bytes cannot expand to {size}")
     if before_bytes + size > limit_bytes:
         raise _too_large(limit_bytes)
     part: bytes = pa.Codec("snappy").decompress(block, size, asbytes=True)
@@ -120,7 +120,7 @@ def _lz4(data: Buffer, limit_bytes: int) -> Buffer:
     if len(unpacked) > limit_bytes:
         raise _too_large(limit_bytes)
     if not stream.eof:
-        raise corrupt("an lz4 frame has no end")
+        raise corrupt("an lz4 frame is incomplete")
     return unpacked
 
 

@@ -135,7 +135,7 @@ def _magic(entry: memoryview) -> int:
     """Return the record format of a batch or a message."""
     magic = entry[MAGIC_AT]
     if magic > 2:
-        raise corrupt(f"a batch has the format {magic}; 0, 1 and 2 are known")
+        raise corrupt(f"a batch has format {magic}: expected 0, 1 or 2")
     return magic
 
 

@@ -52,7 +52,7 @@ def with_standard_checksum(frame: Buffer) -> bytes:
 
 def _with_checksum(frame: Buffer, hashed_from: int) -> bytes:
     if len(frame) < _MAGIC_BYTES + 3:
-        raise corrupt(f"{len(frame)} bytes are no lz4 frame")
+        raise corrupt(f"{len(frame)} bytes are not an lz4 frame")
     flags = frame[_MAGIC_BYTES]
     end = _MAGIC_BYTES + 2
     end += 8 if flags & _CONTENT_SIZE else 0
@@ -258,7 +258,9 @@ def _unwrap(wrapper: _Message, limit_bytes: int) -> list[_Message]:
         for entry in split_entries(memoryview(decompress(codec_id, packed, limit_bytes)))
     ]
     if not inner or any(m.attributes & _CODEC_MASK or m.magic != wrapper.magic for m in inner):
-        raise corrupt(f"the wrapper message at offset {wrapper.offset} has no plain messages")
+        raise corrupt(
+            f"the wrapper message at offset {wrapper.offset} contains no uncompressed messages"
+        )
     if wrapper.magic == 0:
         return inner
     # Some producers left the wrapper's offset at 0; the broker assigns new offsets in any case.

@@ -26,7 +26,7 @@ def check_old_format(
     Raise UnsupportedVersionException for a producer id, UnsupportedCompressionTypeException for
     zstd, UnsupportedForMessageFormatException for headers. broker: the receiver, for the message.
     """
-    old = f"{broker} is older than 0.11 and takes message format v{magic}, which has"
+    old = f"{broker} is older than 0.11 and accepts message format v{magic}, which has"
     if has_producer_id:
         message = f"{old} no producer ids; set {option_prefix}enable.idempotence to false"
         raise api_exception(codes.UNSUPPORTED_VERSION, message)
@@ -34,5 +34,5 @@ def check_old_format(
         message = f"{old} no {codec.name}"
         raise api_exception(codes.UNSUPPORTED_COMPRESSION_TYPE, message)
     if has_headers:
-        message = f"{old} no record headers; leave the headers column out"
+        message = f"{old} no record headers; remove the headers column"
         raise api_exception(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, message)

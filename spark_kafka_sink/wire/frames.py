@@ -31,8 +31,9 @@ UNLIMITED = -1
 _OTHER_PROTOCOLS: Final = {
     b"HTTP": "speaks HTTP",
     b"SSH-": "speaks SSH",
-    b"\x15\x03": "expects TLS",
 }
+# An alert of TLS: the type, and the major version.
+_TLS_ALERT: Final = b"\x15\x03"
 _HEADER = struct.Struct(">ihhi")
 _INT32 = struct.Struct(">i")
 
@@ -104,6 +105,11 @@ class FrameSplitter:
         """Whether the bytes received so far end in the middle of a frame."""
         return bool(self._buffer)
 
+    @property
+    def holds_tls(self) -> bool:
+        """Whether what could not be cut is an alert of TLS: the peer expects TLS."""
+        return self._buffer.startswith(_TLS_ALERT)
+
     def feed(self, data: Buffer) -> Iterator[bytes]:
         """Add received bytes and yield the frames that are now complete, without their sizes."""
         self._buffer += data
@@ -124,7 +130,8 @@ class FrameSplitter:
             message = f"invalid receive (size = {size}): the peer does not speak Kafka's protocol"
             raise ProtocolError(message)
         if self.max_size_bytes != UNLIMITED and size > self.max_size_bytes:
-            said = bytes(self._buffer[start : start + 4])
+            del self._buffer[:start]
+            said = bytes(self._buffer[:4])
             known = (text for first, text in _OTHER_PROTOCOLS.items() if said.startswith(first))
             message = (
                 f"invalid receive (size = {size} larger than {self.max_size_bytes}): "

@@ -123,7 +123,7 @@ def _read_compact_length(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def _not_null(kind: str, position: int) -> ProtocolError:
-    return ProtocolError(f"a {kind} at offset {position} is null where the protocol forbids it")
+    return ProtocolError(f"a {kind} at offset {position} must not be null")
 
 
 def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:

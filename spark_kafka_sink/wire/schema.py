@@ -380,7 +380,7 @@ def _write_value(source: _Source, field: Field, value: str, version: int, flexib
 
 def _not_none(value: str | None, name: str) -> str:
     if value is None:
-        message = f"the field {name} is None where this version of the protocol forbids it"
+        message = f"the field {name} must not be None in this version of the protocol"
         raise ProtocolError(message)
     return value
 

@@ -62,10 +62,10 @@ class NodeApiVersions:
         if version < max(lowest, low):
             has = f"{low} to {high}" if high >= 0 else "none"
             message = (
-                f"the broker has no usable version of {api.name}: it accepts {has}, "
-                f"this client speaks {lowest} to {highest}"
+                f"the broker has no usable version of {api.name}: it supports {has}, "
+                f"this client supports {lowest} to {highest}"
             )
             if self.is_controller:
-                message += "; this is a KRaft controller's listener: clients need that of a broker"
+                message += "; this is the listener of a KRaft controller: use a broker's listener"
             raise api_exception(UNSUPPORTED_VERSION, message, api=api.name)
         return version

@@ -64,7 +64,7 @@ RAISED: Final = (ZeroDivisionError, SystemExit, KeyboardInterrupt)
 REFUSED: Final = {
     "c": "inside a callback is not permitted",
     "p": "a partitioner has called the producer that asks it",
-    "f": "was made before a fork",
+    "f": "was created before a fork",
     "x": "has been closed",
     "b": "is in use by another thread",
     "t": "transaction",

@@ -55,13 +55,13 @@ def plan(broker: ScriptedBroker, schema: StructType, options: dict[str, str]) ->
          "of InitProducerId: it accepts none, this client speaks 0 to 5; "
          "kafka.enable.idempotence=false does without one, at the price of duplicates"),
         (2, 0, {}, PLAIN, UnsupportedVersionException,
-         "the broker is older than 0.11 and takes message format v1, which has no producer ids; "
+         "the broker is older than 0.11 and accepts message format v1, which has no producer ids; "
          "set kafka.enable.idempotence to false"),
         (1, None, NO_IDS, HEADERS, UnsupportedForMessageFormatException,
-         "the broker is older than 0.11 and takes message format v0, which has no record headers; "
-         "leave the headers column out"),
+         "the broker is older than 0.11 and accepts message format v0, which has no record "
+         "headers; remove the headers column"),
         (2, None, NO_IDS | ZSTD, PLAIN, UnsupportedCompressionTypeException,
-         "the broker is older than 0.11 and takes message format v1, which has no zstd; "
+         "the broker is older than 0.11 and accepts message format v1, which has no zstd; "
          "choose another kafka.compression.type"),
         (6, 0, ZSTD, PLAIN, UnsupportedCompressionTypeException,
          "kafka.compression.type=zstd needs Produce version 7, which brokers have from Kafka 2.1 "
@@ -118,8 +118,8 @@ def test_topics_that_brokers_cannot_create_as_asked_are_refused_before_any_task(
     with pytest.raises(UnsupportedVersionException) as refused:
         KafkaDataSource(given).writer(named_by_rows, overwrite=False)
     text = str(refused.value)
-    assert text.startswith("no topic can be created with the settings that brokers have: ")
-    assert text.endswith("; brokers before 2.4 want topic.partitions and topic.replication")
+    assert text.startswith("topics cannot be created with the defaults of the brokers: ")
+    assert text.endswith("; brokers before 2.4 need topic.partitions and topic.replication")
 
 
 def test_a_stream_with_other_columns_is_looked_at_anew(broker: ScriptedBroker) -> None:

@@ -257,7 +257,7 @@ def test_a_producer_does_not_survive_a_fork_and_says_so(kafka: KafkaCluster) -> 
         child.start()
         child.join(30)
         assert child.exitcode == 0
-        assert "made before a fork" in answers.get()
+        assert "created before a fork" in answers.get()
 
 
 @pytest.mark.parametrize(

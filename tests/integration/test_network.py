@@ -24,6 +24,7 @@ from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
     ConfigException,
+    SslAuthenticationException,
     TimeoutException,
     TopicAuthorizationException,
     UnsupportedVersionException,
@@ -69,16 +70,12 @@ def config(address: str, max_block_ms: int = 60_000, **more: object) -> dict[str
             "does not speak Kafka's protocol: it speaks HTTP",
         ),
         (b"SSH-2.0-OpenSSH_9.2p1\r\n", "does not speak Kafka's protocol: it speaks SSH"),
-        (
-            b"\x15\x03\x03\x00\x02\x02\x46",
-            "does not speak Kafka's protocol: it expects TLS",
-        ),
         (struct.pack(">i", -5), r"invalid receive \(size = -5\)"),
         (struct.pack(">i", 2**31 - 1), r"size = 2147483647 larger than"),
-        (struct.pack(">ii", 500, 0) + b"half", "in the middle of an answer"),
+        (struct.pack(">ii", 500, 0) + b"half", "in the middle of a response"),
         (struct.pack(">ii", 4, 77), "answered correlation id 77 where 0 was asked"),
-        (struct.pack(">iihi", 10, 0, 0, 10**6), "before it said which versions it speaks"),
-        (b"", "before it said which versions it speaks; it may expect TLS, or be no Kafka broker"),
+        (struct.pack(">iihi", 10, 0, 0, 10**6), "before it answered ApiVersions"),
+        (b"", "before it answered ApiVersions; it may expect TLS, or may not be a Kafka broker"),
     ],
 )
 def test_a_peer_that_is_no_broker_is_named_with_what_it_said(noise: bytes, told: str) -> None:
@@ -87,6 +84,17 @@ def test_a_peer_that_is_no_broker_is_named_with_what_it_said(noise: bytes, told:
             producer.partitions_for("t")
         assert str(error.value).startswith("no broker has answered within max.block.ms=1000; ")
         assert f"bootstrap ({peer.address})" in str(error.value)
+
+
+def test_a_listener_that_expects_tls_is_an_error_at_once() -> None:
+    alert = b"\x15\x03\x03\x00\x02\x02\x50"
+    told = r"bootstrap .* expects TLS: set security\.protocol to SSL"
+    with (
+        ScriptedBroker(alert) as peer,
+        KafkaProducer(config(peer.address)) as producer,
+        pytest.raises(SslAuthenticationException, match=told),
+    ):
+        producer.partitions_for("t")
 
 
 def test_a_listener_that_expects_sasl_is_told_as_one(broker: ScriptedBroker) -> None:
@@ -103,7 +111,7 @@ def test_a_port_that_takes_connections_and_says_nothing_is_told_as_one() -> None
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with KafkaProducer(config(address, 1000)) as producer:
-            told = rf"bootstrap \({address}\): it takes connections, but has said nothing for 1 s"
+            told = rf"bootstrap \({address}\): it accepts connections but has sent nothing for 1 s"
             with pytest.raises(TimeoutException, match=told):
                 producer.partitions_for("t")
         with (
@@ -115,7 +123,7 @@ def test_a_port_that_takes_connections_and_says_nothing_is_told_as_one() -> None
 
 def test_a_controller_s_port_is_told_as_one(kafka: KafkaCluster) -> None:
     address = kafka.controllers.split(",")[0]
-    told = rf"bootstrap \({address}\): .*this is a KRaft controller's listener"
+    told = rf"bootstrap \({address}\): .*this is the listener of a KRaft controller"
     with KafkaProducer(config(address)) as producer:
         with pytest.raises(UnsupportedVersionException, match=told):
             producer.partitions_for("t")

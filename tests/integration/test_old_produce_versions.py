@@ -159,7 +159,7 @@ def test_the_driver_says_of_kafka_0_10_what_tasks_would_have_met(kafka_0_10: Old
     with pytest.raises(UnsupportedVersionException, match=r"; kafka\.enable\.idempotence=false"):
         KafkaDataSource(options).writer(plain, overwrite=False)
     options["kafka.enable.idempotence"] = "false"
-    with pytest.raises(UnsupportedForMessageFormatException, match="leave the headers column out"):
+    with pytest.raises(UnsupportedForMessageFormatException, match="remove the headers column"):
         KafkaDataSource(options).writer(with_headers, overwrite=False)
     zstd = options | {"kafka.compression.type": "zstd"}
     with pytest.raises(UnsupportedCompressionTypeException, match="has no zstd; choose another k"):
@@ -212,7 +212,7 @@ def test_what_an_old_broker_cannot_hold_fails_with_a_sentence_and_nothing_is_wri
     no_ids: dict[str, object] = {"enable.idempotence": False}
     error = _fails(old_kafka.bootstrap, topic, with_headers, no_ids)
     assert isinstance(error, UnsupportedForMessageFormatException)
-    assert "leave the headers column out" in str(error)
+    assert "remove the headers column" in str(error)
     zstd: dict[str, object] = {**no_ids, "compression.type": "zstd"}
     error = _fails(old_kafka.bootstrap, topic, plain, zstd)
     assert isinstance(error, UnsupportedCompressionTypeException)

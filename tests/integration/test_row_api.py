@@ -622,6 +622,6 @@ def test_a_forked_child_can_neither_send_nor_wait_for_ever(
         child.start()
         child.join(30)
         assert child.exitcode == 0
-        assert "made before a fork" in answers.get()
+        assert "created before a fork" in answers.get()
         assert "sent before a fork" in answers.get()
     assert values_in_order(read_with_confluent(kafka.bootstrap, topic)) == [b"parent"]

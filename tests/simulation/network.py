@@ -22,7 +22,8 @@ from simulation.cluster import DROPPING_PORT, FIRST_PORT, REFUSING_PORT, Cluster
 from simulation.controller import Session
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink.errors import ProtocolError
-from spark_kafka_sink.network.connection import Connection, ConnectionState, InFlightRequest
+from spark_kafka_sink.network.connection import Connection, InFlightRequest
+from spark_kafka_sink.network.connection_state import ConnectionEvent
 from spark_kafka_sink.network.selector import (
     Address,
     Closed,
@@ -67,7 +68,7 @@ class MessageConnection(Connection):
 
     def connected(self, now: float) -> None:
         """Ask for versions."""
-        self._to(ConnectionState.CHECKING_API_VERSIONS)
+        self._handle(ConnectionEvent.CONNECT)
         self._post(None, ApiVersionsRequest(), now, expects_response=True)
 
     def send(self, request: ClientRequest, now: float) -> None:
@@ -86,7 +87,7 @@ class MessageConnection(Connection):
             answered = Answered(sent.request, self.node_id, response, sent.version)
             return iter([answered, *self._throttled(sent, response, now)])
         self._versions = NodeApiVersions.of(response)
-        self._to(ConnectionState.READY)
+        self._handle(ConnectionEvent.LEARN_VERSIONS)
         return iter([NodeReady(self.node_id, self._versions)])
 
     def _post(

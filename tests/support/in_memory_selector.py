@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from spark_kafka_sink.errors import SslAuthenticationException
 from spark_kafka_sink.network.selector import (
     Address,
     Closed,
@@ -27,12 +28,14 @@ from spark_kafka_sink.wire.primitives import Buffer, Writer
 class InMemorySelector:
     """Has the calls of `Selector`; one broker per port answers ApiVersions and Metadata.
 
-    refuse: ports, and hosts, that refuse connections; hang: no connection comes up; silent: nothing
+    refuse: ports, and hosts, that refuse connections; refuse_by_tls: hosts that end the TLS
+    handshake with an alert; hang: no connection comes up; silent: nothing
     is answered; throttle_ms: what answers ask for.
     """
 
     def __init__(self) -> None:
         self.refuse: set[int | str] = set()
+        self.refuse_by_tls: set[str] = set()
         self.hang = False
         self.silent = False
         self.throttle_ms = 0
@@ -57,6 +60,9 @@ class InMemorySelector:
         self._ports[channel_id] = port
         if not self.hang:
             self._pending.append(Connected(channel_id))
+        if host in self.refuse_by_tls:
+            error = SslAuthenticationException("the TLS handshake failed")
+            self._pending.append(Closed(channel_id, str(error), error))
 
     def send(self, channel_id: int, buffers: Sequence[Buffer]) -> None:
         """Take a request and answer it."""

@@ -17,8 +17,7 @@ from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.sender import Sender
-from spark_kafka_sink.producer.sender_config import SenderConfig
+from spark_kafka_sink.producer.sender import Sender, SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.slices import GroupedRows, encode_rows
 from spark_kafka_sink.producer.transactions.manager import TransactionManager

@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+from spark_kafka_sink.network import connection_state
 from spark_kafka_sink.producer import batch_state
 from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
 
@@ -40,6 +41,21 @@ def batches() -> str:
     return _block(list(batch_state.BatchState), _arrows(batch_state.EVENTS))
 
 
+def connections() -> str:
+    """Return the Mermaid block of connections.
+
+    Every other state may become CLOSED, which a note says in place of eight arrows.
+    """
+    close, closed = connection_state.ConnectionEvent.CLOSE, connection_state.ConnectionState.CLOSED
+    events = {
+        state: {event: transition for event, transition in of_state.items() if event is not close}
+        for state, of_state in connection_state.EVENTS.items()
+    }
+    assert all(close in of for state, of in connection_state.EVENTS.items() if state is not closed)
+    note = "note right of CLOSED : from every state, by CLOSE"
+    return _block(list(connection_state.ConnectionState), _arrows(events), note)
+
+
 def _arrows(events: Mapping[Any, Mapping[Any, Any]]) -> list[str]:
     return [
         f"{source.name} --> {transition.state.name} : {event.name}"
@@ -60,7 +76,7 @@ def _block(states: list[Any], arrows: list[str], *notes: str) -> str:
 # The blocks of each document, in their order.
 DIAGRAMS: Final = {
     _DOCS / "transactions.md": (transactions,),
-    _DOCS / "states.md": (batches,),
+    _DOCS / "states.md": (batches, connections),
 }
 
 

@@ -135,7 +135,7 @@ def test_what_is_said_against_settings_is_raised(
         asked.check_creation(NewTopic(partitions=7, replication=2, configs=(("a.b", "c"),)))
     assert refused.value.code == code
     assert str(refused.value).startswith(
-        "no topic can be created with topic.partitions=7, topic.replication=2, "
+        "topics cannot be created with topic.partitions=7, topic.replication=2, "
         f"topic.config.a.b=c: {error_code(code).name} ({code})"
     )
 

@@ -284,9 +284,9 @@ def test_nothing_is_read_after_close() -> None:
     with TopicReader(CONFIGS) as reader:
         begun = reader.read(TOPIC)
     for read in (lambda: next(begun), lambda: reader.read(TOPIC)):
-        with pytest.raises(IllegalStateException, match="this TopicReader has been closed"):
+        with pytest.raises(IllegalStateException, match="this TopicReader is closed"):
             read()
     with KafkaAdmin(producer_config(CONFIGS)) as admin:
         pass
-    with pytest.raises(IllegalStateException, match="this KafkaAdmin has been closed"):
+    with pytest.raises(IllegalStateException, match="this KafkaAdmin is closed"):
         admin.topics([TOPIC])

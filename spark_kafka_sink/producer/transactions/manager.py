@@ -31,13 +31,13 @@ from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
     Node,
     OffsetAndMetadata,
-    ProducerIdAndEpoch,
     TopicPartition,
 )
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions.answers import coordinator_of, judge
+from spark_kafka_sink.producer.transactions.producer_id import TransactionalProducerId
 from spark_kafka_sink.producer.transactions.queue import TransactionQueue
 from spark_kafka_sink.producer.transactions.requests import (
     CoordinatorKey,
@@ -68,10 +68,10 @@ _S = TransactionState
 class TransactionManager:
     """One transactional producer's transactions. Times are seconds of the producer's clock.
 
-    error: what made the state an error's, None in other states. has_news: whether a result may
-    have come since the sender last told its callers. has_loose_rows: whether rows that were taken
-    for the transaction may be in no batch yet; the caller who ends it says so, and EndTxn waits.
-    open_appends: how many Arrow batches may be in it in part only, for which EndTxn waits, too.
+    error: what made the state an error's, None in other states. has_loose_rows: whether rows that
+    were taken for the transaction may be in no batch yet; the caller who ends it says so, and
+    EndTxn waits. open_appends: how many Arrow batches may be in it in part only, for which EndTxn
+    waits, too.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class TransactionManager:
         random: Random,
     ) -> None:
         self.error: KafkaException | None = None
-        self.has_news = False
+        self._has_news = False
         self.has_loose_rows = False
         self.open_appends = 0
-        self._sequences = sequences
         self._requests = TransactionalRequests(transactional_id, transaction_timeout_ms)
         self._queue = TransactionQueue(retry_backoff, random)
+        self._producer_id = TransactionalProducerId(
+            sequences, self._queue.coordinators, self._requests.coordinator
+        )
         self._state = _S.UNINITIALIZED
         self._call: TransactionalResult | None = None
-        self._is_v2 = False
         self._started = False
-        self._must_raise_epoch = False
         self._new_partitions: set[TopicPartition] = set()
         self._being_added: set[TopicPartition] = set()
         self._partitions: set[TopicPartition] = set()
@@ -136,7 +136,12 @@ class TransactionManager:
     @property
     def max_produce_version(self) -> int | None:
         """The last version of Produce that goes with the transaction, None for any."""
-        return None if self._is_v2 else _LAST_PRODUCE_V1
+        return None if self._producer_id.is_v2 else _LAST_PRODUCE_V1
+
+    def take_news(self) -> bool:
+        """Return whether a call may have come to its end since this was asked last."""
+        has_news, self._has_news = self._has_news, False
+        return has_news
 
     # -- calls: an illegal one raises and changes nothing -----------------------------------------
 
@@ -161,8 +166,7 @@ class TransactionManager:
         self._raise_unfinished(operation)
         self._raise_error(operation)
         if self._state is not _S.IN_TRANSACTION:
-            has_id = self._sequences.has_producer_id
-            first = "begin_transaction" if has_id else "init_transactions"
+            first = "begin_transaction" if self._producer_id.is_known else "init_transactions"
             message = f"{operation} needs a transaction: call {first} first"
             raise IllegalStateException(message)
 
@@ -172,14 +176,16 @@ class TransactionManager:
         """Commit a group's offsets as part of the transaction (KIP-447)."""
         result = TransactionalResult("send_offsets_to_transaction")
         self.check_in_transaction(result.operation)
-        producer = self._sequences.producer
-        if self._is_v2:
+        producer = self._producer_id.current
+        if self._producer_id.is_v2:
             self._started = True
         else:
             # It goes first: of one priority, what was added first does.
             self._queue.add(self._requests.add_offsets(producer, group.group_id, result))
         self._queue.add(
-            self._requests.commit_offsets(producer, offsets, group, result, is_v2=self._is_v2)
+            self._requests.commit_offsets(
+                producer, offsets, group, result, is_v2=self._producer_id.is_v2
+            )
         )
         return result
 
@@ -253,7 +259,7 @@ class TransactionManager:
             return True
         if self._state not in (_S.IN_TRANSACTION, _S.COMMITTING):
             return False
-        if self._is_v2:
+        if self._producer_id.is_v2:
             self._partitions.add(topic_partition)
             self._started = True
             return True
@@ -269,7 +275,7 @@ class TransactionManager:
         if self._queue.is_busy:
             return None
         if self._new_partitions:
-            producer = self._sequences.producer
+            producer = self._producer_id.current
             self._queue.add(self._requests.add_partitions(producer, self._new_partitions))
             self._being_added |= self._new_partitions
             self._new_partitions.clear()
@@ -322,12 +328,14 @@ class TransactionManager:
         )
 
     def _ask_for_producer_id(self, priority: Priority, result: TransactionalResult) -> None:
-        producer = self._sequences.producer
+        producer = self._producer_id.current
         self._queue.add(self._requests.init_producer_id(producer, priority, result))
 
     def _end(self, call: Call, result: TransactionalResult) -> None:
-        producer = self._sequences.producer
-        self._queue.add(self._requests.end_txn(producer, call, result, is_v2=self._is_v2))
+        producer = self._producer_id.current
+        self._queue.add(
+            self._requests.end_txn(producer, call, result, is_v2=self._producer_id.is_v2)
+        )
 
     # -- what comes back: what is not understood is fatal -----------------------------------------
 
@@ -340,7 +348,7 @@ class TransactionManager:
         self._queue.coordinators.node_down(node_id)
 
     def forget_coordinators(self) -> None:
-        """Have everything looked up again: the bootstrap servers are asked anew (KIP-1102)."""
+        """Have everything looked up again: reconnecting to the bootstrap servers (KIP-1102)."""
         self._queue.coordinators.forget_all()
 
     def request_failed(
@@ -409,9 +417,7 @@ class TransactionManager:
         elif isinstance(response, InitProducerIdResponse):
             self._initialized(response, request.result)
         elif isinstance(response, EndTxnResponse):
-            producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
-            if producer.is_valid:
-                self._sequences.adopt(producer)
+            self._producer_id.transaction_ended(response)
             self._ended(request.result)
         else:
             self._finish(request.result)
@@ -424,19 +430,15 @@ class TransactionManager:
     def _initialized(self, response: InitProducerIdResponse, result: TransactionalResult) -> None:
         if not self._answer_to(_S.READY):
             return
-        self._sequences.adopt(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
-        self._is_v2 = self._queue.coordinators.transaction_version >= 2
+        self._producer_id.initialized(response)
         self._finish(result)
 
     def _ended(self, result: TransactionalResult) -> None:
         """Make ready for the next transaction, by way of a new epoch where one is needed."""
-        was_v2, self._is_v2 = self._is_v2, self._queue.coordinators.transaction_version >= 2
-        raises = self._must_raise_epoch or not self._sequences.has_producer_id
-        # The first transaction of version 2 must not begin with an epoch of version 1.
-        raises = raises or (self._is_v2 and not was_v2)
+        raises = self._producer_id.next_transaction()
         if not self._answer_to(_S.INITIALIZING if raises else _S.READY):
             return
-        self._started = self._must_raise_epoch = False
+        self._started = False
         self._new_partitions.clear()
         self._being_added.clear()
         self._partitions.clear()
@@ -453,13 +455,10 @@ class TransactionManager:
         if action is Action.FATAL:
             self._fatal(error)
         elif self._state is not _S.FATAL_ERROR:
-            # Version 2 numbers the next transaction's records anew in any case.
-            leaves_gap = batch.has_sequence and not self._is_v2
-            if leaves_gap and not self._raises_epoch:
-                self._fatal(error)
-            else:
-                self._must_raise_epoch = self._must_raise_epoch or leaves_gap
+            if self._producer_id.batch_failed(batch):
                 self._abortable(error)
+            else:
+                self._fatal(error)
 
     def record_refused(self, error: KafkaException) -> None:
         """Note that a record of the transaction was refused before it had a place in a batch."""
@@ -478,18 +477,14 @@ class TransactionManager:
         """Whether rows that were given to the transaction may still find no place in a batch."""
         return self.has_loose_rows or self.open_appends > 0
 
-    @property
-    def _raises_epoch(self) -> bool:
-        return self._queue.coordinators.raises_epoch(self._requests.coordinator)
-
     def _failed(
         self, request: TransactionalRequest, code: int, action: Action, error: KafkaException
     ) -> None:
         if action is Action.ABORTABLE_IF_BUMP:
-            action = Action.ABORTABLE if self._is_v2 or self._raises_epoch else Action.FATAL
+            action = Action.ABORTABLE if self._producer_id.can_go_on else Action.FATAL
         if action is Action.ABORTABLE and request.call is Call.ABORT:
             # The coordinator has lost the transaction: a new epoch ends what is left of it.
-            self._must_raise_epoch = True
+            self._producer_id.raise_epoch()
             self._ended(request.result)
             return
         initializing = self._state is _S.INITIALIZING
@@ -505,8 +500,7 @@ class TransactionManager:
     def _abortable(self, error: KafkaException) -> None:
         if self._state is not _S.ABORTING and self._answer_to(_S.ABORTABLE_ERROR):
             self.error = self.error or error
-            # What the brokers have of the transaction may not be known; a new epoch ends all of it.
-            self._must_raise_epoch |= not self._is_v2 and self._raises_epoch
+            self._producer_id.transaction_failed()
 
     def _fatal(self, error: KafkaException) -> None:
         if self._state is _S.FATAL_ERROR:
@@ -528,7 +522,7 @@ class TransactionManager:
 
     def _finish(self, result: TransactionalResult, error: KafkaException | None = None) -> None:
         result.finish(error)
-        self.has_news = True
+        self._has_news = True
 
 
 def _not_sent(request: TransactionalRequest) -> KafkaException:

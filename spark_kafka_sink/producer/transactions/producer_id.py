@@ -1,7 +1,19 @@
-"""ProducerIdRequests: where an idempotent producer without transactions has its producer id from.
+"""Where a producer id and its epochs come from, without transactions and with them.
 
-Owns when InitProducerId is sent and sent again, and the sentence for a cluster that refuses it. The
-id itself, its epochs and sequences are those of `Sequences`.
+`ProducerIdRequests` is for an idempotent producer: any broker gives it an id, and it raises the
+epoch itself. `TransactionalProducerId` is for a transactional one, whose epochs are its
+coordinator's: when it needs another one, and whether it can have one at all. The id itself, its
+epoch and the sequences under it are those of `Sequences`; the transactions those of
+`TransactionManager`.
+
+::
+
+    transaction.version 1   the epoch stays the same from one transaction to the next. After an
+                            error the client asks for the next one by InitProducerId (KIP-360),
+                            which the coordinator has to know; else the error is fatal
+    transaction.version 2   each EndTxn is answered with the epoch of the next transaction (KIP-890)
+
+Which of the two holds is looked at between transactions only.
 """
 
 from __future__ import annotations
@@ -10,14 +22,18 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import ApiException, api_exception
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.wire.transaction_messages import EndTxnResponse
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.producer.sender_config import SenderConfig
+    from spark_kafka_sink.producer.producer_batch import ProducerBatch
     from spark_kafka_sink.producer.sequences import Sequences
+    from spark_kafka_sink.producer.transactions.queue import Coordinators
+    from spark_kafka_sink.producer.transactions.requests import CoordinatorKey
 
 # Brokers ignore the timeout of a producer id without transactions, but want the field.
 _NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
@@ -26,29 +42,36 @@ _NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 class ProducerIdRequests:
     """InitProducerId of one producer. Times are seconds of the producer's clock."""
 
-    def __init__(self, config: SenderConfig, sequences: Sequences, random: Random) -> None:
-        self._config = config
+    def __init__(
+        self,
+        sequences: Sequences,
+        retry_backoff: ExponentialBackoff,
+        random: Random,
+        option_prefix: str,
+    ) -> None:
         self._sequences = sequences
+        self._retry_backoff = retry_backoff
         self._random = random
+        self._option_prefix = option_prefix
         self._in_progress = False
         self._attempts = 0
         self._not_before = 0.0
 
     def due(self, now: float) -> InitProducerIdRequest | None:
-        """Give the request that is due where there are batches to send; it counts as sent."""
+        """Return the request that is due where there are batches to send; it counts as sent."""
         if self._sequences.has_producer_id or self._in_progress or now < self._not_before:
             return None
         self._in_progress = True
         return InitProducerIdRequest(transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
 
     def next_due_at(self) -> float:
-        """Give until when `due` gives nothing because of time alone."""
+        """Return until when `due` returns nothing because of time alone."""
         return self._not_before
 
     def answered(
         self, response: InitProducerIdResponse, node_id: int, now: float
     ) -> ApiException | None:
-        """Take an answer; gives why there is no producer id to be had."""
+        """Take a response. Return the error if there is no producer id to be had."""
         if response.error_code != codes.NONE:
             return self.failed(response.error_code, "", node_id, now)
         self._in_progress = False
@@ -59,22 +82,97 @@ class ProducerIdRequests:
     def failed(
         self, code: int, reason: str, node_id: int | None, now: float
     ) -> ApiException | None:
-        """Ask again later for an error that a retry may help; gives the error otherwise."""
+        """Ask again later after an error that a retry may help. Return the error otherwise."""
         self._in_progress = False
-        row = error_code(code)
-        if row.retriable:
-            self._not_before = now + self._config.retry_backoff.delay_s(
-                self._attempts, self._random
-            )
+        if error_code(code).retriable:
+            self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)
             self._attempts += 1
             return None
-        return no_producer_id(code, reason, self._config.option_prefix, node_id)
+        return no_producer_id(code, reason, self._option_prefix, node_id)
+
+
+class TransactionalProducerId:
+    """The producer id of one transactional producer, and whether its epoch has to be raised."""
+
+    def __init__(
+        self, sequences: Sequences, coordinators: Coordinators, key: CoordinatorKey
+    ) -> None:
+        self._sequences = sequences
+        self._coordinators = coordinators
+        self._key = key
+        self._is_v2 = False
+        self._must_raise = False
+
+    @property
+    def current(self) -> ProducerIdAndEpoch:
+        """The id and the epoch that requests carry."""
+        return self._sequences.producer
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an id."""
+        return self._sequences.has_producer_id
+
+    @property
+    def is_v2(self) -> bool:
+        """Whether the transaction is one of transaction.version 2 (KIP-890)."""
+        return self._is_v2
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the next transaction can have another epoch than one that has failed."""
+        return self._is_v2 or self._can_raise
+
+    @property
+    def _can_raise(self) -> bool:
+        return self._coordinators.raises_epoch(self._key)
+
+    def initialized(self, response: InitProducerIdResponse) -> None:
+        """Take the id and the epoch that the coordinator has given."""
+        self._sequences.adopt(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
+        self._is_v2 = self._coordinators.transaction_version >= 2
+
+    def transaction_ended(self, response: EndTxnResponse) -> None:
+        """Take the epoch that comes with the end of a transaction of version 2."""
+        producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+        if producer.is_valid:
+            self._sequences.adopt(producer)
+
+    def next_transaction(self) -> bool:
+        """Look at the version again. Return whether an epoch has to be asked for before it."""
+        was_v2, self._is_v2 = self._is_v2, self._coordinators.transaction_version >= 2
+        # The first transaction of version 2 must not begin with an epoch of version 1.
+        raises = self._must_raise or not self.is_known or (self._is_v2 and not was_v2)
+        self._must_raise = False
+        return raises
+
+    def batch_failed(self, batch: ProducerBatch) -> bool:
+        """Note that a batch was given up. Return whether another transaction can follow.
+
+        Version 2 numbers the next transaction's records from 0 in any case.
+        """
+        leaves_gap = batch.has_sequence and not self._is_v2
+        if leaves_gap and not self._can_raise:
+            return False
+        self._must_raise = self._must_raise or leaves_gap
+        return True
+
+    def transaction_failed(self) -> None:
+        """Note that a transaction can only be aborted.
+
+        What the brokers have of it may not be known; a new epoch ends all of it.
+        """
+        self._must_raise = self._must_raise or (not self._is_v2 and self._can_raise)
+
+    def raise_epoch(self) -> None:
+        """Make the next transaction begin with another epoch."""
+        self._must_raise = True
 
 
 def no_producer_id(
     code: int, reason: str, option_prefix: str, node_id: int | None = None
 ) -> ApiException:
-    """Make the error of a cluster, or of one node of it, that gives no producer id."""
+    """Return the error of a cluster, or of one node of it, that gives no producer id."""
     message = f"no producer id could be had: {error_code(code).name} ({code})"
     if reason:
         message += f"; {reason}"

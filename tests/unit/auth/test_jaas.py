@@ -45,15 +45,15 @@ GIVES: Final = {
 REFUSED: Final = {
     **dict.fromkeys(
         ["password=123abc;", "password=-abc;", "password=.abc;"],
-        "the option password has no value that can be read",
+        "the option password has no valid value",
     ),
-    "n=12;": "an option has no value that can be read",
+    "n=12;": "an option has no valid value",
     **dict.fromkeys(
         [f"password=ab{mark}cd;" for mark in ":@+="],
         "what follows the option password is not name=value",
     ),
     'password="ab\ncd";': "what follows the option password is not name=value",
-    "password=;": "the option password has no value that can be read",
+    "password=;": "the option password has no valid value",
     "password;": "what follows the option username is not name=value",
     "password=ab/cd;": "not terminated by a semi-colon",
     'password="p"': "not terminated by a semi-colon",
@@ -220,7 +220,7 @@ def test_a_module_serves_its_mechanisms_whatever_stands_before_its_name(module: 
             if mechanism in LOGIN_MODULES[module]:
                 check_module(entry, mechanism)
             else:
-                with pytest.raises(ConfigException, match=f"{module}, which serves") as caught:
+                with pytest.raises(ConfigException, match=f"{module}, which supports") as caught:
                     check_module(entry, mechanism)
                 assert f"sasl.mechanism is {mechanism}: name " in str(caught.value)
 
@@ -233,7 +233,7 @@ def test_every_mechanism_has_a_module() -> None:
     ("module", "told"),
     [
         ("com.sun.security.auth.module.JndiLoginModule", "names com.sun.security.auth.module.Jndi"),
-        ("hush", "names a module, which is not known"),
+        ("hush", "names a module, which is unknown"),
     ],
 )
 def test_other_modules_are_refused_with_those_that_are_known(module: str, told: str) -> None:
@@ -245,5 +245,5 @@ def test_other_modules_are_refused_with_those_that_are_known(module: str, told: 
 
 def test_tokens_that_nobody_signed_are_refused() -> None:
     entry = parse_jaas('OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="alice";')
-    with pytest.raises(ConfigException, match="unsecuredLogin…, which makes tokens"):
+    with pytest.raises(ConfigException, match="unsecuredLogin…, which makes unsigned tokens"):
         check_module(entry, "OAUTHBEARER")

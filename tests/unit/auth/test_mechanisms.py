@@ -37,8 +37,8 @@ def test_plain_sends_the_user_and_the_password(user: str, password: str) -> None
         ("alice", "", "not empty"),
         ("al\0ice", "hun7ret", "NUL"),
         ("alice", "hun7\0ret", "NUL"),
-        ("alice", "hun7\ud800ret", "the password has a character that is none"),
-        ("hun7\ud800ret", "p", "the user name has a character that is none"),
+        ("alice", "hun7\ud800ret", "the password has an invalid character"),
+        ("hun7\ud800ret", "p", "the user name has an invalid character"),
     ],
 )
 def test_what_plain_cannot_send_is_refused_and_not_shown(

@@ -92,7 +92,9 @@ def test_any_refusal_is_told_in_a_short_line(answer: bytes) -> None:
     ["", " hush", "hush\n", "Bearer hush", '"hush"', "hush\x01user=eve", "hush\u00e4", "=h"],
 )
 def test_what_is_no_token_is_refused_and_not_shown(value: str) -> None:
-    with pytest.raises(SaslAuthenticationException, match="no bearer token has") as caught:
+    with pytest.raises(
+        SaslAuthenticationException, match="has invalid characters or is empty"
+    ) as caught:
         bearer_token(value, NOW)
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 
@@ -106,7 +108,7 @@ def test_a_token_is_not_shown() -> None:
 
 @pytest.mark.parametrize("name", ["auth", "", "a1", "a b", "a\x01", "\u00e4"])
 def test_a_name_of_an_extension_is_letters_and_not_auth(name: str) -> None:
-    with pytest.raises(ConfigException, match="no name of an extension"):
+    with pytest.raises(ConfigException, match="not the name of an OAUTHBEARER extension"):
         checked_extensions({name: "x"})
 
 

@@ -121,15 +121,15 @@ def test_a_block_is_read_as_it_was_written(data: bytes, seed: int) -> None:
         ("", "has no private key in PEM$"),
         ("nothing at all", "has no private key in PEM$"),
         ("-----BEGIN CERTIFICATE-----\nQQ==\n-----END CERTIFICATE-----", "PEM, but CERTIFICATE$"),
-        ("-----BEGIN PRIVATE KEY-----\nQQ==\n", "block 1, PRIVATE KEY, has no end"),
+        ("-----BEGIN PRIVATE KEY-----\nQQ==\n", "block 1, PRIVATE KEY, has no END line"),
         (
             "-----BEGIN PRIVATE KEY-----\nQQ==\n-----END RSA PRIVATE KEY-----",
-            "block 1, PRIVATE KEY, has no end",
+            "block 1, PRIVATE KEY, has no END line",
         ),
-        ("-----BEGIN PRIVATE KEY----------END PRIVATE KEY-----", "has no valid base64 in it"),
-        ("-----BEGIN PRIVATE KEY-----\nhush!\n-----END PRIVATE KEY-----", "no valid base64"),
-        ("-----BEGIN PRIVATE KEY-----\nhush\u00e9\n-----END PRIVATE KEY-----", "no valid base64"),
-        ("-----BEGIN PRIVATE KEY-----\nhushh\n-----END PRIVATE KEY-----", "no valid base64"),
+        ("-----BEGIN PRIVATE KEY----------END PRIVATE KEY-----", "is not valid base64"),
+        ("-----BEGIN PRIVATE KEY-----\nhush!\n-----END PRIVATE KEY-----", "not valid base64"),
+        ("-----BEGIN PRIVATE KEY-----\nhush\u00e9\n-----END PRIVATE KEY-----", "not valid base64"),
+        ("-----BEGIN PRIVATE KEY-----\nhushh\n-----END PRIVATE KEY-----", "not valid base64"),
         (2 * "-----BEGIN PRIVATE KEY-----\nQQ==\n-----END PRIVATE KEY-----", "has 2 private keys"),
     ],
 )
@@ -147,7 +147,7 @@ def test_what_has_no_certificate_is_refused_with_what_it_has(leaf: Certificate) 
 
 
 def test_many_begins_without_an_end_take_no_time() -> None:
-    with pytest.raises(ConfigException, match="has no end"):
+    with pytest.raises(ConfigException, match="has no END line"):
         pem_blocks("-----BEGIN CERTIFICATE-----\n" * 200_000, ORIGIN)
 
 
@@ -181,14 +181,14 @@ def test_stores_of_java_are_refused_with_the_command_that_converts_them(
         store_kind(bytes.fromhex(magic) + b"\0\0\0\2", NAME, ORIGIN)
     assert str(caught.value) == (
         f"the file store.jks of ssl.keystore.location is a store of type {kind}, which only Java "
-        "reads: convert it by keytool -importkeystore -srckeystore store.jks -destkeystore "
-        "store.p12 -deststoretype PKCS12, and that by openssl pkcs12 -in store.p12 -out store.pem "
-        "-nodes"
+        "can read: convert it with keytool -importkeystore -srckeystore store.jks -destkeystore "
+        "store.p12 -deststoretype PKCS12, and that with openssl pkcs12 -in store.p12 -out "
+        "store.pem -nodes"
     )
 
 
 def test_what_is_no_store_is_refused_with_what_it_may_be(leaf: Certificate) -> None:
-    with pytest.raises(ConfigException, match="a certificate in DER: convert it by openssl x509"):
+    with pytest.raises(ConfigException, match="a certificate in DER: convert it with openssl x509"):
         store_kind(_der(leaf.certificate), NAME, ORIGIN)
     with pytest.raises(ConfigException, match=r"is neither PEM nor PKCS12$"):
         store_kind(b"hello", NAME, ORIGIN)

@@ -145,7 +145,7 @@ def test_java_finds_the_same_references(tmp_path: Path) -> None:
     [
         ("${env:NO}", r"o has \$\{env:NO\}: the variable 'NO' is not set on the driver"),
         ("${env:}", "the key is empty"),
-        ("${env:a:SECRET}", r"it takes no path: write \$\{env:NAME\}"),
+        ("${env:a:SECRET}", r"the provider takes no path: write \$\{env:NAME\}"),
         ("${file:key}", r"a path is missing: write \$\{file:/path:key\}"),
         ("${directory:key}", "a path is missing"),
         ("${file:FOLDER/none:a}", "cannot be read on the driver: No such file or directory"),
@@ -153,9 +153,9 @@ def test_java_finds_the_same_references(tmp_path: Path) -> None:
         ("${file:\0:a}", "cannot be read on the driver: .*null"),
         ("${file:FOLDER/k.properties:no}", "the file on the driver has no property 'no'"),
         ("${file:FOLDER/binary:no}", "cannot be read on the driver: it is not UTF-8"),
-        ("${file:FOLDER/broken.properties:a}", "is no file of properties"),
-        ("${directory:FOLDER:../outside.properties}", "no name of a file in that directory"),
-        ("${directory:FOLDER:..}", "no name of a file in that directory"),
+        ("${file:FOLDER/broken.properties:a}", "is not a properties file"),
+        ("${directory:FOLDER:../outside.properties}", "not the name of a file in that directory"),
+        ("${directory:FOLDER:..}", "not the name of a file in that directory"),
         ("${directory:FOLDER:none}", "No such file or directory"),
     ],
 )
@@ -217,7 +217,7 @@ def test_config_providers_give_names_and_narrow(folder: Path) -> None:
                 "config.providers.v.class": "FileConfigProvider",
                 "config.providers.v.param.allowed.paths": "a",
             },
-            "has 'a', which is no absolute path",
+            "has 'a', which is not an absolute path",
         ),
         (
             {
@@ -225,7 +225,7 @@ def test_config_providers_give_names_and_narrow(folder: Path) -> None:
                 "config.providers.v.class": "EnvVarConfigProvider",
                 "config.providers.v.param.allowlist.pattern": "(",
             },
-            "is no regular expression",
+            "is not a regular expression",
         ),
     ],
 )
@@ -311,8 +311,8 @@ def test_tokens_are_fetched_from_allowed_urls_only() -> None:
             "is 'env, vault': expected some of env, file, directory",
         ),
         ({ALLOWED_PROVIDERS: "none,env"}, "expected some of env, file, directory, or none"),
-        ({ALLOWED_PATHS: "secrets"}, "has 'secrets', which is no absolute path"),
-        ({ALLOWED_VARIABLES: "["}, "is no regular expression"),
+        ({ALLOWED_PATHS: "secrets"}, "has 'secrets', which is not an absolute path"),
+        ({ALLOWED_VARIABLES: "["}, "is not a regular expression"),
     ],
 )
 def test_limits_that_are_no_limits_are_refused(environ: dict[str, str], sentence: str) -> None:

@@ -77,7 +77,7 @@ def test_each_public_method_raises_at_once_in_a_child_whatever_locks_are_taken(
         if name in SILENT:
             assert said == "nothing", name
         else:
-            assert said.startswith("this KafkaProducer was made before a fork"), (name, said)
+            assert said.startswith("this KafkaProducer was created before a fork"), (name, said)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -89,7 +89,7 @@ def test_a_child_does_not_ask_interceptors_of_its_parent(caplog: pytest.LogCaptu
                 "log": lambda: pytest.fail(caplog.text) if caplog.text else None,
             }
         )
-    assert found["send"].startswith("this KafkaProducer was made before a fork")
+    assert found["send"].startswith("this KafkaProducer was created before a fork")
     assert found["log"] == "nothing"
 
 

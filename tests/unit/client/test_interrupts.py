@@ -100,7 +100,7 @@ class World:
         with thread.lock:
             accumulator = thread.accumulator
             # Where the producer is over, its I/O thread fails what is left.
-            assert thread.changed.wait_for(lambda: not accumulator.incomplete, ENOUGH_S)
+            assert thread.changed.wait_for(lambda: not accumulator.has_incomplete, ENOUGH_S)
             assert (accumulator.pool.waiters, accumulator.flushes) == (0, 0)
             if thread.fatal_error is None:
                 assert (accumulator._held, accumulator._packing) == (set(), set())

@@ -86,7 +86,7 @@ def test_a_handler_may_wait_for_who_has_the_producer_s_lock() -> None:
             other.start()
             other.join()
 
-        with handling("asking the bootstrap servers anew", take_lock) as handler:
+        with handling("connecting to the bootstrap servers again", take_lock) as handler:
             with lock:
                 answer = MetadataResponse(brokers=[], topics=[], error_code=REBOOTSTRAP_REQUIRED)
                 producer._thread.metadata.update(answer, time.monotonic())

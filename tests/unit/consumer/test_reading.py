@@ -181,7 +181,7 @@ def test_an_answer_that_leaves_a_partition_out_is_asked_again() -> None:
     world = World([1])
     (fetch,) = world.fetches().values()
     world.reading.answered(fetch, FetchResponse(responses=[]), world.now)
-    assert "does not name this partition" in world.reading.unfinished()
+    assert "does not contain this partition" in world.reading.unfinished()
     world.now += 1
     assert len(world.fetches()) == 1
 
@@ -262,7 +262,7 @@ def test_a_log_that_has_nothing_left_has_no_offsets_to_name() -> None:
     (moved,) = world.reading.out_of_range()
     with pytest.raises(
         OffsetOutOfRangeException,
-        match=r"from offset 0: it has no records, and the next one gets offset 100; what was",
+        match=r"from offset 0: it has no records, and the next one gets offset 100; the records",
     ):
         world.reading.reset(moved, 100, 100, world.now)
 

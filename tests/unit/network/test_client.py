@@ -56,7 +56,7 @@ def test_a_request_that_cannot_be_written_fails_alone(node_id: int | None, name:
     (failed,) = [event for event in world.events if isinstance(event, RequestFailed)]
     (answered,) = [event for event in world.events if isinstance(event, Answered)]
     assert (failed.request, failed.code) == (bad, error_codes.INVALID_REQUEST)
-    assert "cannot be written" in failed.reason
+    assert "cannot be encoded" in failed.reason
     assert answered.request is good
 
 
@@ -118,7 +118,7 @@ def test_a_request_without_answer_breaks_the_connection_after_request_timeout() 
         (first, REQUEST_TIMED_OUT),
         (second, REQUEST_TIMED_OUT),
     ]
-    assert "no answer within request.timeout.ms=30000" in failed[0].reason
+    assert "no response within request.timeout.ms=30000" in failed[0].reason
     assert NodeDown(1, failed[0].reason) in events
 
 
@@ -453,5 +453,5 @@ def test_a_connection_that_ends_inside_an_answer_says_so() -> None:
     (failed, down) = world.poll()
     assert isinstance(failed, RequestFailed)
     assert failed.request is request
-    assert "in the middle of an answer" in failed.reason
-    assert down == NodeDown(1, "Connection reset by peer in the middle of an answer")
+    assert "in the middle of a response" in failed.reason
+    assert down == NodeDown(1, "Connection reset by peer in the middle of a response")

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from support.client_world import CONFIG, NODES, World, metadata
 
+from spark_kafka_sink.errors import SslAuthenticationException
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.selector import Address, HostResolver
 from spark_kafka_sink.wire.exchange import Answered, NodeDown, NodeReady, RequestFailed
@@ -89,7 +90,7 @@ def test_a_peer_that_hangs_up_on_the_first_request_may_expect_something_else() -
     world.selector.break_port(2001)
     (down,) = world.poll()
     assert isinstance(down, NodeDown)
-    assert "it may expect TLS, or be no Kafka broker" in down.reason
+    assert "it may expect TLS, or may not be a Kafka broker" in down.reason
 
 
 def test_a_peer_that_hangs_up_after_it_said_its_versions_may_expect_sasl() -> None:
@@ -157,7 +158,7 @@ def test_a_broker_that_accepts_but_says_nothing_is_given_up() -> None:
     world.now += 0.1
     (down,) = world.poll()
     assert isinstance(down, NodeDown)
-    assert "no answer within request.timeout.ms=30000" in down.reason
+    assert "no response within request.timeout.ms=30000" in down.reason
 
 
 def test_a_connection_may_take_longer_after_each_that_did_not_come_up() -> None:
@@ -264,8 +265,8 @@ def test_a_broker_that_cannot_be_reached_is_told_with_the_bootstrap_address_that
     world.events.clear()
     world.poll()
     hint = (
-        "Connection refused; bootstrap (kafka:9092) answered and named this address: see the "
-        "broker's advertised.listeners"
+        "Connection refused; bootstrap (kafka:9092) returned this address: check the broker's "
+        "advertised.listeners"
     )
     assert [e.reason for e in world.events if isinstance(e, NodeDown)] == [hint]
     assert world.client.last_errors() == f"node 1 (inside:9092): {hint}"
@@ -309,6 +310,31 @@ def test_after_a_connection_that_was_up_the_name_is_resolved_anew_and_its_addres
         world.now += 5
     assert world.selector.hosts == ["a", "b"]
     assert names.asked == ["kafka"] * 2
+
+
+def test_a_client_is_shut_out_by_tls_once_every_address_of_a_host_refused_it() -> None:
+    names = Names({"kafka": ["a", "b", "c"]})
+    world = World(KAFKA, resolver=names.resolver)
+    world.selector.refuse_by_tls.update("abc")
+    world.client.send(metadata())
+    while not any(isinstance(event, RequestFailed) for event in world.events):
+        world.poll()
+        world.now += 0.1
+    assert world.selector.hosts == ["a", "b", "c"]
+    assert isinstance(world.events[-1], RequestFailed)
+    assert isinstance(world.events[-1].error, SslAuthenticationException)
+
+
+def test_a_broker_behind_another_address_of_the_host_lets_the_client_in() -> None:
+    names = Names({"kafka": ["a", "b", "c"]})
+    world = World(KAFKA, resolver=names.resolver)
+    world.selector.refuse_by_tls.update("ab")
+    world.client.send(metadata())
+    assert attempts(world, 3) == ["a", "b", "c"]
+    for _ in range(4):
+        world.poll()
+    assert any(isinstance(event, Answered) for event in world.events)
+    assert not any(isinstance(event, RequestFailed) for event in world.events)
 
 
 def test_a_host_with_one_address_is_tried_there_again() -> None:

@@ -71,8 +71,8 @@ def test_a_connection_that_the_client_closes_is_no_failure_of_the_node() -> None
         ("hang", "no connection after 3 s"),
         (
             "silent",
-            "it takes connections, but has said nothing for 3 s; it may expect TLS, or be no "
-            "Kafka broker",
+            "it accepts connections but has sent nothing for 3 s; it may expect TLS, or may "
+            "not be a Kafka broker",
         ),
     ],
 )
@@ -129,7 +129,7 @@ def test_who_is_tried_in_vain_is_told_once_in_a_process_after_five_seconds(
             world.now += 0.1
     (warning,) = warnings()
     assert "no broker has answered for 5 s, still trying: " in warning
-    assert "bootstrap (127.0.0.1:1002): it takes connections, but has said nothing" in warning
+    assert "bootstrap (127.0.0.1:1002): it accepts connections but has sent nothing" in warning
 
 
 def test_a_handler_that_raises_for_the_warning_of_silence_stops_nothing(

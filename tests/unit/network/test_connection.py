@@ -16,13 +16,14 @@ from spark_kafka_sink import __version__
 from spark_kafka_sink.errors import (
     IllegalStateException,
     ProtocolError,
+    SslAuthenticationException,
     UnsupportedVersionException,
 )
 from spark_kafka_sink.network.connection import (
     _CLIENT_PAUSES_SINCE,
     Connection,
-    ConnectionState,
 )
+from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.wire import schema
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, NodeThrottled
 from spark_kafka_sink.wire.messages import (
@@ -242,6 +243,13 @@ def test_a_peer_that_does_not_speak_kafka_is_refused_before_memory_is_taken(data
         list(connection.received(data, 0.0))
 
 
+def test_a_listener_that_expects_tls_is_refused_by_its_alert() -> None:
+    connection = Connection(1, "client", 30.0)
+    connection.connected(0.0)
+    with pytest.raises(SslAuthenticationException, match=r"expects TLS: set security\.protocol"):
+        list(connection.received(b"\x15\x03\x03\x00\x02\x02\x50", 0.0))
+
+
 def test_a_broker_without_a_usable_version_is_told_by_name() -> None:
     connection = Connection(1, "client", 30.0)
     broker = Broker(connection)
@@ -250,17 +258,17 @@ def test_a_broker_without_a_usable_version_is_told_by_name() -> None:
         error_code=0, api_keys=[ApiVersion(api_key=3, min_version=0, max_version=0)]
     )
     list(connection.received(broker.frame(APIS[18], 4, 0, old), 0.0))
-    with pytest.raises(UnsupportedVersionException, match=r"Metadata: it accepts 0 to 0"):
+    with pytest.raises(UnsupportedVersionException, match=r"Metadata: it supports 0 to 0"):
         connection.send(ClientRequest(node_id=1, message=METADATA), 0.0)
     produce = ProduceRequest(acks=1, timeout_ms=1, topic_data=[])
-    with pytest.raises(UnsupportedVersionException, match=r"Produce: it accepts none"):
+    with pytest.raises(UnsupportedVersionException, match=r"Produce: it supports none"):
         connection.send(ClientRequest(node_id=1, message=produce), 0.0)
 
 
 def test_a_request_is_refused_where_no_version_can_say_what_it_says() -> None:
     connection, _ = ready()
     request = ClientRequest(node_id=1, message=METADATA, max_version=11, min_version=12)
-    with pytest.raises(UnsupportedVersionException, match=r"speaks 12 to 11"):
+    with pytest.raises(UnsupportedVersionException, match=r"supports 12 to 11"):
         connection.send(request, 0.0)
 
 

@@ -16,7 +16,8 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
     UnsupportedSaslMechanismException,
 )
-from spark_kafka_sink.network.connection import TRANSITIONS, Connection, ConnectionState, Login
+from spark_kafka_sink.network.connection import Connection, Login
+from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.wire import schema
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
 from spark_kafka_sink.wire.messages import (
@@ -345,10 +346,3 @@ def test_a_renewal_that_is_refused_is_an_error() -> None:
     broker.look()
     with pytest.raises(SaslAuthenticationException, match="Cannot change principals"):
         broker.answer(token(code=58, words="Cannot change principals"))
-
-
-def test_every_state_but_the_last_can_be_closed_and_is_reached() -> None:
-    reached = {ConnectionState.CONNECTING}.union(*TRANSITIONS.values())
-    assert reached == set(ConnectionState)
-    for state, following in TRANSITIONS.items():
-        assert (ConnectionState.CLOSED in following) is (state is not ConnectionState.CLOSED)

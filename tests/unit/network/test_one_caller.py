@@ -29,10 +29,10 @@ SILENT = {"close", "__exit__"}
 # Less than request.timeout.ms, after which a connection that was spoilt is replaced.
 WAITS_MS = 10_000
 IN_USE = (
-    "this {} is in use by another thread: let one thread use it at a time, or make one for each "
+    "this {} is in use by another thread: use it from one thread at a time, or create one per "
     "thread"
 )
-FORKED = "this {} was made before a fork; make one in the process that uses it"
+FORKED = "this {} was created before a fork: create one in the process that uses it"
 
 
 def made(kind: type, bootstrap: str = NOBODY) -> Any:  # noqa: ANN401 - one of the two

@@ -78,14 +78,14 @@ def test_the_environment_is_not_read_as_a_file(path: str, kind: str) -> None:
 
 
 def test_a_device_is_no_store() -> None:
-    with pytest.raises(ConfigException, match="no file of a disk"):
+    with pytest.raises(ConfigException, match="not a regular file on a disk"):
         security(security_protocol="SSL", ssl_truststore_location="/dev/zero")
 
 
 def test_a_pipe_is_no_store_and_nobody_waits_for_its_writer(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.pem"
     os.mkfifo(pipe)
-    with pytest.raises(ConfigException, match="no file of a disk"):
+    with pytest.raises(ConfigException, match="not a regular file on a disk"):
         security(security_protocol="SSL", ssl_truststore_location=str(pipe))
 
 

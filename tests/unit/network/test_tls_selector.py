@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -107,6 +109,34 @@ def test_sends_arrive_in_order_and_answers_come_decrypted(
     assert kinds[:2] == [Connected, Secured]
     assert kinds.count(Sent) == len(sends)
     assert kinds[-1] is Closed
+
+
+def test_a_fault_behind_an_answer_ends_the_channel_at_once(
+    selector: TlsSelector, authority: Authority, certificate: Certificate, tmp_path: Path
+) -> None:
+    ended = threading.Event()
+
+    def serve(connection: ssl.SSLSocket) -> None:
+        connection.recv(100)
+        # One segment: the answer, and a record that cannot be decrypted.
+        answer = os.dup(connection.fileno())
+        with socket.socket(fileno=answer) as plain:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+            connection.sendall(b"answer")
+            plain.sendall(b"\x17\x03\x03\0\x20" + bytes(32))
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+            ended.wait(30)
+
+    with served(server_context(tmp_path, certificate), serve) as server:
+        selector.connect(7, resolve("127.0.0.1", server.port)[0], layer(authority.root))
+        selector.send(7, [b"request"])
+        events = poll_until(selector, is_closed)
+        ended.set()
+    assert received(events) == b"answer"
+    closed = events[-1]
+    assert isinstance(closed, Closed)
+    assert closed.reason.startswith("TLS: ")
+    assert closed.error is None
 
 
 def test_a_refusal_tells_why_and_its_alert_goes_out(

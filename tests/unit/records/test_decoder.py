@@ -39,7 +39,7 @@ def test_what_the_encoder_writes_is_read_again(rows: list[Row]) -> None:
         (b"\x80\x80\x80\x80\x10" + RECORD, 2, "longer than its type"),
         (b"\xff", 1, "longer than its type or its record"),
         (bytes.fromhex("12 00 00 00 01 04 6162 00 00"), 1, "shorter than its length says"),
-        (bytes.fromhex("0e 00 00 00 01 04 6162") + RECORD, 2, "where a number should be"),
+        (bytes.fromhex("0e 00 00 00 01 04 6162") + RECORD, 2, "where a varint is expected"),
         (bytes.fromhex("10 00 00 01 01 04 6162 00"), 1, "offset is below its batch's"),
         (bytes.fromhex("10 00 00 00 01 08 6162 00"), 1, "key or a value does not fit"),
         (bytes.fromhex("10 00 00 00 03 04 6162 00"), 1, "key or a value does not fit"),

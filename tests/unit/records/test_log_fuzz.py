@@ -127,7 +127,7 @@ def test_a_batch_that_stands_for_too_much_is_refused_within_the_limit(name: str)
 
 
 def test_a_snappy_block_cannot_ask_for_memory_that_it_does_not_fill() -> None:
-    with pytest.raises(CorruptRecordException, match="cannot stand for 4294967295"):
+    with pytest.raises(CorruptRecordException, match="cannot expand to 4294967295"):
         decompress(2, b"\xff\xff\xff\xff\x0f" + b"x" * 20, 2**40)
 
 

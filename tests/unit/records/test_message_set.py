@@ -117,7 +117,7 @@ def test_a_batch_is_converted_to_the_set_of_its_rows(
 @pytest.mark.parametrize(
     ("rows", "producer", "name", "code", "advice"),
     [
-        ([Row(None, b"v", (("h", b"x"),), 1)], None, "none", 43, "leave the headers column out"),
+        ([Row(None, b"v", (("h", b"x"),), 1)], None, "none", 43, "remove the headers column"),
         ([Row(None, b"v", (), 1)], 4000, "gzip", 35, "set enable.idempotence to false"),
         ([Row(None, b"v", (), 1)], None, "zstd", 76, "which has no zstd"),
     ],

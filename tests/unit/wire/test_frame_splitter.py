@@ -92,10 +92,13 @@ def test_a_size_over_the_limit_is_refused_before_its_bytes_come(limit: int, over
         list(splitter.feed(struct.pack(">i", limit + over)))
 
 
-def test_the_first_bytes_of_a_tls_listener_are_refused_with_a_hint() -> None:
-    alert = b"\x15\x03\x03\x00\x02\x02\x50"
-    with pytest.raises(ProtocolError, match="it expects TLS"):
-        list(FrameSplitter(100 * 1024 * 1024).feed(alert))
+@pytest.mark.parametrize("before", [b"", b"\0\0\0\1x"])
+def test_an_alert_of_tls_is_recognised(before: bytes) -> None:
+    splitter = FrameSplitter(100 * 1024 * 1024)
+    assert not splitter.holds_tls
+    with pytest.raises(ProtocolError, match="size = 352518912 larger than"):
+        list(splitter.feed(before + b"\x15\x03\x03\x00\x02\x02\x50"))
+    assert splitter.holds_tls
 
 
 def test_an_announced_size_takes_no_memory_before_its_bytes_come() -> None:

@@ -1,0 +1,112 @@
+"""The states of a connection, as one table: state and event to the next state and what to do.
+
+`Connection` turns what comes from the socket into events and carries the actions out. An event that
+a state does not have is a bug: it raises IllegalStateException and nothing changes. The diagram in
+docs/states.md is made from the table.
+
+::
+
+    CONNECTING ──connected──> CHECKING_API_VERSIONS ──answered──> READY
+        │ with TLS                ^ secured       │ with SASL           ^ │ ^
+        └─────────> TLS_HANDSHAKE ┘               v                     │ │ │
+                              SASL_HANDSHAKE ──> SASL_TOKENS ──complete─┘ │ │
+                                                           renewal is due v │ complete
+                              RENEWAL_TOKENS <── RENEWAL_HANDSHAKE <──────┘ │
+                                    └───────────────────────────────────────┘
+
+Each state but CLOSED becomes CLOSED when the connection is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+
+class ConnectionState(Enum):
+    """Where a connection is."""
+
+    CONNECTING = "waiting for TCP"
+    TLS_HANDSHAKE = "in the TLS handshake"
+    CHECKING_API_VERSIONS = "waiting for the broker's versions"
+    SASL_HANDSHAKE = "asking for a login by SASL"
+    SASL_TOKENS = "in the login by SASL"
+    READY = "takes requests"
+    RENEWAL_HANDSHAKE = "asking for another login by SASL"
+    RENEWAL_TOKENS = "in another login by SASL"
+    CLOSED = "gone"
+
+
+class ConnectionEvent(Enum):
+    """What can happen to a connection. Those of TLS and SASL are a connection's that has them."""
+
+    CONNECT = "TCP is up"
+    CONNECT_TLS = "TCP is up, and the TLS handshake comes next"
+    SECURE = "the TLS handshake is done"
+    LEARN_VERSIONS = "the broker has said which versions it has"
+    LEARN_VERSIONS_SASL = "the broker has said which versions it has, and a login comes next"
+    ACCEPT_MECHANISM = "the broker takes the mechanism of the login"
+    COMPLETE_LOGIN = "both sides have accepted the login"
+    RENEW = "a request is to be sent, and the session is about to end"
+    CLOSE = "the connection is gone"
+
+
+class ConnectionAction(Enum):
+    """What an event asks of the connection."""
+
+    WAIT = "wait for what comes"
+    ASK_API_VERSIONS = "ask for the broker's versions"
+    ASK_SASL_HANDSHAKE = "ask for the mechanism of the login"
+    BEGIN_EXCHANGE = "send the first message of the login"
+    REPORT_READY = "report that the node takes requests"
+    SEND_HELD = "send the requests that were held during the renewal"
+    LEAVE_UNANSWERED = "return the requests that no response will come to"
+
+
+class Transition(NamedTuple):
+    """Where an event leads, and what it asks of the connection."""
+
+    state: ConnectionState
+    action: ConnectionAction
+
+
+_S, _E, _A = ConnectionState, ConnectionEvent, ConnectionAction
+_CLOSE: Final = {_E.CLOSE: Transition(_S.CLOSED, _A.LEAVE_UNANSWERED)}
+EVENTS: Final[Mapping[ConnectionState, Mapping[ConnectionEvent, Transition]]] = {
+    _S.CONNECTING: {
+        _E.CONNECT: Transition(_S.CHECKING_API_VERSIONS, _A.ASK_API_VERSIONS),
+        _E.CONNECT_TLS: Transition(_S.TLS_HANDSHAKE, _A.WAIT),
+        **_CLOSE,
+    },
+    _S.TLS_HANDSHAKE: {
+        _E.SECURE: Transition(_S.CHECKING_API_VERSIONS, _A.ASK_API_VERSIONS),
+        **_CLOSE,
+    },
+    _S.CHECKING_API_VERSIONS: {
+        _E.LEARN_VERSIONS: Transition(_S.READY, _A.REPORT_READY),
+        _E.LEARN_VERSIONS_SASL: Transition(_S.SASL_HANDSHAKE, _A.ASK_SASL_HANDSHAKE),
+        **_CLOSE,
+    },
+    _S.SASL_HANDSHAKE: {
+        _E.ACCEPT_MECHANISM: Transition(_S.SASL_TOKENS, _A.BEGIN_EXCHANGE),
+        **_CLOSE,
+    },
+    _S.SASL_TOKENS: {
+        _E.COMPLETE_LOGIN: Transition(_S.READY, _A.REPORT_READY),
+        **_CLOSE,
+    },
+    _S.READY: {
+        _E.RENEW: Transition(_S.RENEWAL_HANDSHAKE, _A.ASK_SASL_HANDSHAKE),
+        **_CLOSE,
+    },
+    _S.RENEWAL_HANDSHAKE: {
+        _E.ACCEPT_MECHANISM: Transition(_S.RENEWAL_TOKENS, _A.BEGIN_EXCHANGE),
+        **_CLOSE,
+    },
+    _S.RENEWAL_TOKENS: {
+        _E.COMPLETE_LOGIN: Transition(_S.READY, _A.SEND_HELD),
+        **_CLOSE,
+    },
+    _S.CLOSED: {},
+}
