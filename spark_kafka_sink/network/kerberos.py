@@ -12,7 +12,7 @@ from pathlib import Path
 from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions, kerberos_options
 from spark_kafka_sink.auth.mechanisms import GSSAPI, printable
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.logs import masked, without_path
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Login
@@ -86,11 +86,12 @@ class Kerberos:
 
         Raise ConfigException if the options are not enough, or the keytab cannot be used.
         """
-        config, prefix = self._config, self._config.option_prefix
+        config = self._config
         if config.sasl_username is not None:
             raise ConfigException(
-                f"{prefix}sasl.username has no effect with {GSSAPI}, which is the default: set "
-                f"{prefix}sasl.mechanism, or set {prefix}sasl.kerberos.principal in its place"
+                f"{Option('sasl.username')} has no effect with {GSSAPI}, which is the default: set "
+                f"{Option('sasl.mechanism')}, or set {Option('sasl.kerberos.principal')} in its "
+                "place"
             )
         entry = None
         if config.sasl_jaas_config is not None:
@@ -101,14 +102,14 @@ class Kerberos:
             self._values.text("sasl.kerberos.principal", principal),
             self._values.text("sasl.kerberos.keytab", keytab),
             config.sasl_kerberos_service_name,
-            prefix,
         )
         if options.keytab is None:
             return options, b""
         if keytab:
-            origin = f"the keytab {masked(keytab)} of {prefix}sasl.kerberos.keytab"
+            origin = f"the keytab {masked(keytab)} of {Option('sasl.kerberos.keytab')}"
         else:
-            origin = f"the keytab {Path(options.keytab).name} of {prefix}sasl.jaas.config"
+            name = Path(options.keytab).name
+            origin = f"the keytab {name} of {Option('sasl.jaas.config')}"
         try:
             found = content(options.keytab)
         except (OSError, ValueError) as error:

@@ -39,7 +39,12 @@ from spark_kafka_sink.auth.oauthbearer import (
 )
 from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException, KafkaException, SaslAuthenticationException
+from spark_kafka_sink.errors import (
+    ConfigException,
+    KafkaException,
+    Option,
+    SaslAuthenticationException,
+)
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Login
@@ -82,7 +87,7 @@ def with_login_identity(config: ProducerConfig) -> ProducerConfig:
     if not config.has_sasl or config.sasl_mechanism != GSSAPI:
         return config
     with suppress(KafkaException):  # raised again where a login is made
-        kerberos = Kerberos(config, OptionValues(config.option_prefix), lambda: None)
+        kerberos = Kerberos(config, OptionValues(), lambda: None)
         return msgspec.structs.replace(config, login_identity=kerberos.identity())
     return config
 
@@ -96,7 +101,7 @@ class Security:
 
     def __init__(self, config: ProducerConfig, *, is_one_of_many: bool = False) -> None:
         self._config = config
-        self._values = OptionValues(config.option_prefix)
+        self._values = OptionValues()
         self.wake: Callable[[], None] = lambda: None
         self._oauth: OAuth | None = None
         self._kerberos: Kerberos | None = None
@@ -109,7 +114,7 @@ class Security:
             if self._mechanism == PLAIN and not config.has_tls:
                 warn_once(
                     logger,
-                    f"{config.option_prefix}security.protocol=SASL_PLAINTEXT sends the PLAIN "
+                    f"{Option('security.protocol')}=SASL_PLAINTEXT sends the PLAIN "
                     "password unencrypted: anyone on the network can read it",
                 )
 
@@ -183,12 +188,12 @@ class Security:
 
     def _checked_mechanism(self) -> str:
         """Return the mechanism. Raise ConfigException if it is not supported."""
-        config, prefix = self._config, self._config.option_prefix
+        config = self._config
         mechanism = checked_mechanism(config.sasl_mechanism)
         if mechanism not in _SUPPORTED:
             raise ConfigException(
-                f"{prefix}sasl.mechanism is {mechanism}, which is not supported yet: set "
-                f"{prefix}sasl.mechanism to one of {', '.join(_SUPPORTED)}"
+                f"{Option('sasl.mechanism')} is {mechanism}, which is not supported yet: set "
+                f"{Option('sasl.mechanism')} to one of {', '.join(_SUPPORTED)}"
             )
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
@@ -267,7 +272,7 @@ class Security:
 
     def _credentials(self) -> _Credentials:
         """Return the credentials. Raise ConfigException if the options have none."""
-        config, prefix = self._config, self._config.option_prefix
+        config = self._config
         jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
         if jaas is not None:
             entry = self._values.jaas(jaas.value, self._mechanism)
@@ -279,8 +284,9 @@ class Security:
             return _Credentials(found[0], found[1], name, is_token=is_token)
         if user is None or password is None:
             raise ConfigException(
-                f"{prefix}security.protocol={config.security_protocol} needs credentials: set "
-                f"{prefix}sasl.jaas.config, or {prefix}sasl.username and {prefix}sasl.password"
+                f"{Option('security.protocol')}={config.security_protocol} needs credentials: set "
+                f"{Option('sasl.jaas.config')}, or {Option('sasl.username')} and "
+                f"{Option('sasl.password')}"
             )
         return _Credentials(
             self._values.resolved("sasl.username", user),
@@ -297,10 +303,10 @@ class Security:
         return client_context(settings)
 
     def _warn_of_tls(self) -> None:
-        config, prefix = self._config, self._config.option_prefix
+        config = self._config
         if not config.ssl_endpoint_identification_algorithm:
             warn_once(
                 logger,
-                f"{prefix}ssl.endpoint.identification.algorithm is empty: anyone with a "
+                f"{Option('ssl.endpoint.identification.algorithm')} is empty: anyone with a "
                 "certificate of a trusted CA can pose as a broker",
             )

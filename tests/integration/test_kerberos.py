@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from support.kdc import REALM, Kdc, read_by_kerberos
-from support.readers import create_topic, read_with_confluent
-from support.secured_kafka import USER, SecuredKafka
+from support.brokers.kdc import REALM, Kdc, read_by_kerberos
+from support.brokers.secured_kafka import USER, SecuredKafka
+from support.oracles.readers import create_topic, read_with_confluent
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
