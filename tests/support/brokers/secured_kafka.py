@@ -13,6 +13,7 @@ from typing import Any, Final
 import confluent_kafka.admin
 from job import broker
 
+from support import token_server
 from support.brokers.certificates import Authority, Certificate, openssl
 from support.brokers.kafka_cluster import KafkaCluster, free_ports
 from support.brokers.kdc import REALM, Kdc
@@ -28,6 +29,8 @@ _LISTENERS: Final = {
     "OTHERNAME": "SSL",
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
     "SASL_SSL": "SASL_SSL",
+    # Takes OAuth tokens that are signed by the key of `jwt_key`.
+    "JWT": "SASL_SSL",
 }
 _MODULES: Final = "org.apache.kafka.common.security"
 
@@ -62,6 +65,10 @@ class SecuredKafka(KafkaCluster):
         self.client = authority.leaf("client", signer)
         self.client_pem = self._written("client.pem", self.client.key + self.client.chain)
         self._server = self._store(authority.leaf("localhost", signer))
+        self.jwt_key = self._written("jwt.pem", token_server.new_key())
+        self._jwt_keys = self._written("jwks.json", token_server.key_set(self.jwt_key.read_text()))
+        for kind, value in (("urls", self._jwt_keys.as_uri()), ("files", str(self._jwt_keys))):
+            self._java_options.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.{kind}={value}")
         self._other_name = self._store(authority.leaf("other", signer, names=("DNS:other",)))
 
     def address(self, listener: str) -> str:
@@ -154,6 +161,17 @@ class SecuredKafka(KafkaCluster):
                     f'storeKey=true keyTab="{self.kdc.keytab("kafka/localhost")}" '
                     f'principal="kafka/localhost@{REALM}";'
                 )
+        bearer = f"{_MODULES}.oauthbearer.OAuthBearer"
+        jwt = "listener.name.jwt"
+        more |= {
+            f"{jwt}.sasl.enabled.mechanisms": "OAUTHBEARER",
+            f"{jwt}.oauthbearer.sasl.jaas.config": f"{bearer}LoginModule required;",
+            f"{jwt}.oauthbearer.sasl.server.callback.handler.class": f"{bearer}Validator"
+            "CallbackHandler",
+            f"{jwt}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": self._jwt_keys.as_uri(),
+            f"{jwt}.oauthbearer.sasl.oauthbearer.expected.audience": token_server.AUDIENCE,
+            f"{jwt}.oauthbearer.sasl.oauthbearer.expected.issuer": token_server.ISSUER,
+        }
         if self.kdc is not None:
             more["sasl.enabled.mechanisms"] = f"{more['sasl.enabled.mechanisms']},GSSAPI"
             # It is not found behind the prefix of a listener.
