@@ -3,7 +3,7 @@ r"""Measures ways to write a DataFrame to Kafka, side by side in one Spark appli
 Contenders take turns, round by round, on the same cached rows and the same topic settings. What
 counts are the ratios within one run; they stand first.
 
-  PYTHONPATH=jobs spark-submit --jars <jars of Spark's own Kafka sink> \
+  spark-submit --jars <jars of Spark's own Kafka sink> \
     benchmarks/run.py --bootstrap host:port
 
 `make bench` does it with an application and a broker for each cell. --list names cells and
@@ -20,6 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from bench.cells import CELLS, CONTENDERS, CORE, Cell
+
+# The modules that jobs share lie beside this folder.
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "jobs"))
+
 from job import arguments, running
 
 _NAME: Final = "run.py"
@@ -27,7 +31,7 @@ _EXTRAS: Final = ("psutil", "rich", "matplotlib", "confluent_kafka", "kafka")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Give the command line, which `make bench` has too."""
+    """Return the parser of the command line, which `make bench` uses, too."""
     made = arguments.Parser(
         prog=_NAME, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -77,7 +81,7 @@ def _print_choices() -> None:
 
 
 def chosen(given: argparse.Namespace) -> dict[str, Cell]:
-    """Give the cells that the command line names; raises JobError for a name that is wrong."""
+    """Return the cells of the command line. Raise JobError for an unknown name."""
     for option, names, known in (
         ("--cells", given.cells, CELLS),
         ("--contenders", given.contenders, CONTENDERS),
@@ -110,7 +114,7 @@ def _check(given: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure the cells; 1 where this sink itself could not be measured."""
+    """Measure the cells; return 1 if the sink itself failed."""
     given = parser().parse_args(argv)
     if given.list:
         _print_choices()

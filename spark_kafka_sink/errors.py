@@ -19,7 +19,9 @@ coordinators are looked up again; ``TransactionAbortableException``, abort the t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final, NamedTuple, Self
 
 from spark_kafka_sink import error_codes
@@ -33,6 +35,45 @@ def listed(names: Iterable[str]) -> str:
     every = list(names)
     more = len(every) - _MOST_LISTED
     return ", ".join(every[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+# How messages name an option: as in a configuration, unless its user writes it in another way.
+_option_name: Final[ContextVar[Callable[[str], str]]] = ContextVar("option_name", default=str)
+
+
+@contextmanager
+def name_options(name: Callable[[str], str]) -> Iterator[None]:
+    """Have the messages that are made in this thread name options as `name` does.
+
+    The threads of a producer that is made meanwhile do so, too (`as_options_are_named_here`).
+    """
+    before = _option_name.set(name)
+    try:
+        yield
+    finally:
+        _option_name.reset(before)
+
+
+def as_options_are_named_here(function: Callable[[], None]) -> Callable[[], None]:
+    """Return a function to call in another thread, whose messages name options as this one's."""
+    name = _option_name.get()
+
+    def call() -> None:
+        with name_options(name):
+            function()
+
+    return call
+
+
+class Option(NamedTuple):
+    """An option in a message, with its value if there is one: ``linger.ms`` or ``linger.ms=5``."""
+
+    name: str
+    value: object = None
+
+    def __str__(self) -> str:
+        name = _option_name.get()(self.name)
+        return name if self.value is None else f"{name}={self.value}"
 
 
 class KafkaException(Exception):
@@ -430,24 +471,34 @@ _CLASSES: Final[dict[int, type[ApiException]]] = {
 }
 
 
-# What a user who writes can do about an error code (those who read: `consumer.list_offsets`); {} is
-# what the user writes before an option's name.
-_ADVICE: Final = {
-    3: "create the topic",
-    10: "make the record smaller, compress it, or raise the topic's max.message.bytes",
-    17: "topic names have 1 to 249 of the characters a-z A-Z 0-9 . _ -",
-    18: "lower {}batch.size, or raise the topic's segment.bytes",
-    19: "fewer replicas are in sync than min.insync.replicas asks for",
-    20: "fewer replicas are in sync than min.insync.replicas asks for",
-    29: "grant WRITE and DESCRIBE on the topic to this client",
-    30: "grant READ on the consumer group to this client",
-    31: "grant IDEMPOTENT_WRITE on the cluster, or set {}enable.idempotence to false",
-    32: "see the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms",
-    50: "lower {}transaction.timeout.ms, or raise the brokers' transaction.max.timeout.ms",
-    53: "grant WRITE and DESCRIBE on the transactional id to this client",
-    76: "choose another {}compression.type",
-    90: "each running producer needs a {}transactional.id of its own",
-    120: "abort the transaction",
+class _Advice(NamedTuple):
+    """A sentence; {} in it is the option."""
+
+    sentence: str
+    option: str = ""
+
+
+# What a user who writes can do about an error code (those who read: `consumer.list_offsets`).
+_ADVICE: Final[Mapping[int, _Advice]] = {
+    3: _Advice("create the topic"),
+    10: _Advice("make the record smaller, compress it, or raise the topic's max.message.bytes"),
+    17: _Advice("topic names have 1 to 249 of the characters a-z A-Z 0-9 . _ -"),
+    18: _Advice("lower {}, or raise the topic's segment.bytes", "batch.size"),
+    19: _Advice("fewer replicas are in sync than min.insync.replicas asks for"),
+    20: _Advice("fewer replicas are in sync than min.insync.replicas asks for"),
+    29: _Advice("grant WRITE and DESCRIBE on the topic to this client"),
+    30: _Advice("grant READ on the consumer group to this client"),
+    31: _Advice("grant IDEMPOTENT_WRITE on the cluster, or set {} to false", "enable.idempotence"),
+    32: _Advice(
+        "see the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+    ),
+    50: _Advice(
+        "lower {}, or raise the brokers' transaction.max.timeout.ms", "transaction.timeout.ms"
+    ),
+    53: _Advice("grant WRITE and DESCRIBE on the transactional id to this client"),
+    76: _Advice("choose another {}", "compression.type"),
+    90: _Advice("each running producer needs a {} of its own", "transactional.id"),
+    120: _Advice("abort the transaction"),
 }
 
 
@@ -456,20 +507,19 @@ _INTERNAL: Final = (
 )
 
 
-def advice(code: int, option_prefix: str = "", *, topic: str | None = None) -> str | None:
+def advice(code: int, *, topic: str | None = None) -> str | None:
     """Return a sentence to stand behind the message of an error code, None where there is none.
 
-    It is for those who write. option_prefix: what the user writes before the name of an option;
-    topic: the topic that the error is about.
+    It is for those who write. topic: the topic that the error is about.
     """
     is_about_name = code in (
         error_codes.INVALID_TOPIC_EXCEPTION,
         error_codes.UNKNOWN_TOPIC_OR_PARTITION,
     )
-    text = _ADVICE.get(code)
     if is_about_name and topic in INTERNAL_TOPICS:
-        text = f"{topic} {_INTERNAL}"
-    return None if text is None else text.replace("{}", option_prefix)
+        return f"{topic} {_INTERNAL}"
+    found = _ADVICE.get(code)
+    return None if found is None else found.sentence.format(Option(found.option))
 
 
 def topic_advice(code: int, topic: str) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from spark_kafka_sink.auth.mechanisms import GSSAPI
-from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
+from spark_kafka_sink.errors import ConfigException, Option, SaslAuthenticationException
 
 # The first byte of what a broker offers and a client chooses: nothing is signed or encrypted.
 _NO_LAYER: Final = 1
@@ -45,36 +45,34 @@ def kerberos_options(
     principal: str | None,
     keytab: str | None,
     service: str | None,
-    prefix: str,
 ) -> KerberosOptions:
     """Return whom to log in. Raise ConfigException if the options do not say it.
 
     jaas: the options of Krb5LoginModule, None where there is none. The others are those of a
-    configuration: sasl.kerberos.principal, .keytab and .service.name; prefix: what the user writes
-    before their names.
+    configuration: sasl.kerberos.principal, .keytab and .service.name.
     """
     in_jaas = None if jaas is None else jaas.get("serviceName") or None
     if service and in_jaas and service != in_jaas:
         raise ConfigException(
-            f"{prefix}sasl.kerberos.service.name is {service!r}, and {prefix}sasl.jaas.config has "
-            f"serviceName={in_jaas!r}: remove one of the two"
+            f"{Option('sasl.kerberos.service.name')} is {service!r}, and "
+            f"{Option('sasl.jaas.config')} has serviceName={in_jaas!r}: remove one of the two"
         )
     name = service or in_jaas
     if not name:
         raise ConfigException(
-            f"{prefix}sasl.kerberos.service.name is not set: set it to the first part of the "
+            f"{Option('sasl.kerberos.service.name')} is not set: set it to the first part of the "
             "brokers' principal, which is kafka in kafka/host@REALM"
         )
     if jaas is not None:
         return _of_jaas(jaas, name)
-    kerberos = f"{prefix}sasl.kerberos"
+    named, file = Option("sasl.kerberos.principal"), Option("sasl.kerberos.keytab")
     if not principal:
         raise ConfigException(
-            f"{kerberos}.keytab needs {kerberos}.principal, which says whose key to take"
+            f"{file} needs {named}, which says whose key to take"
             if keytab
-            else f"GSSAPI needs credentials: set {kerberos}.principal and {kerberos}.keytab, or "
-            f"{kerberos}.principal alone for tickets that kinit has put into the ticket cache, or "
-            f"{prefix}sasl.jaas.config"
+            else f"GSSAPI needs credentials: set {named} and {file}, or "
+            f"{named} alone for tickets that kinit has put into the ticket cache, or "
+            f"{Option('sasl.jaas.config')}"
         )
     return KerberosOptions(name, principal, keytab or None)
 
@@ -85,14 +83,14 @@ def _of_jaas(jaas: Mapping[str, str], service: str) -> KerberosOptions:
         keytab = jaas.get("keyTab")
         if not keytab or principal is None:
             raise ConfigException(
-                "sasl.jaas.config has useKeyTab=true, which needs keyTab and principal: one of "
-                "them is not set"
+                f"{Option('sasl.jaas.config')} has useKeyTab=true, which needs keyTab and "
+                "principal: one of them is not set"
             )
         return KerberosOptions(service, principal, keytab.removeprefix("FILE:"))
     if not _is_true(jaas, "useTicketCache"):
         raise ConfigException(
-            "sasl.jaas.config has neither useKeyTab=true nor useTicketCache=true: nobody is asked "
-            "for a password here"
+            f"{Option('sasl.jaas.config')} has neither useKeyTab=true nor useTicketCache=true: "
+            "nobody is asked for a password here"
         )
     return KerberosOptions(service, principal, cache=jaas.get("ticketCache") or None)
 

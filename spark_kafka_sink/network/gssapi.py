@@ -15,8 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions
-from spark_kafka_sink.auth.mechanisms import printable
-from spark_kafka_sink.errors import ConfigException, NetworkException, SaslAuthenticationException
+from spark_kafka_sink.auth.mechanisms import GSSAPI, printable
+from spark_kafka_sink.errors import (
+    ConfigException,
+    NetworkException,
+    Option,
+    SaslAuthenticationException,
+)
 
 # The library's numbers of errors: unsigned here, and from this one on (krb5.h).
 _FIRST_CODE: Final = -1765328384 + (1 << 32)
@@ -35,8 +40,8 @@ def check_kerberos() -> None:
     except (ImportError, OSError) as error:
         why = error.msg if isinstance(error, ImportError) else error.strerror
         raise ConfigException(
-            "sasl.mechanism=GSSAPI needs the Python package gssapi on the driver and on each "
-            "executor: pip install spark-kafka-sink[kerberos]; it is compiled, which needs "
+            f"{Option('sasl.mechanism', GSSAPI)} needs the Python package gssapi on the driver and "
+            "on each executor: pip install spark-kafka-sink[kerberos]; it is compiled, which needs "
             f"libkrb5-dev (krb5-devel) and a C compiler ({why})"
         ) from None
 
@@ -148,7 +153,8 @@ def _credentials(options: KerberosOptions, keytab: bytes) -> Any:  # noqa: ANN40
 
 def _expired(options: KerberosOptions) -> SaslAuthenticationException:
     return SaslAuthenticationException(
-        f"the ticket of {options.user} has expired: run kinit again, or set sasl.kerberos.keytab"
+        f"the ticket of {options.user} has expired: run kinit again, or set "
+        f"{Option('sasl.kerberos.keytab')}"
     )
 
 
@@ -166,18 +172,19 @@ def _failure(
     advice = ""
     if code == _S_PRINCIPAL_UNKNOWN:
         advice = (
-            "; compare sasl.kerberos.service.name with the brokers' principal, and the broker's "
-            "advertised host name, which cannot be an IP address, with its host"
+            f"; compare {Option('sasl.kerberos.service.name')} with the brokers' principal, and "
+            "the broker's advertised host name, which cannot be an IP address, with its host"
         )
     elif code == _C_PRINCIPAL_UNKNOWN:
-        advice = "; compare sasl.kerberos.principal and its realm with the KDC's"
+        advice = f"; compare {Option('sasl.kerberos.principal')} and its realm with the KDC's"
     elif code in (_PREAUTH_FAILED, _BAD_INTEGRITY) and file:
         advice = f"; the keytab {file} has an old or a wrong key: write it again"
     elif code in _NO_CACHE:
         advice = (
             f"; does the keytab {file} have a key of that principal and realm?"
             if file
-            else "; run kinit as the same user of the system, or set sasl.kerberos.keytab"
+            else "; run kinit as the same user of the system, or set "
+            f"{Option('sasl.kerberos.keytab')}"
         )
         words = "nothing was found" if file else words
     return SaslAuthenticationException(f"{what}: {words}{advice}")
@@ -188,4 +195,4 @@ def _words(error: Any) -> str:  # noqa: ANN401 - of the library
     found = error.get_all_statuses(error.min_code, False)  # noqa: FBT003 - not one of GSSAPI's own
     if not found or found == ["Success"]:
         found = error.get_all_statuses(error.maj_code, True)  # noqa: FBT003 - one of GSSAPI's own
-    return printable(", ".join(found))
+    return printable(", ".join(map(str, found)))

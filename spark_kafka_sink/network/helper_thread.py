@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
 
 _T = TypeVar("_T")
 # What was made for a connection that did not come about; tickets' tokens are good for minutes.
@@ -71,7 +71,7 @@ class MadeAhead(Generic[_T]):
             return True
         if key not in self._made or made is not None:
             self._made[key] = None
-            self._thread.run(lambda: self._run(key))
+            self._thread.run(as_options_are_named_here(lambda: self._run(key)))
         return False
 
     def take(self, key: str) -> _T | None:

@@ -14,11 +14,12 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions, kerberos_options
+import msgspec
+
 from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
     GSSAPI,
@@ -38,18 +39,16 @@ from spark_kafka_sink.auth.oauthbearer import (
 )
 from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
-from spark_kafka_sink.logs import masked, warn_once
+from spark_kafka_sink.errors import (
+    ConfigException,
+    KafkaException,
+    Option,
+    SaslAuthenticationException,
+)
+from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Login
-from spark_kafka_sink.network.files import content
-from spark_kafka_sink.network.gssapi import (
-    cached_principal,
-    check_kerberos,
-    check_keytab,
-    gssapi_exchange,
-)
-from spark_kafka_sink.network.helper_thread import MadeAhead
+from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.selector import Selector
@@ -80,6 +79,19 @@ class _Credentials:
         return f"of {kind} {printable(self.name)!r} by {mechanism}"
 
 
+def with_login_identity(config: ProducerConfig) -> ProducerConfig:
+    """Return the configuration with the principal of its ticket cache, if it uses one.
+
+    Two configurations that are equal then have the same principal, too.
+    """
+    if not config.has_sasl or config.sasl_mechanism != GSSAPI:
+        return config
+    with suppress(KafkaException):  # raised again where a login is made
+        kerberos = Kerberos(config, OptionValues(), lambda: None)
+        return msgspec.structs.replace(config, login_identity=kerberos.identity())
+    return config
+
+
 class Security:
     """Makes the TLS layers and the logins of connections. Raise ConfigException if it cannot.
 
@@ -89,22 +101,20 @@ class Security:
 
     def __init__(self, config: ProducerConfig, *, is_one_of_many: bool = False) -> None:
         self._config = config
-        self._values = OptionValues(config.option_prefix)
+        self._values = OptionValues()
         self.wake: Callable[[], None] = lambda: None
         self._oauth: OAuth | None = None
+        self._kerberos: Kerberos | None = None
         if config.has_tls:
             self._warn_of_tls()
             self._context(self._settings())
-        self._tickets = MadeAhead(self._gssapi_exchange, self._wake_client)
-        # Whose tickets the cache had at the first login.
-        self._cached_principal: str | None = None
         if config.has_sasl:
             self._mechanism = self._checked_mechanism()
             self._check_credentials(is_one_of_many=is_one_of_many)
             if self._mechanism == PLAIN and not config.has_tls:
                 warn_once(
                     logger,
-                    f"{config.option_prefix}security.protocol=SASL_PLAINTEXT sends the PLAIN "
+                    f"{Option('security.protocol')}=SASL_PLAINTEXT sends the PLAIN "
                     "password unencrypted: anyone on the network can read it",
                 )
 
@@ -142,8 +152,8 @@ class Security:
 
     def has_login(self, node: Node) -> bool:
         """Return whether `login` can be called now. If not, `wake` is called once it can be."""
-        if self._config.has_sasl and self._mechanism == GSSAPI:
-            return self._tickets.is_there(node.host.rstrip("."))
+        if self._kerberos is not None:
+            return self._kerberos.has_login(node)
         if self._oauth is None or self._oauth.source is None:
             return True
         try:
@@ -170,20 +180,20 @@ class Security:
             token = self._token()
             facts = "there is no token" if token is None else token_facts(token.value)
             return Login(self._exchange_again, f"by {OAUTHBEARER} ({facts})", chance)
-        if self._mechanism == GSSAPI:
-            return self._kerberos_login(node.host.rstrip("."), chance)
+        if self._kerberos is not None:
+            return self._kerberos.login(node, chance)
         # Find errors in the credentials before there is a connection.
         self._exchange()
         return Login(self._exchange_again, self._credentials().description(self._mechanism), chance)
 
     def _checked_mechanism(self) -> str:
         """Return the mechanism. Raise ConfigException if it is not supported."""
-        config, prefix = self._config, self._config.option_prefix
+        config = self._config
         mechanism = checked_mechanism(config.sasl_mechanism)
         if mechanism not in _SUPPORTED:
             raise ConfigException(
-                f"{prefix}sasl.mechanism is {mechanism}, which is not supported yet: set "
-                f"{prefix}sasl.mechanism to one of {', '.join(_SUPPORTED)}"
+                f"{Option('sasl.mechanism')} is {mechanism}, which is not supported yet: set "
+                f"{Option('sasl.mechanism')} to one of {', '.join(_SUPPORTED)}"
             )
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
@@ -218,75 +228,19 @@ class Security:
         source = self._oauth.source
         return self._oauth.file_token() if source is None else source.token()
 
-    def _wake_client(self) -> None:
-        self.wake()
-
     def _check_credentials(self, *, is_one_of_many: bool) -> None:
         """Raise ConfigException if a login is sure to fail, as far as this machine knows."""
         if self._mechanism == OAUTHBEARER:
             self._oauth = OAuth(self._config, self._values, is_one_of_many=is_one_of_many)
             if self._oauth.source is not None:
                 self._oauth.source.attach(self)
-            return
-        if self._mechanism != GSSAPI:
-            self._exchange()
-            return
-        self._kerberos()
-        check_kerberos()
-
-    def _kerberos_login(self, host: str, chance: float) -> Login:
-        # The first one was waited for; raises why there is none.
-        made = [self._tickets.take(host)]
-        user = self._kerberos()[0].user
-        if self._cached_principal is not None:
-            user = f"principal {self._cached_principal!r}"
-        return Login(
-            lambda: made.pop() if made else self._tickets.take(host),
-            f"of {printable(user)} by {GSSAPI}",
-            chance,
-        )
-
-    def _gssapi_exchange(self, host: str) -> GssapiExchange:
-        """Return a login at a broker; the helper thread calls this, for the KDC may be asked."""
-        options, keytab = self._kerberos()
-        if options.principal is None and self._cached_principal is None:
-            self._cached_principal = cached_principal(options)
-        return gssapi_exchange(options, host, keytab, self._cached_principal)
-
-    def _kerberos(self) -> tuple[KerberosOptions, bytes]:
-        """Return whom to log in, and what the keytab has, which is empty if there is none.
-
-        Raise ConfigException if the options do not say it, or the keytab is none.
-        """
-        config, prefix = self._config, self._config.option_prefix
-        if config.sasl_username is not None:
-            raise ConfigException(
-                f"{prefix}sasl.username has no effect with {GSSAPI}, which is the default: set "
-                f"{prefix}sasl.mechanism, or set {prefix}sasl.kerberos.principal in its place"
-            )
-        entry = None
-        if config.sasl_jaas_config is not None:
-            entry = self._values.jaas(config.sasl_jaas_config.value, GSSAPI)
-        principal, keytab = config.sasl_kerberos_principal, config.sasl_kerberos_keytab
-        options = kerberos_options(
-            None if entry is None else entry.options,
-            self._values.text("sasl.kerberos.principal", principal),
-            self._values.text("sasl.kerberos.keytab", keytab),
-            config.sasl_kerberos_service_name,
-            prefix,
-        )
-        if options.keytab is None:
-            return options, b""
-        option = f"{prefix}sasl.{'kerberos.keytab' if entry is None else 'jaas.config'}"
-        given = f"the keytab {masked(keytab or Path(options.keytab).name)} of {option}"
-        try:
-            found = content(options.keytab)
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or str(error)
+        elif self._mechanism == GSSAPI:
+            self._kerberos = Kerberos(self._config, self._values, self._wake_client)
         else:
-            check_keytab(found, given)
-            return options, found
-        raise ConfigException(f"{given} cannot be read: {why}")
+            self._exchange()
+
+    def _wake_client(self) -> None:
+        self.wake()
 
     def _exchange(self) -> SaslExchange | None:
         """Return a login, None while its token is fetched. Raise KafkaException for none."""
@@ -318,7 +272,7 @@ class Security:
 
     def _credentials(self) -> _Credentials:
         """Return the credentials. Raise ConfigException if the options have none."""
-        config, prefix = self._config, self._config.option_prefix
+        config = self._config
         jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
         if jaas is not None:
             entry = self._values.jaas(jaas.value, self._mechanism)
@@ -330,8 +284,9 @@ class Security:
             return _Credentials(found[0], found[1], name, is_token=is_token)
         if user is None or password is None:
             raise ConfigException(
-                f"{prefix}security.protocol={config.security_protocol} needs credentials: set "
-                f"{prefix}sasl.jaas.config, or {prefix}sasl.username and {prefix}sasl.password"
+                f"{Option('security.protocol')}={config.security_protocol} needs credentials: set "
+                f"{Option('sasl.jaas.config')}, or {Option('sasl.username')} and "
+                f"{Option('sasl.password')}"
             )
         return _Credentials(
             self._values.resolved("sasl.username", user),
@@ -348,10 +303,10 @@ class Security:
         return client_context(settings)
 
     def _warn_of_tls(self) -> None:
-        config, prefix = self._config, self._config.option_prefix
+        config = self._config
         if not config.ssl_endpoint_identification_algorithm:
             warn_once(
                 logger,
-                f"{prefix}ssl.endpoint.identification.algorithm is empty: anyone with a "
+                f"{Option('ssl.endpoint.identification.algorithm')} is empty: anyone with a "
                 "certificate of a trusted CA can pose as a broker",
             )

@@ -1,12 +1,12 @@
-"""ClusterMetadata: the brokers, and who leads which partition, as last told.
+"""ClusterMetadata: the brokers, and who leads which partition, by the latest response.
 
 Owns what is known, which topics are of interest, and when to ask again. It never asks: the sender
-turns `request` into a network request and hands the answer to `update`.
+turns `request` into a network request and hands the response to `update`.
 
 Asking again is due when something turned out to be stale (`request_update`), or after
 metadata.max.age.ms; never sooner than retry.backoff.ms after the attempt before, and later each
-time while attempts fail or answers bring nothing new (KIP-580). A topic that is new is asked for at
-once and alone while the rest is fresh, and one that nobody uses for metadata.max.idle.ms is
+time while attempts fail or responses bring nothing new (KIP-580). A topic that is new is asked for
+at once and alone while the rest is fresh, and one that nobody uses for metadata.max.idle.ms is
 forgotten (KIP-526). (Metadata and ProducerMetadata of the Java client.)
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from spark_kafka_sink import error_codes
@@ -62,12 +62,12 @@ class TopicMetadata:
 def newer(
     before: TopicMetadata | None, answer: MetadataResponseTopic, *, reliable_epochs: bool
 ) -> tuple[TopicMetadata, bool]:
-    """Give what is known of a topic after an answer, and whether any leader is news.
+    """Return what is known of a topic after a response, and whether any leader is news.
 
     before: what was known, None if nothing. reliable_epochs: see ClusterMetadata.update.
     """
     if before is not None and answer.topic_id not in (ZERO_UUID, before.topic_id):
-        before = None  # deleted and made anew: its epochs begin again
+        before = None  # deleted and created again: its epochs begin again
     size = len(answer.partitions)
     leaders, epochs = [NO_NODE] * size, [NO_LEADER_EPOCH] * size
     has_news = False
@@ -86,7 +86,10 @@ def newer(
 def _newer_leader(
     before: TopicMetadata | None, partition: MetadataResponsePartition, *, reliable_epochs: bool
 ) -> tuple[int, int, bool]:
-    """Give leader, epoch, and whether that is news: who lags must not undo what is newer."""
+    """Return leader and epoch, and whether they are news.
+
+    A broker that lags behind must not undo what is newer.
+    """
     index, epoch = partition.partition_index, partition.leader_epoch
     if not reliable_epochs or epoch < 0:
         return partition.leader_id, NO_LEADER_EPOCH, True
@@ -102,18 +105,52 @@ def _newer_leader(
 RELIABLE_EPOCHS_SINCE: Final = 9
 
 
+@dataclass(slots=True)
+class _Topic:
+    """What is known of one topic of interest.
+
+    idle_at: when nobody has used it for metadata.max.idle.ms. known: None before the first
+    response, and while brokers give an error for it. error: that error's code. before_error: what
+    was known before it, to tell an older response from a newer one. request: the number of the
+    request whose response described it last, 0 if none has.
+    """
+
+    idle_at: float
+    known: TopicMetadata | None = None
+    error: int | None = None
+    before_error: TopicMetadata | None = None
+    request: int = 0
+
+    def refused(self, code: int) -> None:
+        """Take an error of a broker in place of a description.
+
+        Without an id, a topic that is created again looks like an older response: nothing is kept.
+        """
+        self.error = code
+        if self.known is not None and self.known.topic_id != ZERO_UUID:
+            self.before_error = self.known
+        self.known = None
+
+    def described(self, answer: MetadataResponseTopic, *, reliable_epochs: bool) -> bool:
+        """Take a description. Return whether any leader is news."""
+        before = self.known or self.before_error
+        self.known, has_news = newer(before, answer, reliable_epochs=reliable_epochs)
+        self.error = self.before_error = None
+        return has_news
+
+
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _RequestInFlight:
     """The request under way: its number, its topics, and whether these are the new ones alone.
 
-    Without topics it is void: they were forgotten, and the response tells nothing of any topic.
+    Without topics it is void: they were forgotten, and the response says nothing of any topic.
     """
 
     number: int
     topics: frozenset[str]
     partial: bool
 
-    def voided(self) -> _Asked:
+    def voided(self) -> _RequestInFlight:
         """Return it with nobody who waits for the response."""
         return replace(self, topics=frozenset(), partial=True)
 
@@ -121,8 +158,8 @@ class _Asked:
 class ClusterMetadata:
     """What is known of the cluster. Times are seconds of the producer's clock.
 
-    max_idle_s: how long a topic is kept that nobody asks for. rebootstrap_after_s: how long to try
-    in vain before the brokers known are forgotten, so that the bootstrap addresses are asked
+    max_idle_s: how long a topic is kept that nobody asks for. rebootstrap_after_s: after how long
+    without success the known brokers are forgotten, so that the bootstrap addresses are asked
     (KIP-899, KIP-1102); None: never. advice: what can be done about the error of a topic, by its
     code and the topic. allow_auto_topic_creation: whether brokers may create a topic that is asked
     for and does not exist; before version 4 of Metadata, a request cannot say that they may not.
@@ -147,112 +184,105 @@ class ClusterMetadata:
         self._random = random
         self._advice = advice
         self._allow_auto_topic_creation = allow_auto_topic_creation
-        # The topics of interest, with when they are idle; those of them never answered for yet.
-        self._tracked: dict[str, float] = {}
+        # The topics of interest; the names of those that no response was about yet.
+        self._topics: dict[str, _Topic] = {}
         self._new: dict[str, None] = {}
-        self._topics: dict[str, TopicMetadata] = {}
-        self._errors: dict[str, int] = {}
-        # How many requests there were, and the number of the one that a topic was last told for.
         self._requests = 0
-        self._told_for: dict[str, int] = {}
-        # What was known of topics that the last answer gave an error for.
-        self._before_error: dict[str, TopicMetadata] = {}
-        self._by_topic: tuple[dict[str, Any], ...] = (
-            self._tracked, self._new, self._topics, self._errors, self._told_for,
-            self._before_error,
-        )  # fmt: skip
         self._fatal_error: KafkaException | None = None
-        self._update_wanted = False
-        self._asked: _Asked | None = None
+        self._needs_update = False
+        self._in_flight: _RequestInFlight | None = None
         self._failed_attempts = 0
         self._same_answers = 0
         self._not_before = 0.0
         self._refreshed_at: float | None = None
         self._trying_since: float | None = None
-        # How often the brokers known were forgotten.
+        # How often the known brokers were forgotten.
         self.rebootstraps = 0
 
     # -- what is of interest ----------------------------------------------------------------------
 
     def track(self, topic: str, now: float) -> None:
-        """Have `topic` described and kept; it is asked for where nothing is known of it."""
-        is_new = topic not in self._tracked
-        self._tracked[topic] = now + self._max_idle_s
-        if is_new:
+        """Keep `topic` described; it is asked for where nothing is known of it."""
+        tracked = self._topics.get(topic)
+        if tracked is None:
+            self._topics[topic] = _Topic(now + self._max_idle_s)
             self._new[topic] = None
             self._same_answers = 0
             self._not_before = now
-        elif topic not in self._topics and not self._is_awaited(topic):
+            return
+        tracked.idle_at = now + self._max_idle_s
+        if tracked.known is None and not self._is_awaited(topic, tracked):
             self.request_update()
 
     def forget_topics(self) -> None:
-        """Know no topic any more, so that each is asked for when it is used next; keep brokers."""
-        for of_topics in self._by_topic:
-            of_topics.clear()
+        """Forget every topic, so that each is asked for when it is used next; keep the brokers."""
+        self._topics.clear()
+        self._new.clear()
         self._fatal_error = None
         # What is asked from here on has a request of its own: the one under way is older.
-        if self._asked is not None:
-            self._asked = self._asked.voided()
+        if self._in_flight is not None:
+            self._in_flight = self._in_flight.voided()
 
-    def _is_awaited(self, topic: str) -> bool:
-        """Whether asking now would be for nothing: asked already, or answered for good."""
-        under_way = self._asked is not None and topic in self._asked.topics
-        invalid = self._errors.get(topic) == error_codes.INVALID_TOPIC_EXCEPTION
-        return under_way or invalid or topic in self._new
+    def _is_awaited(self, name: str, topic: _Topic) -> bool:
+        """Return whether asking now is pointless: asked already, or refused for good."""
+        is_asked = self._in_flight is not None and name in self._in_flight.topics
+        return is_asked or topic.error == error_codes.INVALID_TOPIC_EXCEPTION or name in self._new
 
     def request_update(self) -> int:
-        """Want an update of everything soon: something was stale.
+        """Ask for everything again soon: something was stale.
 
-        Gives the number of the last request so far, whose answer may be older than the question.
+        Return the number of the last request so far, whose response may be older than the question.
         """
-        self._update_wanted = True
+        self._needs_update = True
         return self._requests
 
     # -- what is known ----------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicMetadata | None:
-        """Give what is known of a topic, None if nothing."""
-        return self._topics.get(name)
+        """Return what is known of a topic, None if nothing."""
+        topic = self._topics.get(name)
+        return None if topic is None else topic.known
 
     def told_for(self, name: str) -> int:
-        """Give the number of the request that a topic was last told for, 0 if it never was."""
-        return self._told_for.get(name, 0)
+        """Return the number of the request whose response was about a topic last, 0 if none was."""
+        topic = self._topics.get(name)
+        return 0 if topic is None else topic.request
 
     def topic_id(self, name: str) -> UUID:
-        """Give a topic's id; all zeros where brokers do not say (before Metadata version 10)."""
-        topic = self._topics.get(name)
+        """Return a topic's id; all zeros where brokers do not say (before Metadata version 10)."""
+        topic = self.topic(name)
         return ZERO_UUID if topic is None else topic.topic_id
 
     def leader(self, topic_partition: TopicPartition) -> Node | None:
-        """Give the node that leads a partition, None if that is not known."""
-        topic = self._topics.get(topic_partition.topic)
+        """Return the node that leads a partition, None if that is not known."""
+        topic = self.topic(topic_partition.topic)
         if topic is None or topic_partition.partition >= len(topic.leaders):
             return None
         return self.nodes.get(topic.leaders[topic_partition.partition])
 
     def leader_epoch(self, topic_partition: TopicPartition) -> int:
-        """Give the epoch of a partition's leader, -1 where it is not known."""
-        topic = self._topics.get(topic_partition.topic)
+        """Return the epoch of a partition's leader, -1 where it is not known."""
+        topic = self.topic(topic_partition.topic)
         if topic is None or topic_partition.partition >= len(topic.leader_epochs):
             return NO_LEADER_EPOCH
         return topic.leader_epochs[topic_partition.partition]
 
     def topic_error(self, name: str) -> ApiException | None:
-        """Give the error that the last answer gave for a topic, None if there was none."""
-        code = self._errors.get(name)
-        if code is None:
+        """Return the error that the latest response gave for a topic, None if there was none."""
+        topic = self._topics.get(name)
+        if topic is None or topic.error is None:
             return None
-        hint = self._advice(code, name)
+        code, hint = topic.error, self._advice(topic.error, name)
         may_be_created = self._allow_auto_topic_creation and name not in INTERNAL_TOPICS
         if code == error_codes.UNKNOWN_TOPIC_OR_PARTITION and may_be_created:
             hint = f"{hint}, or let the brokers do it (auto.create.topics.enable)"
         return topic_refusal(code, name, hint)
 
     def take_error(self, name: str) -> KafkaException | None:
-        """Give what makes waiting for a topic useless, None if waiting may help.
+        """Return what makes waiting for a topic useless, None if waiting may help.
 
-        An error is given once, so that the next caller asks again; only a name that no topic can
-        have stays one.
+        An error is returned once, so that the next caller asks again; only a name that no topic can
+        have keeps its error.
         """
         if self._fatal_error is not None:
             fatal, self._fatal_error = self._fatal_error, None
@@ -261,7 +291,7 @@ class ClusterMetadata:
         if error is None or error_code(error.code).retriable:
             return None
         if error.code != error_codes.INVALID_TOPIC_EXCEPTION:
-            del self._errors[name]
+            self._topics[name].error = None
         return error
 
     # -- asking -----------------------------------------------------------------------------------
@@ -272,30 +302,30 @@ class ClusterMetadata:
         return self._requests
 
     def age_s(self, now: float) -> float:
-        """Give how long ago the last answer came; NaN before the first."""
+        """Return how long ago the last response came; NaN before the first."""
         return float("nan") if self._refreshed_at is None else now - self._refreshed_at
 
     def next_update_at(self) -> float:
-        """Give when `request` will have a request; infinity while one is under way."""
-        if self._asked is not None or not self._tracked:
+        """Return when `request` will have a request; infinity while one is under way."""
+        if self._in_flight is not None or not self._topics:
             return float("inf")
-        if self._update_wanted or self._new or self._refreshed_at is None:
+        if self._needs_update or self._new or self._refreshed_at is None:
             return self._not_before
         return max(self._not_before, self._refreshed_at + self._max_age_s)
 
     def request(self, now: float) -> MetadataRequest | None:
-        """Give the request that is due, or None; it counts as under way from here on."""
-        if not self._tracked or now < self.next_update_at():
+        """Return the request that is due, or None; it counts as under way from here on."""
+        if not self._topics or now < self.next_update_at():
             return None
         expired = self._refreshed_at is None or now >= self._refreshed_at + self._max_age_s
         if expired:
             self._same_answers = 0
-        partial = not expired and not self._update_wanted
-        names = list(self._new if partial else self._tracked)
+        partial = not expired and not self._needs_update
+        names = list(self._new if partial else self._topics)
         self._requests += 1
-        self._asked = _Asked(self._requests, frozenset(names), partial)
+        self._in_flight = _RequestInFlight(self._requests, frozenset(names), partial)
         if not partial:
-            self._update_wanted = False
+            self._needs_update = False
         if self._trying_since is None:
             self._trying_since = now
         topics = [MetadataRequestTopic(name=name) for name in names]
@@ -303,21 +333,22 @@ class ClusterMetadata:
         return MetadataRequest(topics=topics, allow_auto_topic_creation=allow)
 
     def failed(self, now: float, error: KafkaException | None = None) -> None:
-        """Note that the request under way was not answered; it is wanted again after a wait.
+        """Note that the request under way was not answered; it is repeated after a wait.
 
-        error: why asking again cannot help; whoever waits for a topic is told (`take_error`).
+        error: why asking again cannot help; the callers that wait for a topic get it
+        (`take_error`).
         """
-        if self._asked is None or self._asked.topics:
+        if self._in_flight is None or self._in_flight.topics:
             self._fatal_error = error or self._fatal_error
-        self._asked_in_vain(now)
+        self._not_answered(now)
         started, limit = self._trying_since, self._rebootstrap_after_s
         if started is not None and limit is not None and now - started >= limit:
             self._rebootstrap(now)
 
-    def _asked_in_vain(self, now: float) -> None:
-        # What is new is still in `_new`, and so wanted by itself.
-        self._update_wanted |= self._asked is None or not self._asked.partial
-        self._asked = None
+    def _not_answered(self, now: float) -> None:
+        # What is new is still in `_new`, and so asked for by itself.
+        self._needs_update |= self._in_flight is None or not self._in_flight.partial
+        self._in_flight = None
         self._not_before = now + self._backoff.delay_s(self._failed_attempts, self._random)
         self._failed_attempts += 1
 
@@ -325,28 +356,28 @@ class ClusterMetadata:
         """Forget the brokers, so that the bootstrap addresses are asked; topics are kept."""
         self.nodes = {}
         self.rebootstraps += 1
-        self._update_wanted = True
+        self._needs_update = True
         self._trying_since = now
 
-    # -- answers ----------------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------
 
     def update(
         self, response: MetadataResponse, now: float, *, reliable_epochs: bool = True
     ) -> None:
-        """Take an answer. An answer without brokers counts as none (a broker starting up).
+        """Take a response. One without brokers counts as none (a broker starting up).
 
-        reliable_epochs: False before version 9 of Metadata, where a broker may tell an epoch that
+        reliable_epochs: False before version 9 of Metadata, where a broker may return an epoch that
         belongs to another leader (KAFKA-9212).
         """
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
-            self._asked_in_vain(now)
+            self._not_answered(now)
             if self._rebootstrap_after_s is not None:
                 self._rebootstrap(now)
             return
         if not response.brokers:
             self.failed(now)
             return
-        asked, self._asked = self._asked, None
+        asked, self._in_flight = self._in_flight, None
         self.nodes = {
             b.node_id: Node(id=b.node_id, host=b.host, port=b.port, rack=b.rack)
             for b in response.brokers
@@ -360,7 +391,7 @@ class ClusterMetadata:
             self._refreshed_at = now
             self._forget_idle(now)
         if asked is not None and not asked.topics <= {topic.name for topic in response.topics}:
-            self._update_wanted = True
+            self._needs_update = True
             for name in asked.topics:
                 self._new.pop(name, None)
         self._failed_attempts, self._trying_since = 0, None
@@ -369,68 +400,55 @@ class ClusterMetadata:
         self._not_before = now if self._new else now + wait
 
     def _forget_idle(self, now: float) -> None:
-        idle = [n for n, until in self._tracked.items() if until <= now and n not in self._new]
-        for name in idle:
-            for of_topics in self._by_topic:
-                of_topics.pop(name, None)
-
-    def _lose(self, name: str) -> None:
-        """Know a topic no more, but for what tells an older answer from a newer one.
-
-        Without an id a topic that is made anew looks like an older answer: nothing is kept.
-        """
-        lost = self._topics.pop(name, None)
-        if lost is not None and lost.topic_id != ZERO_UUID:
-            self._before_error[name] = lost
+        for name, topic in list(self._topics.items()):
+            if topic.idle_at <= now and name not in self._new:
+                del self._topics[name]
 
     def _take_topic(
         self, answer: MetadataResponseTopic, number: int, *, reliable_epochs: bool
     ) -> None:
-        name = answer.name
-        if name is None or name not in self._tracked:
+        topic = None if answer.name is None else self._topics.get(answer.name)
+        if answer.name is None or topic is None:
             return
-        self._new.pop(name, None)
-        self._told_for[name] = number
+        self._new.pop(answer.name, None)
+        topic.request = number
         if answer.error_code != error_codes.NONE:
-            self._errors[name] = answer.error_code
-            self._lose(name)
-            self._update_wanted |= error_code(answer.error_code).retriable
+            topic.refused(answer.error_code)
+            self._needs_update |= error_code(answer.error_code).retriable
             return
-        self._errors.pop(name, None)
-        before = self._topics.get(name) or self._before_error.pop(name, None)
-        topic, has_news = newer(before, answer, reliable_epochs=reliable_epochs)
-        if has_news:
+        if topic.described(answer, reliable_epochs=reliable_epochs):
             self._same_answers = 0
-        self._update_wanted |= NO_NODE in topic.leaders or any(
+        is_complete = topic.known is not None and NO_NODE not in topic.known.leaders
+        self._needs_update |= not is_complete or any(
             error_code(partition.error_code).refresh_metadata for partition in answer.partitions
         )
-        self._topics[name] = topic
 
     def update_leaders(
         self, leaders: Mapping[TopicPartition, LeaderIdAndEpoch], endpoints: Iterable[Node]
     ) -> bool:
-        """Take leaders that a Produce answer names, in place (KIP-951); tell if any was news.
+        """Take leaders that a Produce response names (KIP-951). Return whether any was news.
 
         One that is not newer than what is known, whose node is not known, or of a partition that is
         not known, is left out.
         """
         nodes = {**self.nodes, **{node.id: node for node in endpoints}}
         changed: dict[str, TopicMetadata] = {}
-        for (name, partition), told in leaders.items():
-            topic = changed.get(name) or self._topics.get(name)
-            if topic is None or partition >= len(topic.leaders) or told.leader_id not in nodes:
+        for (name, partition), leader in leaders.items():
+            topic = changed.get(name) or self.topic(name)
+            if topic is None or partition >= len(topic.leaders) or leader.leader_id not in nodes:
                 continue
-            if told.leader_epoch <= topic.leader_epochs[partition]:
+            if leader.leader_epoch <= topic.leader_epochs[partition]:
                 continue
             if name not in changed:
                 topic = replace(
                     topic, leaders=list(topic.leaders), leader_epochs=list(topic.leader_epochs)
                 )
                 changed[name] = topic
-            topic.leaders[partition] = told.leader_id
-            topic.leader_epochs[partition] = told.leader_epoch
+            topic.leaders[partition] = leader.leader_id
+            topic.leader_epochs[partition] = leader.leader_epoch
         for name, topic in changed.items():
-            self._topics[name] = replace(topic)  # which finds the available partitions anew
+            # The copy finds the available partitions again.
+            self._topics[name].known = replace(topic)
         if changed:
             self.nodes = nodes
         return bool(changed)

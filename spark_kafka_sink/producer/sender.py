@@ -61,17 +61,13 @@ from spark_kafka_sink.wire.messages import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderConfig:
-    """The sender's part of the configuration; acks as they travel, -1 for all.
-
-    option_prefix: what the user writes before the name of an option.
-    """
+    """The sender's part of the configuration; acks as they travel, -1 for all."""
 
     acks: int
     max_in_flight: int
     max_request_size_bytes: int
     request_timeout_ms: int
     retry_backoff: ExponentialBackoff
-    option_prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +114,10 @@ class Sender:
             transactions,
             acks=config.acks,
             timeout_ms=config.request_timeout_ms,
-            option_prefix=config.option_prefix,
         )
         self._producer_id: ProducerIdRequests | None = None
         if sequences is not None and transactions is None:
-            self._producer_id = ProducerIdRequests(
-                sequences, config.retry_backoff, random, config.option_prefix
-            )
+            self._producer_id = ProducerIdRequests(sequences, config.retry_backoff, random)
         self._rebootstraps = 0
         self._ready: set[int] = set()
         self._in_flight: dict[int, int] = {}
@@ -200,7 +193,7 @@ class Sender:
         """
         if self._rebootstraps != self._metadata.rebootstraps:
             self._rebootstraps = self._metadata.rebootstraps
-            transactions.forget_coordinators()
+            transactions.coordinators.forget_all()
         if not transactions.gives_up:
             return
         for batch in self._accumulator.unsent():
@@ -322,7 +315,7 @@ class Sender:
         known = self._metadata.nodes
         if self._transactions is None:
             return known
-        return {**self._transactions.coordinator_nodes, **known}
+        return {**self._transactions.coordinators.nodes, **known}
 
     # -- what comes back --------------------------------------------------------------------------
 
@@ -337,12 +330,12 @@ class Sender:
             self._completion.node_troubles.pop(event.node_id, None)
             self._produce.node_ready(event.node_id, event.versions)
             if self._transactions is not None:
-                self._transactions.node_ready(event.node_id, event.versions)
+                self._transactions.coordinators.node_ready(event.node_id, event.versions)
         elif isinstance(event, NodeDown):
             self._ready.discard(event.node_id)
             self._completion.node_troubles[event.node_id] = event.reason
             if self._transactions is not None:
-                self._transactions.node_down(event.node_id)
+                self._transactions.coordinators.node_down(event.node_id)
             self._metadata.request_update()
         elif isinstance(event, NodeThrottled):
             self._throttled_until[event.node_id] = event.until

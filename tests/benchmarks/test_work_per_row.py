@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pytest
-from support.idle_producer import idle_producer
-from support.pure_producer import TOPIC, PureProducer, Settings
+from support.pure.idle_producer import idle_producer
+from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
@@ -133,7 +133,7 @@ def test_ten_times_the_rows_run_no_more_lines_and_make_no_more_objects(
 
 
 class AllAppendedError(Exception):
-    """A task has come to where it waits for brokers."""
+    """A task has reached the point at which it waits for brokers."""
 
 
 def all_appended(_producer: KafkaProducer) -> None:
@@ -141,18 +141,18 @@ def all_appended(_producer: KafkaProducer) -> None:
 
 
 class Lender(NamedTuple):
-    """Lends a task a producer that there is already, where tasks in Spark have theirs from."""
+    """Replaces the producer pool of tasks, and returns an existing producer."""
 
     lent: KafkaProducer
 
     @contextmanager
     def producer(self, _config: object, _brokers: object) -> Iterator[KafkaProducer]:
-        """Give the producer, whatever the configuration."""
+        """Yield the producer, whatever the configuration."""
         yield self.lent
 
 
 def write(options: SinkOptions, batches: list[pa.RecordBatch]) -> None:
-    """Run a task up to where it waits for brokers."""
+    """Run a task until it waits for brokers."""
     with pytest.raises(AllAppendedError):
         task.write_task(options, iter(batches))
 
@@ -160,7 +160,9 @@ def write(options: SinkOptions, batches: list[pa.RecordBatch]) -> None:
 def work_of_task(columns: dict[str, pa.Array], given: dict[str, str]) -> Work:
     """Count what a task does about rows that come in Arrow batches; given: options of the sink."""
     topic = {} if "topic" in columns else {"topic": TOPIC}
-    options = sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", **topic, **given})
+    # However slow tracing makes the task, no batch waits long enough to be sent on its own.
+    linger = {"kafka.linger.ms": "60000"}
+    options = sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", **linger, **topic, **given})
     batch = pa.record_batch(columns)
     each = batch.num_rows // ARROW_BATCHES
     batches = [batch.slice(number * each, each) for number in range(ARROW_BATCHES)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 import traceback
 import uuid
@@ -11,18 +12,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import kafka as kafka_python
+import msgspec
 import pyarrow as pa
 import pytest
-from support.kdc import REALM, Kdc
-from support.readers import create_topic, read_with_confluent
-from support.secured_kafka import USER, SecuredKafka
+from support.brokers.kdc import REALM, Kdc, read_by_kerberos
+from support.brokers.secured_kafka import USER, SecuredKafka
+from support.oracles.readers import create_topic, read_with_confluent
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException, TimeoutException
 from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.spark.tasks.producer_pool import ProducerPool
 
 pytestmark = pytest.mark.kafka
 
@@ -122,20 +124,9 @@ def test_kafka_python_reads_what_was_written_by_the_same_ticket_cache(
     write(login(secured_kafka, sasl_jaas_config=jaas), topic, 10)
     monkeypatch.setenv("KRB5CCNAME", str(cache))
     write(login(secured_kafka, sasl_kerberos_principal=USER), topic, 10)
-    consumer = kafka_python.KafkaConsumer(
-        topic,
-        bootstrap_servers=secured_kafka.address("SASL_SSL"),
-        security_protocol="SASL_SSL",
-        ssl_cafile=str(secured_kafka.ca),
-        sasl_mechanism="GSSAPI",
-        sasl_kerberos_service_name="kafka",
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=20_000,
-    )
-    try:
+    address = secured_kafka.address("SASL_SSL")
+    with read_by_kerberos(address, secured_kafka.ca, topic, cache) as consumer:
         found = [int(next(consumer).value) for _ in range(20)]
-    finally:
-        consumer.close()
     assert sorted(found) == sorted([*range(10), *range(10)])
 
 
@@ -178,6 +169,35 @@ def test_no_ticket_or_an_expired_one_is_an_error_at_once(
         jaas = f'{MODULE} required useTicketCache=true ticketCache="{path}";'
         assert sentence in refused(login(secured_kafka, sasl_jaas_config=jaas), topic)
     assert read_with_confluent(secured_kafka.bootstrap, topic) == []
+
+
+def test_a_kept_producer_is_for_those_whose_tickets_the_cache_has(
+    secured_kafka: SecuredKafka, realm: Kdc, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = f"other-{uuid.uuid4().hex[:8]}"
+    caches = [realm.tickets(user, realm.add(user)) for user in (USER, other)]
+    cache = caches[0].with_name(f"{other}.cache")
+    jaas = f'{MODULE} required useTicketCache=true ticketCache="{cache}";'
+    config = producer_config(login(secured_kafka, sasl_jaas_config=jaas))
+    pool = ProducerPool(threading.Timer)
+    made = []
+    for given in (caches[0], caches[0], caches[1], caches[0]):
+        cache.write_bytes(given.read_bytes())
+        with pool.producer(config) as producer:
+            producer.append(topic, pa.record_batch({"value": ["v"]}))
+        made.append(producer)
+    assert made[0] is made[1] is made[3]
+    assert made[2] is not made[0]
+    # A client does not become another user.
+    pinned = msgspec.structs.replace(config, login_identity=f"{other}@{REALM}")
+    with (
+        pytest.raises(SaslAuthenticationException, match="does not change its user"),
+        KafkaAdmin(pinned) as admin,
+    ):
+        admin.topics([topic])
+    for kept in pool._kept.values():
+        kept.timer.cancel()
+        kept.producer.close(0)
 
 
 def test_what_can_be_known_without_a_kdc_is_an_error_before_any_connection(

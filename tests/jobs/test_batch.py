@@ -12,9 +12,9 @@ import pyarrow.csv
 import pyarrow.orc
 import pyarrow.parquet
 import pytest
-from support.job_server import Ended
-from support.kafka_cluster import KafkaCluster
-from support.readers import create_topic, read_with_kafka_python
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import create_topic, read_with_kafka_python
+from support.spark.job_server import Ended
 
 from .conftest import RunMany
 
@@ -76,12 +76,12 @@ def raw_column() -> pa.Array:
 
 
 def columns_of(kind: str) -> list[str]:
-    """Give the arguments that make records of a source."""
+    """Return the arguments that make records of a source."""
     if kind == "text":
         return ["--key", "value"]
     columns = ["--key", "name,id" if kind == "csv" else "name"]
     columns += ["--headers", "name,raw,nested" if kind == "parquet" else "name,place"]
-    # Spark reads times in JSON as text unless it is told otherwise.
+    # Spark reads times in JSON as text by default.
     columns += ["--read-option", "inferTimestamp=true"] if kind == "json" else []
     return [*columns, "--timestamp", "at"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.job_server import ROOT, TIMEOUT_S, Ended, command
-from support.kafka_cluster import KafkaCluster
-from support.processes import hear, listened_to, press_ctrl_c
-from support.readers import create_topic, read_with_confluent
+from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.processes import hear, listened_to, press_ctrl_c
+from support.oracles.readers import create_topic, read_with_confluent
+from support.spark.job_server import ROOT, TIMEOUT_S, Ended, command
 
 from .conftest import RunMany
 
@@ -74,7 +74,7 @@ def runs(
 
 
 def arguments(mode: str, kafka: KafkaCluster, files: Path) -> list[str]:
-    """Make a topic and a folder with two files; give the arguments that name them."""
+    """Make a topic and a folder with two files; return the arguments that name them."""
     files.mkdir()
     for number in range(2):
         write_file(files / f"{number}.json", number)
@@ -109,7 +109,7 @@ def test_ctrl_c_ends_a_stream_without_a_stack_trace(runs: dict[str, Runs]) -> No
 
 
 def interrupt(process: subprocess.Popen[str], after: int) -> str:
-    """Wait for some micro-batches, press Ctrl-C, and give all that the stream said."""
+    """Wait for some micro-batches, press Ctrl-C, and return the stream's output."""
     said = hear(process, f"micro-batch {after - 1}:") + press_ctrl_c(process, TIMEOUT_S)
     assert process.returncode == 128 + signal.SIGINT
     return said

@@ -1,4 +1,4 @@
-"""The benchmark with Spark's own sink beside this one: both are measured on the same cell."""
+"""The benchmark with Spark's own sink and this one: both are measured in the same cell."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import fetch_kafka
-from support.peer import THEIRS, Sink
-from support.spark_processes import SPARK_SUBMIT, environment
+from support.brokers import fetch_kafka
+from support.spark.peer import THEIRS, Sink
+from support.spark.spark_processes import SPARK_SUBMIT, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 240

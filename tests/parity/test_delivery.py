@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 from conftest import NewTopic
 from pyspark.sql import DataFrame, SparkSession
-from support import fetch_kafka
-from support.peer import WRITE_FAILED, Sink
-from support.readers import read_with_confluent
+from support.brokers import fetch_kafka
+from support.oracles.readers import read_with_confluent
+from support.spark.peer import WRITE_FAILED, Sink
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 _ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
 # A JRE has it as well, the command javac only a JDK.
 _JAVAC = ("java", "-m", "jdk.compiler/com.sun.tools.javac.Main")
-_FIRST_PARTITIONER = Path(__file__).parents[1] / "support" / "java" / "FirstPartitioner.java"
+_FIRST_PARTITIONER = (
+    Path(__file__).parents[1] / "support" / "brokers" / "java" / "FirstPartitioner.java"
+)
 
 
 def partitions_by_key(sink: Sink, topic: str) -> dict[bytes | None, int]:
@@ -46,7 +48,7 @@ def test_the_partition_column_beats_the_partitioner_and_both_beat_the_key(
 
 
 def ship_partitioner(spark: SparkSession, sink: Sink, folder: Path) -> str:
-    """Ship a partitioner that knows only partition 0, in the sink's own language; give its name."""
+    """Ship a partitioner that always returns 0, in the sink's own language; return its name."""
     if sink.is_ours:
         module = folder / "partitioner_of_this_test.py"
         module.write_text(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from support import metrics_table
-from support.jvm import run_java
-from support.metrics_table import ABSENT, groups
+from support.brokers.jvm import run_java
+from support.documents import metrics_table
+from support.documents.metrics_table import ABSENT, groups
 
 
 def ours() -> set[tuple[str, str, str]]:
-    """Give group, name and tags of every metric."""
+    """Return group, name and tags of every metric."""
     return {(g.name, t.name, ",".join(g.tags)) for g in groups() for t in g.templates}
 
 

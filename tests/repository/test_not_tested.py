@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.inner_tests import TESTS, options
+from support.programs.inner_tests import TESTS, options
 
 TIMEOUT_S = 120
 NEEDS_KAFKA = """
@@ -67,7 +67,13 @@ def run_tests(folder: Path, *, has_java: bool = True, **environment: str) -> tup
     return run(folder, "pytest", *options(folder), str(test), has_java=has_java, **environment)
 
 
-@pytest.mark.parametrize(("has_java", "reason"), [(True, NO_JARS), (False, NO_JAVA)])
+_ANOTHER_RUN = pytest.mark.long(reason="it runs pytest once more, to say another sentence")
+
+
+@pytest.mark.parametrize(
+    ("has_java", "reason"),
+    [(True, NO_JARS), pytest.param(False, NO_JAVA, marks=_ANOTHER_RUN)],
+)
 def test_a_green_run_without_brokers_says_what_it_did_not_test(
     tmp_path: Path, *, has_java: bool, reason: str
 ) -> None:
@@ -87,24 +93,49 @@ def test_brokers_that_are_required_and_missing_fail_the_run(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("required", "code"), [("0", 0), ("1", 1)])
+def test_a_run_without_a_kdc_says_so(tmp_path: Path, required: str, code: int) -> None:
+    (tmp_path / "test_by_kerberos.py").write_text(
+        "import conftest\ndef test_by_kerberos():\n    conftest.need_kdc()\n"
+    )
+    for name in ("cache/spark-kafka-sink/kafka-4.3.1", "cache/spark-kafka-sink/kafka-3.9.2"):
+        (tmp_path / name).mkdir(parents=True)
+    # No program is on the PATH, and none of the daemons' folders is looked at.
+    ended, said = run(
+        tmp_path,
+        "pytest",
+        *options(tmp_path),
+        str(tmp_path / "test_by_kerberos.py"),
+        REQUIRE_KDC=required,
+        KRB5_PROGRAMS=str(tmp_path),
+    )
+    assert ended == code, said
+    assert "No test logged in by Kerberos: krb5kdc, kdb5_util, kadmin.local, kinit, klist" in said
+    assert ("= 1 failed in " if code else "= 1 skipped in ") in said
+
+
+@pytest.mark.parametrize(("required", "code"), [("0", 0), ("1", 1)])
 def test_jars_that_cannot_be_fetched_are_a_sentence_each(
     tmp_path: Path, required: str, code: int
 ) -> None:
     ended, said = run(
-        tmp_path, "support.fetch_kafka", REQUIRE_KAFKA=required, KAFKA_JARS_MIRROR=NO_NETWORK
+        tmp_path,
+        "support.brokers.fetch_kafka",
+        REQUIRE_KAFKA=required,
+        KAFKA_JARS_MIRROR=NO_NETWORK,
     )
     assert ended == code
     for name in ("Apache Kafka 4.3.1", "Apache Kafka 3.9.2", "Spark's Kafka sink 4.2.0"):
         assert f"{name} could not be fetched from {NO_NETWORK}" in said
 
 
+@_ANOTHER_RUN
 @pytest.mark.parametrize(("required", "code"), [("0", 0), ("1", 1)])
 def test_a_comparison_without_the_other_sink_is_told(
     tmp_path: Path, required: str, code: int
 ) -> None:
     for name in ("cache/spark-kafka-sink/kafka-4.3.1", "cache/spark-kafka-sink/kafka-3.9.2"):
         (tmp_path / name).mkdir(parents=True)
-    # What an environment with that Spark says of itself.
+    # The report of an environment with that Spark.
     spark = tmp_path / "site" / "pyspark-4.2.0.dist-info" / "METADATA"
     spark.parent.mkdir(parents=True)
     spark.write_text("Metadata-Version: 2.1\nName: pyspark\nVersion: 4.2.0\n")

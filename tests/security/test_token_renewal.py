@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.readers import create_topic, read_with_confluent
-from support.secured_kafka import SecuredKafka
-from support.steady_load import SteadyLoad
-from support.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
+from support.brokers.secured_kafka import SecuredKafka
+from support.brokers.steady_load import SteadyLoad
+from support.brokers.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
+from support.oracles.readers import create_topic, read_with_confluent
 
 from spark_kafka_sink import KafkaProducer
 

@@ -1,9 +1,9 @@
-"""The simulated broker takes and refuses what Kafka's does, and reads other clients' batches."""
+"""The simulated broker accepts and rejects what Kafka's does, and reads other clients' batches."""
 
 from __future__ import annotations
 
 import pytest
-from support.record_batches import Producer, Row, kafka_python_batch
+from support.oracles.record_batches import Producer, Row, kafka_python_batch
 
 from simulation.batches import NUMBER, Batch, GroupOffset, read_batch
 from simulation.group_coordinator import committed_offsets

@@ -1,4 +1,4 @@
-"""Transactions of a simulated cluster are seen as a whole or not at all; breaking them is found."""
+"""Transactions of a simulated cluster are atomic for readers; broken producers are detected."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _committed_before_all_is_delivered() -> Iterator[None]:
 def _lost_answers_taken(
     call: Call, take: Callable[[TransactionManager, TransactionalResult], None]
 ) -> Iterator[None]:
-    """Have a lost answer to a call be taken for one."""
+    """Treat a lost response to a call as a response."""
     failed: Any = TransactionManager.request_failed
 
     def answer(manager: TransactionManager, request: TransactionalRequest, *more: object) -> None:
@@ -79,15 +79,15 @@ def _a_lost_answer_taken_for_the_end() -> AbstractContextManager[None]:
 
 @contextmanager
 def _partitions_that_were_refused_taken_for_added() -> Iterator[None]:
-    judge: Any = answers.judge
+    read: Any = answers.read_answer
 
     def accept(request: TransactionalRequest, *more: object) -> object:
-        answer = judge(request, *more)
+        answer = read(request, *more)
         if request.call is Call.ADD_PARTITIONS_TO_TXN and answer.action is Action.RETRY:
             return replace(answer, action=Action.SUCCEED)
         return answer
 
-    with mock.patch.object(manager, "judge", accept):
+    with mock.patch.object(manager, "read_answer", accept):
         yield
 
 
@@ -111,13 +111,13 @@ def _records_that_failed_forgotten() -> Iterator[None]:
 
 @contextmanager
 def _a_fenced_producer_that_tries_again() -> Iterator[None]:
-    judge: Any = answers.judge
+    read: Any = answers.read_answer
 
     def retry(*arguments: object) -> object:
-        answer = judge(*arguments)
+        answer = read(*arguments)
         return replace(answer, action=Action.RETRY) if answer.action is Action.FENCED else answer
 
-    with mock.patch.object(manager, "judge", retry):
+    with mock.patch.object(manager, "read_answer", retry):
         yield
 
 

@@ -1,16 +1,16 @@
 """What Spark runs again on local-cluster: every row is there at least once, whatever happened.
 
-docs/guarantees.md says of each case what a reader of the topic sees; this is where it is counted.
+docs/guarantees.md describes each case for a reader of the topic; here it is counted.
 """
 
 from __future__ import annotations
 
 import pytest
 from conftest import topic_maker
-from support.kafka_cluster import KafkaCluster
-from support.spark_processes import environment, without_work_left
-from support.unlucky import Outcome, run_unlucky_job
-from support.unlucky_job import ROWS, TASKS
+from support.brokers.kafka_cluster import KafkaCluster
+from support.spark.spark_processes import environment, without_work_left
+from support.spark.unlucky import Outcome, run_unlucky_job
+from support.spark.unlucky_job import ROWS, TASKS
 
 pytestmark = [
     pytest.mark.kafka,
@@ -32,7 +32,7 @@ TASK_ROWS = ROWS // TASKS
 
 @pytest.fixture(scope="module")
 def outcomes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """What became of all cases, one after another in one application."""
+    """The results of all cases, one after another in one application."""
     folder = tmp_path_factory.mktemp("retries")
     topics = {case: topic_maker(kafka)(TASKS) for case in CASES}
     with without_work_left():

@@ -16,18 +16,19 @@ from pathlib import Path
 
 import pytest
 from conftest import NewTopic
-from support import environments, flights, unlucky_job
-from support.flights import check_every_row_once
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
-from support.spark_processes import (
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
+from support.programs import environments
+from support.spark import flights, unlucky_job
+from support.spark.flights import check_every_row_once
+from support.spark.spark_processes import (
     environment,
     plain_environment,
     standalone_cluster,
     submit,
 )
-from support.unlucky import run_unlucky_job
-from support.unlucky_job import ROWS
+from support.spark.unlucky import run_unlucky_job
+from support.spark.unlucky_job import ROWS
 
 import spark_kafka_sink
 
@@ -46,7 +47,7 @@ from spark_kafka_sink import KafkaDataSource, register
 
 tests, bootstrap, topic, report, how = sys.argv[1:]
 sys.path.append(tests)
-from support.flights import rows
+from support.spark.flights import rows
 
 spark = SparkSession.builder.getOrCreate()
 if how == "registered":
@@ -125,9 +126,10 @@ def master(tmp_path_factory: pytest.TempPathFactory, bare_python: Path) -> Itera
 def job_arguments(
     master: str, kafka: KafkaCluster, topic: str, folder: Path, how: str = "registered"
 ) -> tuple[list[str], list[str]]:
-    """Write the job; give spark-submit's arguments for every job here, and the job with its own.
+    """Write the job; return spark-submit's arguments, and the job with its own.
 
-    how: by our `register`, by Spark's own ("source"), or "installed", where Spark finds the sink.
+    how: "registered" by our `register`, "source" by Spark's own, or "installed", where Spark finds
+    the sink.
     """
     script = folder / "job.py"
     script.write_text(_JOB)
@@ -157,7 +159,7 @@ def check_job(
 
 
 def recipe_of(heading: str) -> str:
-    """Give all commands that a section of docs/deployment.md tells."""
+    """Return all commands in a section of docs/deployment.md."""
     _, _, section = DEPLOYMENT.read_text().partition(f"\n## {heading}\n")
     return "".join(section.partition("\n## ")[0].split("```")[1::2])
 
@@ -169,9 +171,9 @@ def run_recipe(
     folder: Path,
     more: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run commands of the docs with ours in place of what they have as examples.
+    """Run commands of the docs with the tests' values instead of the examples.
 
-    common, job: as `job_arguments` gives them. more: what else is replaced, and by what.
+    common, job: as `job_arguments` returns them. more: further replacements.
     """
     replaced = {
         **(more or {}),
@@ -326,7 +328,7 @@ def test_a_packed_environment(
     topic = new_topic(PARTITIONS)
     common, job = job_arguments(master, kafka, topic, tmp_path)
     packing, _, running = recipe_of("--archives").partition("mkdir ")
-    # The environment is made as venv-pack makes it; all that follows is done as it is written.
+    # The environment is made as venv-pack does; the following commands run as written.
     assert packing.endswith("venv-pack -p environment -o environment.tar.gz\n")
     environments.archive_of_an_environment(tmp_path / "environment.tar.gz")
     done = run_recipe(f"mkdir {running}", common, job, tmp_path)

@@ -1,7 +1,7 @@
-"""Save modes, with and without ``register``: each means what it says, whatever the order of calls.
+"""Save modes, with and without ``register``: each has its meaning, in any order of calls.
 
-The hook is process-wide, so what it does is tried in processes of its own: a classic session, and a
-Spark Connect server with its client.
+The hook is process-wide, so it is tested in processes of its own: a classic session, and a Spark
+Connect server with its client.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pytest
 from conftest import NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
-from support.spark_processes import ConnectServer
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
+from support.spark.spark_processes import ConnectServer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

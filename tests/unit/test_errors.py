@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.error_tables import CALLS, ROWS
-from support.jvm import run_java
+from support.brokers.jvm import run_java
+from support.oracles.error_tables import CALLS, ROWS
 
 from spark_kafka_sink import error_codes, errors
 from spark_kafka_sink.error_codes import ERROR_CODES, ErrorCode, error_code
@@ -25,6 +25,7 @@ from spark_kafka_sink.errors import (
     advice,
     api_exception,
     exception_class,
+    name_options,
 )
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 
@@ -177,7 +178,8 @@ def test_advice_is_given_for_codes_that_exist() -> None:
 
 def test_advice_names_options_as_the_user_writes_them() -> None:
     assert advice(18) == "lower batch.size, or raise the topic's segment.bytes"
-    assert advice(18, "kafka.") == "lower kafka.batch.size, or raise the topic's segment.bytes"
+    with name_options("kafka.".__add__):
+        assert advice(18) == "lower kafka.batch.size, or raise the topic's segment.bytes"
     assert all("{}" not in (advice(code) or "") for code in ERROR_CODES)
 
 

@@ -94,8 +94,8 @@ class Answer:
         return api_exception(code, message, topic=topic, node_id=self.node_id, api=api)
 
 
-def judge(request: TransactionalRequest, response: Response | None, node_id: int) -> Answer:
-    """Give what an answer comes to."""
+def read_answer(request: TransactionalRequest, response: Response | None, node_id: int) -> Answer:
+    """Return the gravest of the error codes of a response, and what to do about it."""
     found = _codes_of(response)
     named = {partition for partitions in found.values() for partition in partitions}
     left_out = [partition for partition in _asked_for(request) if partition not in named]

@@ -1,16 +1,24 @@
 """TransactionManager: begin, commit and abort as a pure state machine (KIP-98, KIP-890).
 
-Owns the transaction's state, which partitions are part of it, and what calls and answers lead to.
-The table of states is `state`, what requests say `requests`, when they go `TransactionQueue`, what
-an answer means `answers`, and producer id and sequences are those of `Sequences`. Calls give a
-`TransactionalResult` to wait for; the sender asks `due` for what to send, and reports what came of
-it.
+Owns the transaction's state, and what calls and responses lead to. The table of states is `state`,
+what requests say `requests`, when they go `TransactionQueue`, what a response means `answers`, the
+partitions are those of `TransactionPartitions`, and when another epoch is needed is known by
+`TransactionalProducerId`. Calls return a `TransactionalResult` to wait for; the sender asks `due`
+for what to send, and reports the responses.
 
-With transaction.version 1 partitions and groups are added to the transaction by requests of their
-own before anything is sent to them, and the epoch stays the same from one transaction to the next;
-after an error the client has to raise it (KIP-360). With version 2 the brokers add what is written,
-and the answer to EndTxn brings the epoch of the next transaction. Which of the two holds is looked
-at between transactions only.
+::
+
+    begin           READY ──> IN_TRANSACTION         nothing is sent yet
+    first batch     AddPartitionsToTxn (version 1)   and only then the batch itself
+    offsets         AddOffsetsToTxn (version 1), TxnOffsetCommit
+    commit, abort   every batch is acknowledged or dropped, then EndTxn
+                    InitProducerId where another epoch is needed, then READY
+
+The hard part is what goes wrong meanwhile. A response may be lost, so that the coordinator may have
+begun a transaction that the producer does not know of: it has to be ended there all the same
+(`has_begun`, `is_unanswered`). A caller may stop waiting and call again, and must get the result of
+its first call (`_start_or_resume`). And rows that the caller gave to the transaction before its end
+may be in no batch yet (`_collects`): EndTxn waits for them.
 """
 
 from __future__ import annotations
@@ -29,19 +37,20 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
-    Node,
     OffsetAndMetadata,
     TopicPartition,
 )
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.answers import coordinator_of, judge
+from spark_kafka_sink.producer.transactions.answers import coordinator_of, read_answer
+from spark_kafka_sink.producer.transactions.partitions import TransactionPartitions
 from spark_kafka_sink.producer.transactions.producer_id import TransactionalProducerId
-from spark_kafka_sink.producer.transactions.queue import TransactionQueue
+from spark_kafka_sink.producer.transactions.queue import Coordinators, TransactionQueue
 from spark_kafka_sink.producer.transactions.requests import (
     CoordinatorKey,
     Priority,
+    TransactionalCalls,
     TransactionalRequest,
     TransactionalRequests,
     TransactionalResult,
@@ -52,7 +61,6 @@ from spark_kafka_sink.wire.transaction_messages import (
     EndTxnResponse,
     FindCoordinatorResponse,
 )
-from spark_kafka_sink.wire.versions import NodeApiVersions
 
 _LAST_PRODUCE_V1: Final = 11
 # How long the first AddPartitionsToTxn of a transaction waits while the one before is still being
@@ -92,11 +100,8 @@ class TransactionManager:
             sequences, self._queue.coordinators, self._requests.coordinator
         )
         self._state = _S.UNINITIALIZED
-        self._call: TransactionalResult | None = None
-        self._started = False
-        self._new_partitions: set[TopicPartition] = set()
-        self._being_added: set[TopicPartition] = set()
-        self._partitions: set[TopicPartition] = set()
+        self._calls = TransactionalCalls()
+        self._partitions = TransactionPartitions()
 
     @property
     def transactional_id(self) -> str:
@@ -116,7 +121,7 @@ class TransactionManager:
     @property
     def unseen_call(self) -> TransactionalResult | None:
         """The call whose caller waits, or has stopped waiting before it learned what came of it."""
-        return None if self._call is None or self._call.is_acknowledged else self._call
+        return self._calls.unacknowledged
 
     @property
     def gives_up(self) -> bool:
@@ -129,9 +134,9 @@ class TransactionManager:
         return self.error if self._state is _S.FATAL_ERROR else None
 
     @property
-    def coordinator_nodes(self) -> Mapping[int, Node]:
-        """The brokers that were found to coordinate something, by id."""
-        return self._queue.coordinators.nodes
+    def coordinators(self) -> Coordinators:
+        """Who coordinates the transaction and groups, and what connected brokers can do."""
+        return self._queue.coordinators
 
     @property
     def max_produce_version(self) -> int | None:
@@ -157,13 +162,13 @@ class TransactionManager:
 
     def begin(self) -> None:
         """Begin a transaction; brokers learn of it when something is sent."""
-        self._raise_unfinished("begin_transaction")
+        self._calls.raise_unfinished("begin_transaction")
         self._raise_error("begin_transaction")
         self._call_to(_S.IN_TRANSACTION, "begin_transaction")
 
     def check_in_transaction(self, operation: str) -> None:
         """Raise what stands against sending records or offsets in the present state."""
-        self._raise_unfinished(operation)
+        self._calls.raise_unfinished(operation)
         self._raise_error(operation)
         if self._state is not _S.IN_TRANSACTION:
             first = "begin_transaction" if self._producer_id.is_known else "init_transactions"
@@ -178,7 +183,7 @@ class TransactionManager:
         self.check_in_transaction(result.operation)
         producer = self._producer_id.current
         if self._producer_id.is_v2:
-            self._started = True
+            self._partitions.begin()
         else:
             # It goes first: of one priority, what was added first does.
             self._queue.add(self._requests.add_offsets(producer, group.group_id, result))
@@ -206,7 +211,7 @@ class TransactionManager:
             if self._state is not _S.ABORTABLE_ERROR:
                 self._raise_error(result.operation)
             self._call_to(_S.ABORTING, result.operation)
-            self._new_partitions.clear()
+            self._partitions.drop_requested()
             self._end(Call.ABORT, result)
 
         return self._start_or_resume("abort_transaction", start)
@@ -214,24 +219,15 @@ class TransactionManager:
     def _start_or_resume(
         self, operation: str, start: Callable[[TransactionalResult], None]
     ) -> TransactionalResult:
-        """Start a call, or give the result of the same call whose caller stopped waiting."""
-        call = self._call
-        if call is not None and not call.is_acknowledged and call.operation == operation:
-            return call
-        self._raise_unfinished(operation)
+        """Start a call, or return the result of the same call whose caller stopped waiting."""
+        unfinished = self._calls.unacknowledged
+        if unfinished is not None and unfinished.operation == operation:
+            return unfinished
+        self._calls.raise_unfinished(operation)
         result = TransactionalResult(operation)
         start(result)
-        self._call = result
+        self._calls.last = result
         return result
-
-    def _raise_unfinished(self, operation: str) -> None:
-        call = self._call
-        if call is not None and not call.is_acknowledged:
-            message = (
-                f"{operation} is not possible: {call.operation} is under way; if it has timed out, "
-                f"call {call.operation} again first"
-            )
-            raise IllegalStateException(message)
 
     def _raise_error(self, operation: str) -> None:
         if self.error is None:
@@ -260,11 +256,9 @@ class TransactionManager:
         if self._state not in (_S.IN_TRANSACTION, _S.COMMITTING):
             return False
         if self._producer_id.is_v2:
-            self._partitions.add(topic_partition)
-            self._started = True
+            self._partitions.add_at_once(topic_partition)
             return True
-        if topic_partition not in self._being_added:
-            self._new_partitions.add(topic_partition)
+        self._partitions.request(topic_partition)
         return False
 
     def due(self, now: float, *, has_incomplete: bool) -> TransactionalRequest | None:
@@ -274,11 +268,10 @@ class TransactionManager:
         """
         if self._queue.is_busy:
             return None
-        if self._new_partitions:
+        requested = self._partitions.take_requested()
+        if requested:
             producer = self._producer_id.current
-            self._queue.add(self._requests.add_partitions(producer, self._new_partitions))
-            self._being_added |= self._new_partitions
-            self._new_partitions.clear()
+            self._queue.add(self._requests.add_partitions(producer, requested))
         while (request := self._queue.first()) is not None:
             if self._is_refused(request):
                 self._queue.drop_first()
@@ -287,7 +280,7 @@ class TransactionManager:
                 break
             elif has_incomplete or self._collects:
                 return None
-            elif self._started:
+            elif self._partitions.has_begun:
                 break
             else:
                 self._queue.drop_first()
@@ -339,18 +332,6 @@ class TransactionManager:
 
     # -- what comes back: what is not understood is fatal -----------------------------------------
 
-    def node_ready(self, node_id: int, versions: NodeApiVersions) -> None:
-        """Take what a broker said when the connection to it came up."""
-        self._queue.coordinators.node_ready(node_id, versions)
-
-    def node_down(self, node_id: int) -> None:
-        """Note that a connection broke: what the broker coordinates is looked up again."""
-        self._queue.coordinators.node_down(node_id)
-
-    def forget_coordinators(self) -> None:
-        """Have everything looked up again: reconnecting to the bootstrap servers (KIP-1102)."""
-        self._queue.coordinators.forget_all()
-
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
@@ -374,7 +355,7 @@ class TransactionManager:
         if not self._queue.back(request):
             return
         request.is_unanswered = False
-        answer = judge(request, response, node_id)
+        answer = read_answer(request, response, node_id)
         if answer.action is not Action.SUCCEED and self._is_refused_look_up(request):
             return
         if answer.action is Action.SUCCEED:
@@ -385,8 +366,7 @@ class TransactionManager:
             self._retry(request, answer.code, now)
         else:
             if request.call is Call.ADD_PARTITIONS_TO_TXN:
-                self._being_added.clear()
-                self._started |= answer.is_partly_done
+                self._partitions.not_added(some_were=answer.is_partly_done)
             self._failed(request, answer.code, answer.action, answer.error())
 
     def _is_refused_look_up(self, request: TransactionalRequest) -> bool:
@@ -397,7 +377,7 @@ class TransactionManager:
         first_of_transaction = (
             request.call is Call.ADD_PARTITIONS_TO_TXN
             and code == codes.CONCURRENT_TRANSACTIONS
-            and not self._started
+            and not self._partitions.has_begun
         )
         longest = _ADD_PARTITIONS_RETRY_BACKOFF_S if first_of_transaction else float("inf")
         self._queue.retry(request, now, longest_wait_s=longest)
@@ -409,11 +389,11 @@ class TransactionManager:
         partitions: list[TopicPartition],
     ) -> None:
         if request.call in (Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN):
-            self._started = True
-            self._being_added.difference_update(partitions)
-            self._partitions.update(partitions)
+            self._partitions.added(partitions)
         elif isinstance(response, FindCoordinatorResponse):
-            self._located(request, response)
+            if request.looks_up is not None:
+                _, node = coordinator_of(response)
+                self._queue.coordinators.learn(request.looks_up, node)
         elif isinstance(response, InitProducerIdResponse):
             self._initialized(response, request.result)
         elif isinstance(response, EndTxnResponse):
@@ -421,11 +401,6 @@ class TransactionManager:
             self._ended(request.result)
         else:
             self._finish(request.result)
-
-    def _located(self, request: TransactionalRequest, response: FindCoordinatorResponse) -> None:
-        if request.looks_up is not None:
-            _, node = coordinator_of(response)
-            self._queue.coordinators.learn(request.looks_up, node)
 
     def _initialized(self, response: InitProducerIdResponse, result: TransactionalResult) -> None:
         if not self._answer_to(_S.READY):
@@ -438,9 +413,6 @@ class TransactionManager:
         raises = self._producer_id.next_transaction()
         if not self._answer_to(_S.INITIALIZING if raises else _S.READY):
             return
-        self._started = False
-        self._new_partitions.clear()
-        self._being_added.clear()
         self._partitions.clear()
         self.error = None
         if raises:
@@ -508,8 +480,8 @@ class TransactionManager:
         self._state, self.error = _S.FATAL_ERROR, error
         for request in self._queue.clear():
             self._finish(request.result, error)
-        if self._call is not None:
-            self._finish(self._call, error)
+        if self._calls.last is not None:
+            self._finish(self._calls.last, error)
 
     def _answer_to(self, state: TransactionState) -> bool:
         """Change the state as an answer asks; one that the table does not allow is fatal."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import IllegalStateException, KafkaException
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -80,6 +80,28 @@ class TransactionalResult:
         """Note the end, unless it is noted already."""
         if not self.is_done:
             self.is_done, self.error = True, error
+
+
+class TransactionalCalls:
+    """The calls that users wait for, of which one is under way at a time. last: the latest one."""
+
+    def __init__(self) -> None:
+        self.last: TransactionalResult | None = None
+
+    @property
+    def unacknowledged(self) -> TransactionalResult | None:
+        """The call whose caller waits, or has stopped waiting before it learned the result."""
+        return None if self.last is None or self.last.is_acknowledged else self.last
+
+    def raise_unfinished(self, operation: str) -> None:
+        """Raise IllegalStateException where another call has to come to its end first."""
+        call = self.unacknowledged
+        if call is not None:
+            message = (
+                f"{operation} is not possible: {call.operation} is under way; if it has timed out, "
+                f"call {call.operation} again first"
+            )
+            raise IllegalStateException(message)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -66,25 +66,25 @@ def test_an_offer_without_auth_alone_is_refused(offer: bytes, sentence: str) -> 
 
 
 def test_options_of_the_producer_say_whom_to_log_in() -> None:
-    assert kerberos_options(None, "p", "/k", "kafka", "") == KerberosOptions("kafka", "p", "/k")
-    assert kerberos_options(None, "p", None, "kafka", "") == KerberosOptions("kafka", "p")
+    assert kerberos_options(None, "p", "/k", "kafka") == KerberosOptions("kafka", "p", "/k")
+    assert kerberos_options(None, "p", None, "kafka") == KerberosOptions("kafka", "p")
 
 
 def test_jaas_says_it_as_in_java() -> None:
     given = {"useKeyTab": "TRUE", "keyTab": "FILE:/k", "principal": "p", "serviceName": "kafka"}
-    assert kerberos_options(given, None, None, None, "") == KerberosOptions("kafka", "p", "/k")
+    assert kerberos_options(given, None, None, None) == KerberosOptions("kafka", "p", "/k")
     cache = {"useTicketCache": "true", "ticketCache": "/c"}
-    assert kerberos_options(cache, None, None, "k", "") == KerberosOptions("k", None, cache="/c")
+    assert kerberos_options(cache, None, None, "k") == KerberosOptions("k", None, cache="/c")
     named = {"useTicketCache": "true", "principal": "p", "serviceName": "k"}
-    assert kerberos_options(named, None, None, "k", "") == KerberosOptions("k", "p")
+    assert kerberos_options(named, None, None, "k") == KerberosOptions("k", "p")
 
 
 @pytest.mark.parametrize(
     ("jaas", "given", "sentence"),
     [
-        (None, ("p", "/k", None), "kafka.sasl.kerberos.service.name is not set"),
-        (None, (None, "/k", "kafka"), "keytab needs kafka.sasl.kerberos.principal"),
-        (None, (None, None, "kafka"), "needs credentials: set kafka.sasl.kerberos.principal"),
+        (None, ("p", "/k", None), "sasl.kerberos.service.name is not set"),
+        (None, (None, "/k", "kafka"), "keytab needs sasl.kerberos.principal"),
+        (None, (None, None, "kafka"), "needs credentials: set sasl.kerberos.principal"),
         ({"serviceName": "a"}, (None, None, "b"), "serviceName='a': remove one"),
         ({"useKeyTab": "true", "principal": "p"}, (None, None, "k"), "needs keyTab and principal"),
         ({"useKeyTab": "true", "keyTab": "/k"}, (None, None, "k"), "needs keyTab and principal"),
@@ -95,4 +95,4 @@ def test_what_says_it_by_half_is_refused(
     jaas: dict[str, str] | None, given: tuple[str | None, str | None, str | None], sentence: str
 ) -> None:
     with pytest.raises(ConfigException, match=sentence):
-        kerberos_options(jaas, *given, "kafka.")
+        kerberos_options(jaas, *given)

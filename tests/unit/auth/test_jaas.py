@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.auth.jaas import LOGIN_MODULES, JaasEntry, check_module, parse_jaas
 from spark_kafka_sink.auth.mechanisms import MECHANISMS
@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import ConfigException
 
 BEGIN: Final = "x.PlainLoginModule required username=u "
 EVENT_HUBS: Final = "Endpoint=sb://ns/;SharedAccessKeyName=k;SharedAccessKey=abc="
-# What stands behind BEGIN, and the password that it gives.
+# The text after BEGIN, and the resulting password.
 GIVES: Final = {
     "password=abc123;": "abc123",
     "password=ab.cd;": "ab.cd",
@@ -41,7 +41,7 @@ GIVES: Final = {
     'password="p" 5="x" ;': "p",
     'password="${env:A}";': "${env:A}",
 }
-# What stands behind BEGIN, and what the message says.
+# The text after BEGIN, and the message.
 REFUSED: Final = {
     **dict.fromkeys(
         ["password=123abc;", "password=-abc;", "password=.abc;"],
@@ -182,7 +182,7 @@ def _ours(text: str) -> str | None:
 
 
 def _random_text(random: Random) -> str:
-    """Return any pieces one behind the other, or options that may be whole."""
+    """Return random pieces in a row, or options that may be complete."""
     begin = random.choice([BEGIN, BEGIN, "x.M required ", ""])
     if random.random() < 0.5:
         end = random.choice([";", "", '";', "*/;", "\n;"])

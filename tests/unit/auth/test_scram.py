@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.auth.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512
 from spark_kafka_sink.auth.scram import (
@@ -75,7 +75,7 @@ class _Login(NamedTuple):
 def _login(random: Random) -> _Login:
     mechanism = random.choice([SCRAM_SHA_256, SCRAM_SHA_512])
     user = "".join(random.choices("ab=,\"\\ '%;\x01\x7f", k=random.randint(1, 6)))
-    # Combining accents and ligatures: nobody may bring them into another form.
+    # Combining accents and ligatures must not be normalized.
     password = "".join(
         random.choices("aZ0 =,\"\\'\u00e9e\u0301\ufb03\u00df\U0001f600", k=random.randint(1, 9))
     )

@@ -1,4 +1,4 @@
-"""Futures of rows: each finds its own record, whatever became of chunks, batches and halves."""
+"""Futures of rows: each finds its own record, through all chunks, batches and splits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pure_producer import TOPIC, Settings
-from support.record_batches import BYTES, HEADERS, TIMESTAMPS
-from support.row_broker import RowBroker, SentRow, StoredRecord, sent_rows
+from support.oracles.record_batches import BYTES, HEADERS, TIMESTAMPS
+from support.pure.pure_producer import TOPIC, Settings
+from support.pure.row_broker import RowBroker, SentRow, StoredRecord, sent_rows
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.client import future as row_futures
@@ -318,7 +318,7 @@ def test_asyncio_awaits_a_row() -> None:
 
 
 class NoticingLock:
-    """A lock that tells when somebody has to wait for it."""
+    """A lock that reports waiters."""
 
     def __init__(self, noticed: threading.Event) -> None:
         self._lock = threading.Lock()
@@ -336,7 +336,7 @@ class NoticingLock:
 def before_waiting(
     monkeypatch: pytest.MonkeyPatch, call: Callable[[threading.Event], None]
 ) -> None:
-    """Have `call` made where `wait` and `as_completed` begin to wait, with what they wait for."""
+    """Call `call` when `wait` or `as_completed` begins to wait, with the event it waits for."""
 
     class Event(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
@@ -468,7 +468,7 @@ def test_a_row_whose_result_is_there_is_done_for_wait_before_those_who_watch_it_
 
 
 class RefusedBatch(NamedTuple):
-    """A batch of which the broker refused some records."""
+    """A batch of which the broker rejected some records."""
 
     record_errors: dict[int, KafkaException]
     record_count: int = 10

@@ -1,4 +1,4 @@
-"""Producers that nobody closes: whoever collects them, their threads end, and nobody waits."""
+"""Unclosed producers: when they are garbage collected, their threads end without a wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import warnings
 
 import pytest
-from support.unreachable import NOBODY
+from support.pure.unreachable import NOBODY
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.producer.sender import Sender, SenderPoll

@@ -1,6 +1,6 @@
-"""What the end of a program loses, it tells: rows of producers that nobody has closed.
+"""The end of a program reports lost rows of producers that were not closed.
 
-No broker can be reached. `integration/test_program_end.py` has the ends that lose nothing.
+No broker can be reached. `integration/test_program_end.py` tests the ends that lose nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from support.program_ends import ProgramEnd, program_ends
+from support.programs.program_ends import ProgramEnd, program_ends
 
 # Makes a producer that knows its topic, with rows that stay. The time at the end is cut short.
 BEGIN = """
@@ -16,7 +16,7 @@ import threading, time
 import pyarrow as pa
 from spark_kafka_sink import KafkaProducer, kafka_producer
 from spark_kafka_sink.network import client
-from support.unreachable import NOBODY, TOPIC, answer
+from support.pure.unreachable import NOBODY, TOPIC, answer
 
 kafka_producer._AT_EXIT_S = 0.3
 # The machine may be busy.
@@ -26,9 +26,9 @@ AT_ONCE = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
 
 def made(name="mine", options={"linger.ms": 60_000}):
     producer = KafkaProducer({"bootstrap.servers": NOBODY, "client.id": name, **options})
-    with producer._thread.lock:
-        producer._thread.metadata.track(TOPIC, time.monotonic())
-        producer._thread.metadata.update(answer([1]), time.monotonic())
+    with producer._state.lock:
+        producer._state.metadata.track(TOPIC, time.monotonic())
+        producer._state.metadata.update(answer([1]), time.monotonic())
     return producer
 
 def send(producer):
@@ -67,7 +67,7 @@ PROGRAMS = {
     "an error that nobody was told of": Program(
         "producer = made(options=AT_ONCE)\n"
         "producer.append(TOPIC, pa.record_batch({'value': ['v']}))\n"
-        "while producer._thread.deliveries.error is None: time.sleep(0.01)",
+        "while producer._state.deliveries.error is None: time.sleep(0.01)",
         0,
         [f"{NOT_CLOSED}TimeoutException: t-0: 1 record(s) were not acknowledged"],
     ),

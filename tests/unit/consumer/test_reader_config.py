@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.config import option_fields
 from spark_kafka_sink.consumer.reader_config import ReaderConfig, reader_config
 from spark_kafka_sink.errors import ConfigException
 
 ADDRESS = {"bootstrap.servers": "h:9092"}
-# What is said of the metrics of a client: a reader has none.
+# The message on the metrics of a client: a reader has none.
 OF_METRICS = {"metrics.num.samples", "metrics.sample.window.ms"}
 
 # An option that the Java consumer does not have.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from support.client_world import CONFIG, NODES, World, metadata
+from support.pure.client_world import CONFIG, NODES, World, metadata
 
 from spark_kafka_sink.errors import SslAuthenticationException
 from spark_kafka_sink.model import Node
@@ -224,7 +224,7 @@ KAFKA = [Node(id=-1, host="kafka", port=9092)]
 
 
 def attempts(world: World, count: int) -> list[str]:
-    """Poll until so many connections were attempted and give their addresses."""
+    """Poll until `count` connections were attempted, and return their addresses."""
     for _ in range(10_000):
         if len(world.selector.hosts) >= count:
             return world.selector.hosts[:count]

@@ -1,4 +1,4 @@
-"""What the network client says of brokers that cannot be reached, or that have recovered."""
+"""The network client's messages on brokers that cannot be reached, or that have recovered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from socket import AF_INET
 
 import pytest
-from support.client_world import NODES, World, metadata
+from support.pure.client_world import NODES, World, metadata
 
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Node

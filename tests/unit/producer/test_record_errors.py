@@ -1,9 +1,9 @@
-"""What a broker says of single records (KIP-467): the user reads which and why."""
+"""A broker's errors for single records (KIP-467): the user reads which and why."""
 
 from __future__ import annotations
 
 import pytest
-from support.pure_producer import TOPIC, PureProducer, Settings
+from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.errors import InvalidRecordException, InvalidTimestampException
 from spark_kafka_sink.wire.exchange import Answered

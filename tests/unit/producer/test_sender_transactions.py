@@ -1,11 +1,11 @@
-"""The sender in transactions: which records go when, and what becomes of them at the end."""
+"""The sender in transactions: which records are sent when, and their results at the end."""
 
 from __future__ import annotations
 
 import struct
 
 import pytest
-from support.pure_producer import TOPIC, PureProducer, Settings
+from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.errors import (
     ClusterAuthorizationException,
@@ -57,14 +57,14 @@ def begun(version: int, leaders: list[int] | None = None, **settings: float | st
 
 
 def manager_of(producer: PureProducer) -> TransactionManager:
-    """Give the producer's transactions."""
+    """Return the producer's transaction manager."""
     assert producer.transactions is not None
     return producer.transactions
 
 
 def end_call(producer: PureProducer) -> KafkaException | None:
-    """Take note of a call's end as its caller does, and give its error."""
-    call = manager_of(producer)._call
+    """Acknowledge a call's end as its caller does, and return its error."""
+    call = manager_of(producer)._calls.last
     assert call is not None
     assert call.is_done
     call.is_acknowledged = True
@@ -72,13 +72,13 @@ def end_call(producer: PureProducer) -> KafkaException | None:
 
 
 def calls(producer: PureProducer) -> list[Call]:
-    """Give the transactional calls that were sent."""
+    """Return the transactional calls that were sent."""
     contexts = [request.context for request in producer.asked]
     return [each.call for each in contexts if isinstance(each, TransactionalRequest)]
 
 
 def header(request: ClientRequest) -> tuple[bool, int, int]:
-    """Give whether a Produce request's first batch is transactional, its epoch and sequence."""
+    """Return of a request's first batch whether it is transactional, its epoch and sequence."""
     assert isinstance(request.message, ProduceRequest)
     records = request.message.topic_data[0].partition_data[0].records
     assert records is not None
@@ -95,7 +95,7 @@ def test_records_carry_the_transaction_s_marks(version: int) -> None:
     assert isinstance(request.message, ProduceRequest)
     assert request.message.transactional_id == "tid"
     assert header(request) == (True, 0, 0)
-    # Version 13 would need the topic's id, which this cluster does not give.
+    # Version 13 would need the topic's id, which this cluster does not have.
     assert request.max_version == (11 if version == 1 else 12)
 
 
@@ -363,7 +363,7 @@ def test_the_coordinator_is_connected_to_before_it_is_asked_and_left_alone_while
 
 def test_the_coordinator_is_among_the_nodes_to_know_before_any_topic_is() -> None:
     producer = PureProducer([], Settings(transaction_version=2))
-    producer.metadata._tracked.clear()
+    producer.metadata._topics.clear()
     manager_of(producer).initialize()
     producer.poll()
     assert producer.sender.nodes[1].port == 9001

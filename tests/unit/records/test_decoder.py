@@ -1,11 +1,11 @@
-"""A records section that breaks a rule of the format is refused, and the rule is named."""
+"""A records section that violates a rule of the format is rejected with the rule's name."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from support.log_records import expected, found
-from support.record_batches import BATCHES, Row, columns_of, records_of
+from support.oracles.log_records import expected, found
+from support.oracles.record_batches import BATCHES, Row, columns_of, records_of
 
 from spark_kafka_sink.errors import CorruptRecordException
 from spark_kafka_sink.records.decoder import decode

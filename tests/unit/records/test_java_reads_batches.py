@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
-from support.jvm import run_java
-from support.record_batches import NO_PRODUCER, Producer, Row, columns_of, records_of
+from support.brokers.jvm import run_java
+from support.oracles.record_batches import NO_PRODUCER, Producer, Row, columns_of, records_of
 
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.records.batch import BatchInfo, batch_header
@@ -46,7 +46,7 @@ class Case(NamedTuple):
         return b"".join([header, *pieces])
 
     def expected(self) -> list[str]:
-        """Give the lines that the Java program prints for this batch."""
+        """Return the lines that the Java program prints for this batch."""
         producer = self.producer
         last = max(row.timestamp_ms for row in self.rows)
         head = f"batch {self.codec_name} {len(self.rows)} {last}"

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint
-from support.log_records import CODECS, OLD_ROWS, batch_of, checked, found, old_batch_of
-from support.record_batches import BATCHES, Row
-from support.traced_memory import traced_memory
+from support.oracles.log_records import CODECS, OLD_ROWS, batch_of, checked, found, old_batch_of
+from support.oracles.record_batches import BATCHES, Row
+from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import CorruptRecordException
 from spark_kafka_sink.records.compression import codec
@@ -30,7 +30,7 @@ GARBAGE = st.binary(min_size=1, max_size=6) | st.sampled_from(HUGE)
 
 
 def reads_or_refuses(log: bytes) -> None:
-    """Read all there is; only one error may come of it."""
+    """Read the entire log; only one kind of error is allowed."""
     try:
         for batch in read_log(log):
             found(batch.records(10_000_000))

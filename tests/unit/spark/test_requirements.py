@@ -1,4 +1,4 @@
-"""Without pyspark, or with an old one, what needs it says so in a sentence."""
+"""Without pyspark, or with an old one, the functions that need it raise a clear error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.pythons import PYSPARK, modules_without, run_with
+from support.programs.pythons import PYSPARK, modules_without, run_with
 
 NEED_SPARK = (
     "KafkaDataSource",

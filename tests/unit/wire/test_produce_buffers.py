@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from support.traced_memory import traced_memory
-from support.wire_messages import versions
+from support.oracles.wire_messages import versions
+from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.wire.frames import encode_request
 from spark_kafka_sink.wire.messages import (
@@ -31,7 +31,7 @@ def _request(*partitions: Records | None) -> ProduceRequest:
 
 
 def _of_records(parts: Sequence[Buffer], records: Sequence[Buffer]) -> list[Buffer]:
-    """Give those parts that are the very objects in `records`."""
+    """Return the parts that are the same objects as in `records`."""
     ids = {id(buffer) for buffer in records}
     return [part for part in parts if id(part) in ids]
 

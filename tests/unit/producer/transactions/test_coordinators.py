@@ -1,9 +1,9 @@
-"""What is known of coordinators: where they are, where they were, and what they can do."""
+"""The known coordinators: their nodes, previous nodes, and versions."""
 
 from __future__ import annotations
 
 import pytest
-from support.transaction_answers import versions_of
+from support.pure.transaction_answers import versions_of
 
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.producer.transactions.queue import Coordinators
@@ -42,7 +42,7 @@ def test_to_begin_anew_leaves_no_broker_to_keep() -> None:
 
 
 def known_to_raise() -> Coordinators:
-    """Give what is known once the coordinator is connected, which raises epochs."""
+    """Return coordinators that are connected and bump epochs."""
     known = Coordinators()
     known.learn(TRANSACTION, NODES[1])
     assert not known.raises_epoch(TRANSACTION), "it has not said so yet"

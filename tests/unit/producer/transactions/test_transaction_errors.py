@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from support.error_tables import CALLS
-from support.pure_transactions import EVERY_VERSION, GROUP, OFFSETS, PARTITION, PureTransactions
-from support.transaction_answers import COORDINATOR, versions_of
+from support.oracles.error_tables import CALLS
+from support.pure.pure_transactions import (
+    EVERY_VERSION,
+    GROUP,
+    OFFSETS,
+    PARTITION,
+    PureTransactions,
+)
+from support.pure.transaction_answers import COORDINATOR, versions_of
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.error_codes import error_code
@@ -40,7 +46,7 @@ S = TransactionState
 
 
 def _asked(call: Call, version: int, init: int = 5) -> tuple[PureTransactions, TransactionalResult]:
-    """Bring a producer to where `call` is the next request, and give who waits for it."""
+    """Bring a producer to where `call` is the next request; return it and the waiting result."""
     transactions = PureTransactions(version, init)
     if call in (Call.INIT_PRODUCER_ID, Call.FIND_COORDINATOR):
         return transactions, transactions.manager.initialize()
@@ -152,14 +158,14 @@ def test_an_error_is_abortable_also_while_the_coordinator_is_lost(losing: str) -
     transactions = PureTransactions(1).writing()
     manager = transactions.manager
     if losing == "rebootstrap":
-        manager.forget_coordinators()
+        manager.coordinators.forget_all()
     else:
-        manager.node_down(COORDINATOR)
+        manager.coordinators.node_down(COORDINATOR)
         found = Node(id=3, host="h", port=9003)
         manager._queue.coordinators.learn(CoordinatorKey(1, "tid"), found)
     transactions.fail_a_batch()
     assert transactions.state is S.ABORTABLE_ERROR
-    manager.forget_coordinators()
+    manager.coordinators.forget_all()
     calls = transactions.finish(manager.begin_abort())
     assert calls == [Call.FIND_COORDINATOR, Call.ABORT, Call.INIT_PRODUCER_ID]
     assert transactions.sequences.producer == ProducerIdAndEpoch(4000, 1)
@@ -168,7 +174,7 @@ def test_an_error_is_abortable_also_while_the_coordinator_is_lost(losing: str) -
 def test_a_second_error_does_not_undo_that_the_epoch_is_to_be_raised() -> None:
     transactions = PureTransactions(1).writing()
     transactions.fail_a_batch()
-    transactions.manager.node_ready(COORDINATOR, versions_of(1, init_producer_id=2))
+    transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(1, init_producer_id=2))
     unsent = ProducerBatch(PARTITION, NO_COMPRESSION, 0, 0.0)
     transactions.manager.batch_failed(unsent, KafkaException("it was never sent"), Action.FAIL)
     calls = transactions.finish(transactions.manager.begin_abort())
@@ -217,7 +223,7 @@ def test_an_abort_adds_no_partitions_any_more() -> None:
 
 
 def _adding_refused(*refusals: int) -> tuple[PureTransactions, TransactionalRequest]:
-    """Have two partitions refused, of topics "a" and "b"; give the request, too."""
+    """Reject two partitions, of topics "a" and "b"; return the request, too."""
     transactions = PureTransactions(1).begun()
     for name in ("a", "b"):
         transactions.manager.may_send(TopicPartition(name, 0))

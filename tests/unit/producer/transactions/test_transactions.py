@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.pure_transactions import EVERY_VERSION, GROUP, OFFSETS, PARTITION, PureTransactions
-from support.transaction_answers import COORDINATOR, versions_of
+from support.pure.pure_transactions import (
+    EVERY_VERSION,
+    GROUP,
+    OFFSETS,
+    PARTITION,
+    PureTransactions,
+)
+from support.pure.transaction_answers import COORDINATOR, versions_of
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import IllegalStateException, KafkaException
@@ -63,7 +69,7 @@ def test_a_call_moves_the_state_as_the_table_says_or_raises_and_changes_nothing(
 
 
 def _waits(state: TransactionState) -> bool:
-    """Whether a call is under way, so that another one is refused."""
+    """Whether a call is pending, so that another one is rejected."""
     return state in (S.INITIALIZING, S.COMMITTING, S.ABORTING)
 
 
@@ -142,7 +148,7 @@ def test_a_producer_id_is_asked_of_the_transaction_s_coordinator(version: int) -
     )
     assert (result.is_done, result.error) == (True, None)
     assert transactions.sequences.producer == ProducerIdAndEpoch(4000, 0)
-    assert transactions.manager.coordinator_nodes[COORDINATOR].port == 9001
+    assert transactions.manager.coordinators.nodes[COORDINATOR].port == 9001
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -337,7 +343,7 @@ def test_a_lost_request_is_looked_up_and_sent_again_after_growing_waits() -> Non
 
 def test_a_coordinator_that_went_down_is_looked_up_again() -> None:
     transactions = PureTransactions().writing()
-    transactions.manager.node_down(COORDINATOR)
+    transactions.manager.coordinators.node_down(COORDINATOR)
     result = transactions.manager.begin_commit()
     assert transactions.finish(result) == [Call.FIND_COORDINATOR, Call.COMMIT]
 
@@ -375,7 +381,7 @@ def test_the_broker_with_the_newest_view_of_the_features_decides() -> None:
     transactions = PureTransactions(2)
     behind = versions_of(1)
     behind.finalized_features_epoch = 9
-    transactions.manager.node_ready(2, behind)
+    transactions.manager.coordinators.node_ready(2, behind)
     assert transactions.begun().manager.may_send(PARTITION)
 
 
@@ -383,7 +389,7 @@ def test_an_upgrade_counts_from_the_next_transaction_on_which_has_a_new_epoch() 
     transactions = PureTransactions(1).writing()
     ahead = versions_of(2)
     ahead.finalized_features_epoch = 11
-    transactions.manager.node_ready(2, ahead)
+    transactions.manager.coordinators.node_ready(2, ahead)
     assert transactions.manager.max_produce_version == 11
     result = transactions.manager.begin_commit()
     end, bump = transactions.run()

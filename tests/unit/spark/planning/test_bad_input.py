@@ -31,8 +31,8 @@ from pyspark.sql.types import (
     VariantType,
     YearMonthIntervalType,
 )
-from support import fetch_kafka
-from support.jvm import run_java
+from support.brokers import fetch_kafka
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
 from spark_kafka_sink.errors import ConfigException, DataException
@@ -102,7 +102,7 @@ def refusal(
     overwrite: bool = False,
     leave_out: str = "",
 ) -> str:
-    """Give why a write cannot be planned; an error of the network would be of another type."""
+    """Return why a write cannot be planned; a network error would be of another type."""
     given = {
         "kafka.bootstrap.servers": "127.0.0.1:1",
         "kafka.max.block.ms": "1",
@@ -176,7 +176,7 @@ def test_every_option_of_java_s_consumers_is_ignored_and_reaches_no_producer() -
 
 
 def misspelt(name: str) -> str:
-    """Give a name as hasty fingers write it: without its last letter but one."""
+    """Return a name with a typo: without its last letter but one."""
     return name[:-2] + name[-1]
 
 

@@ -1,0 +1,120 @@
+"""A producer without an I/O thread, in which time passes only during waits.
+
+During a wait, time advances from one scheduled event to the next, until an event notifies the
+waiter or the wait times out. As with a real condition, a waiter that is not notified continues to
+wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client import deadlines, io_thread
+from spark_kafka_sink.wire.messages import MetadataResponse
+from support.pure.unreachable import NOBODY
+
+
+class Clock:
+    """The time, and the events scheduled for later times."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._coming: list[tuple[float, Callable[[], None]]] = []
+
+    def after(self, delay_s: float | None, call: Callable[[], None]) -> None:
+        """Schedule `call` in `delay_s` seconds; never if that is None."""
+        if delay_s is not None:
+            self._coming.append((self.now + delay_s, call))
+            self._coming.sort(key=lambda event: event[0])
+
+    def next_until(self, end: float) -> Callable[[], None] | None:
+        """Advance the time to the next event and return it, None if that is after `end`."""
+        if not self._coming or self._coming[0][0] > end:
+            self.now = max(self.now, end)
+            return None
+        at, happen = self._coming.pop(0)
+        self.now = max(self.now, at)
+        return happen
+
+
+class TimedSignal:
+    """A signal of `client.deadlines`; to wait for it lets the clock's time pass."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._is_taken = False
+
+    def locked(self) -> bool:
+        """Whether it has not been given."""
+        return self._is_taken
+
+    def release(self) -> None:
+        """Give it."""
+        self._is_taken = False
+
+    def acquire(self, *, timeout: float | None = None) -> bool:
+        """Have happen what comes, until the signal is given; the first time, take it."""
+        if self._is_taken:
+            assert timeout is not None
+            assert timeout <= threading.TIMEOUT_MAX, "a lock would raise OverflowError"
+            end = self._clock.now + timeout
+            while self._is_taken:
+                happen = self._clock.next_until(end)
+                if happen is None:
+                    return False
+                happen()
+        self._is_taken = True
+        return True
+
+
+class NoThread:
+    """Replaces the I/O thread and does nothing."""
+
+    def __init__(self, **_: object) -> None: ...
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Do nothing."""
+
+    def is_alive(self) -> bool:
+        """Return False."""
+        return False
+
+
+def stop_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Make the producers of the test use the returned clock."""
+    clock = Clock()
+    threads = SimpleNamespace(Thread=NoThread, current_thread=threading.current_thread)
+    monkeypatch.setattr(io_thread, "threading", threads)
+    monkeypatch.setattr(deadlines, "new_signal", partial(TimedSignal, clock))
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    return clock
+
+
+@contextmanager
+def made(**config: object) -> Iterator[KafkaProducer]:
+    """Yield a producer without metadata; options with _ instead of dots."""
+    options = {name.replace("_", "."): value for name, value in config.items()}
+    producer = KafkaProducer({"bootstrap.servers": NOBODY, **options})
+    try:
+        yield producer
+    finally:
+        producer.close(0)
+        producer._thread._client.close()  # as the I/O thread does
+
+
+def tell(producer: KafkaProducer, response: MetadataResponse) -> None:
+    """Have an answer to a request for metadata come, as the I/O thread takes it."""
+    state = producer._state
+    state.metadata.update(response, time.monotonic())
+    state.notify()
