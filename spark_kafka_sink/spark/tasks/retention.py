@@ -1,7 +1,8 @@
-"""Rows whose timestamp is older than the topic's retention.ms: brokers take them and delete them.
+"""Rows whose timestamp is older than the topic's retention.ms: brokers accept and then delete them.
 
-That happens to event times from a column, as when old data is written again. Brokers refuse
-nothing and the job succeeds, so tasks count such rows, and the driver says so once for the job.
+This happens to event times from a column, for example when old data is written again. Brokers
+refuse nothing and the job succeeds, so tasks count such rows and the driver reports them once per
+job.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ExpiredRows:
         self._found: ExpiredRowsReport | None = None
 
     def count(self, batch: pa.RecordBatch) -> None:
-        """Count those of an Arrow batch; no record can have a time before 1970."""
+        """Count the old rows of an Arrow batch."""
         if self._retention_ms is None or "timestamp" not in batch.schema.names:
             return
         times = batch.column("timestamp")
@@ -51,5 +52,5 @@ class ExpiredRows:
         self._found = ExpiredRowsReport.of([self._found, found])
 
     def report(self) -> ExpiredRowsReport | None:
-        """Return what was counted, None if there was no such row."""
+        """Return the count, None if there was no such row."""
         return self._found
