@@ -134,7 +134,7 @@ class OAuth:
             self.file_token()
             return
         if not settings.is_java:
-            self._named, self._callable = _callable(self._option(_RETRIEVER), settings.retriever)
+            self._named, self._callable = _callable(str(Option(_RETRIEVER)), settings.retriever)
         elif settings.url is not None:
             self._check_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
@@ -198,7 +198,7 @@ class OAuth:
             if leaves_the_machine(url):
                 warn_once(
                     logger,
-                    f"{self._option(_URL)} is http: the client's credentials and its tokens travel "
+                    f"{Option(_URL)} is http: the client's credentials and its tokens travel "
                     "in clear, and anybody on the way can read them",
                 )
         else:
@@ -240,10 +240,10 @@ class OAuth:
             return by_client_assertion(proof, settings.client_id, settings.scope), {}
         if not settings.client_id or not settings.client_secret:
             raise ConfigException(
-                f"{self._option(_URL)} needs credentials: set {self._option(_CLIENT_ID)} and "
-                f"{self._option(_CLIENT_SECRET)}, or {self._option(f'{_ASSERTION}.file')}, or "
-                f"{self._option(f'{_ASSERTION}.private.key.file')} with "
-                f"{self._option(f'{_ASSERTION}.claim.iss')}"
+                f"{Option(_URL)} needs credentials: set {Option(_CLIENT_ID)} and "
+                f"{Option(_CLIENT_SECRET)}, or {Option(f'{_ASSERTION}.file')}, or "
+                f"{Option(f'{_ASSERTION}.private.key.file')} with "
+                f"{Option(f'{_ASSERTION}.claim.iss')}"
             )
         encode = url_encoded if settings.encodes_header else None
         header = basic_authorization(settings.client_id, settings.client_secret, encode)
@@ -256,15 +256,15 @@ class OAuth:
             found = self._values.file(option, settings.assertion_file).strip()
             if not found or not found.isascii() or not found.isprintable():
                 raise ConfigException(
-                    f"the file of {self._option(option)} has no assertion: expected a JWT alone"
+                    f"the file of {Option(option)} has no assertion: expected a JWT alone"
                 )
             return found
         key_option = f"{_ASSERTION}.private.key.file"
         if settings.key_file is None:
             raise ConfigException(
-                f"an assertion is needed: set {self._option(option)} or {self._option(key_option)}"
+                f"an assertion is needed: set {Option(option)} or {Option(key_option)}"
             )
-        origin = f"the file of {self._option(key_option)}"
+        origin = f"the file of {Option(key_option)}"
         key = signing_key(
             self._values.file(key_option, settings.key_file),
             settings.passphrase,
@@ -275,7 +275,7 @@ class OAuth:
         if settings.template_file is not None:
             name = f"{_ASSERTION}.template.file"
             text = self._values.file(name, settings.template_file)
-            template = parse_template(text, f"the file of {self._option(name)}")
+            template = parse_template(text, f"the file of {Option(name)}")
         return assertion(
             settings.claims,
             template,
@@ -391,14 +391,14 @@ class OAuth:
             return simple
         if _JAVA_CLASS.fullmatch(given) or "." not in given:
             raise ConfigException(
-                f"{self._option(_RETRIEVER)} is {given!r}: expected one of Java's "
+                f"{Option(_RETRIEVER)} is {given!r}: expected one of Java's "
                 f"{', '.join(_RETRIEVERS)}, or module.Name of a Python callable; no other Java "
                 "class can be used"
             )
         return given
 
     def _check_url(self, retriever: str, url: str | None, *, is_file: bool) -> None:
-        option = self._option(_URL)
+        option = str(Option(_URL))
         if url is None:
             raise ConfigException(
                 f"{option} is not set: expected https://host/path, or file:///path of a file with "
@@ -407,7 +407,7 @@ class OAuth:
         if is_file and retriever in (_CLIENT_CREDENTIALS, _JWT_BEARER):
             raise ConfigException(
                 f"{option} is a file, which {retriever} cannot ask: change "
-                f"{self._option(_RETRIEVER)}, or the URL"
+                f"{Option(_RETRIEVER)}, or the URL"
             )
         if not is_file and retriever == _FILE:
             raise ConfigException(
