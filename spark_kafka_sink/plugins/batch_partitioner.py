@@ -110,12 +110,14 @@ def chosen_partitions(
         array = given if isinstance(given, pa.Array) else pa.array(given)
         chosen = array.cast(pa.int64())
     except (pa.ArrowException, TypeError, ValueError) as error:
-        message = f"{option} gave {type(given).__name__}: expected an array of integers ({error})"
+        message = (
+            f"{option} returned {type(given).__name__}: expected an array of integers ({error})"
+        )
         raise DataException(message, topic=topic) from error
     if len(chosen) != batch.num_rows:
         message = (
-            f"{option} gave {len(chosen)} partitions for {batch.num_rows} rows of topic {topic}: "
-            "expected one for each row"
+            f"{option} returned {len(chosen)} partitions for {batch.num_rows} rows of topic "
+            f"{topic}: expected one for each row"
         )
         raise DataException(message, topic=topic)
     # The filter drops nulls. -1 is refused above, and means null only below.
@@ -123,7 +125,7 @@ def chosen_partitions(
     wrong = chosen.filter(is_wrong)
     if len(wrong):
         message = (
-            f"{option} gave partition {wrong[0].as_py()} for a row of topic {topic}: "
+            f"{option} returned partition {wrong[0].as_py()} for a row of topic {topic}: "
             f"expected null or 0 to {partitions - 1}"
         )
         raise DataException(message, topic=topic)

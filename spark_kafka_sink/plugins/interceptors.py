@@ -63,7 +63,7 @@ class ProducerInterceptors:
                     record = made
                 else:
                     logger.warning(
-                        "on_send of %r gave %r, which is not a ProducerRecord; it is ignored",
+                        "on_send of %r returned %r, which is not a ProducerRecord; it is ignored",
                         interceptor,
                         made,
                     )
@@ -134,7 +134,9 @@ def _each_once(given: Iterable[object]) -> Iterator[object]:
         name = item.strip() if isinstance(item, str) else item
         if isinstance(name, str | type):
             if name in seen:
-                logger.warning("%s names %r more than once; it is made once", INTERCEPTORS, name)
+                logger.warning(
+                    "%s names %r more than once; it is instantiated once", INTERCEPTORS, name
+                )
                 continue
             seen.add(name)
         yield item

@@ -27,7 +27,7 @@ def load(option: str, given: object) -> object:
         # A user's module may raise anything, and scripts exit.
         why = _described(error)
         if _JAVA_CLASS.fullmatch(given.strip()):
-            why += "; it looks like a Java class, and this producer is Python and runs none"
+            why += "; it looks like a Java class, which this Python producer cannot run"
         message = (
             f"{option} is {given!r}, which cannot be imported ({why}): expected a Python object, "
             "a class, or the name of one as module.Name"
@@ -45,7 +45,7 @@ def instance(option: str, given: object) -> tuple[object, bool]:
         return found(), True
     except Exception as error:
         why = _described(error)
-        message = f"{option} is {given!r}, which cannot be made without arguments: {why}"
+        message = f"{option} is {given!r}, which cannot be instantiated without arguments: {why}"
         raise ConfigException(message) from error
 
 

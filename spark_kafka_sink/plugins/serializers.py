@@ -35,7 +35,7 @@ def as_bytes(option: str, data: object) -> bytes | None:
         return bytes(data)
     message = (
         f"Can't convert {option.partition('.')[0]} of class {type(data).__name__} to bytes: "
-        f"expected bytes, str or None; serialize it, or set {option} to what does"
+        f"expected bytes, str or None; serialize it, or set {option}"
     )
     raise SerializationException(message)
 
@@ -93,7 +93,7 @@ def _named(option: str, plugin: object, serialize: Callable[[str, object], objec
             return as_bytes(option, made)
         except SerializationException:
             message = (
-                f"{name}, specified in {option}, made {type(made).__name__} of "
+                f"{name}, specified in {option}, returned {type(made).__name__} for "
                 f"{type(data).__name__}: expected bytes, str or None"
             )
             raise SerializationException(message, topic=topic) from None

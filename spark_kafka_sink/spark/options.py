@@ -63,7 +63,7 @@ def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
     elif _is_impossible(path):
         shown = masked(value)
         cut = "" if len(shown) <= _SHOWN else "…"
-        found = f"{shown[:_SHOWN]!r}{cut}, which has a NUL or is too long for a filesystem"
+        found = f"{shown[:_SHOWN]!r}{cut}, which contains NUL or is too long for a filesystem"
     else:
         return Path(path)
     message = f"option {option} is {found}: expected {expected}"
@@ -112,8 +112,8 @@ def bad_row_policy(given: Mapping[str, str], topic: str | None, acks: str) -> Ba
     on_error = _on_error(given.get("onerror", OnError.FAIL.value))
     if on_error is not OnError.FAIL and acks == "0":
         message = (
-            f"onError={on_error.value} needs answers of the brokers, found kafka.acks=0, with "
-            "which rows that they refuse are lost in silence: set kafka.acks to all or 1"
+            f"onError={on_error.value} needs responses of the brokers, found kafka.acks=0, with "
+            "which refused rows are lost silently: set kafka.acks to all or 1"
         )
         raise ConfigException(message)
     targets = {name: given[name.lower()] for name in BAD_ROW_OPTIONS[1:] if name.lower() in given}
@@ -154,7 +154,8 @@ def _topic(value: str, topic: str | None) -> str:
         raise ConfigException(message)
     if value == topic:
         message = (
-            f"option deadLetterTopic is {value}, where the good rows go as well: name another topic"
+            f"option deadLetterTopic is {value}, which is also the topic of good rows: use another "
+            "topic"
         )
         raise ConfigException(message)
     return value

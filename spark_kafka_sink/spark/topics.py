@@ -110,7 +110,7 @@ def settings_with_limit(
     try:
         return admin.topic_configs(topic, list(dict.fromkeys((_NAME, *names))))
     except ApiException as error:
-        logger.info("the settings of topic %s are not known: %s", topic, error)
+        logger.info("the settings of topic %s could not be read: %s", topic, error)
         return {}
 
 

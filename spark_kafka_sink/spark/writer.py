@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 CONTINUOUS_REFUSAL: Final = (
-    "the continuous trigger loses every row of a Python data source: Spark hands it no rows then. "
+    "the continuous trigger loses every row of a Python data source: Spark passes it no rows. "
     'Use .trigger(processingTime="1 second") or .trigger(availableNow=True)'
 )
 
 
 def mode_refusal(mode: str) -> str:
     """Return the message about a save mode that is not append."""
-    afresh = "; to start afresh, delete or truncate the topic first"
+    afresh = "; to start over, delete or truncate the topic first"
     return (
         f"Save mode {mode} not allowed for Kafka, expected append: records of a topic can be added "
         f'and not replaced. Use .mode("append"){afresh if mode.lower() == "overwrite" else ""}'

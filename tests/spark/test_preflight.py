@@ -247,8 +247,8 @@ def test_a_topic_that_is_not_as_it_would_have_been_created_is_warned_of_once(
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert record.getMessage() == (
-        f"topic {topic} exists and stays as it is; options for topics that do not exist say "
-        "otherwise: topic.partitions=5 (it has 2), topic.replication=2 (it has 1), "
+        f"topic {topic} exists and is not changed; options for new topics differ from it: "
+        "topic.partitions=5 (it has 2), topic.replication=2 (it has 1), "
         "topic.config.max.massage.bytes=1 (Kafka has no such setting), "
         "topic.config.retention.ms=6000 (it has 5000)"
     )

@@ -46,7 +46,7 @@ def commit_report(
     if len(reported) != len(messages):
         message = (
             f"{len(messages) - len(reported)} of {len(messages)} tasks did not report what they "
-            "wrote: their rows may be missing from Kafka, so this write does not count as done"
+            "wrote: their rows may be missing from Kafka, so the write fails"
         )
         raise KafkaException(message)
     partitions = merged(p for message in reported for p in message.partitions)
@@ -85,7 +85,7 @@ def publish(report: CommitReport, path: Path | None) -> None:
     try:
         remember(report.to_json())
     except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
-        _say(f"pykafka: last_reports will not have this report: {error}")
+        _say(f"pykafka: last_reports will not return this report: {error}")
     if path is None:
         return
     try:

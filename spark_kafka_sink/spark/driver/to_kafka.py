@@ -75,7 +75,7 @@ def _checked_column(argument: str, given: object) -> str | Column:
         return given
     message = (
         f"to_kafka: {argument} is of type {type(given).__name__}: expected the name of a "
-        "column, or a Column, as functions.lit makes of a value"
+        "column, or a Column, such as functions.lit(value)"
     )
     raise DataException(message)
 

@@ -68,8 +68,8 @@ def warn_of_differences(
             different.append(f"{name}={asked} (it has {found})")
     if different:
         message = (
-            f"topic {topic.name} exists and stays as it is; options for topics that do not exist "
-            f"say otherwise: {', '.join(different)}"
+            f"topic {topic.name} exists and is not changed; options for new topics differ from it: "
+            f"{', '.join(different)}"
         )
         warn_once(logger, message)
 
@@ -132,7 +132,7 @@ def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
     try:
         found = _against_report(path, in_batches=in_batches)
     except (OSError, RuntimeError) as error:  # circular symbolic links
-        found = f"which cannot be looked at ({without_path(error)})"
+        found = f"which cannot be checked ({without_path(error)})"
     if found is None:
         return
     shown = masked(str(path))
@@ -152,7 +152,7 @@ def _against_report(path: Path, *, in_batches: bool) -> str | None:
     if path.exists() and not may_write and (in_batches or is_special(path)):
         return "which the driver may not write"
     if not may_write and not os.access(file.parent, os.W_OK | os.X_OK):
-        return f"in the folder {folder}, which the driver may not write into"
+        return f"in the folder {folder}, to which the driver may not write"
     return None
 
 
@@ -168,7 +168,7 @@ def make_dead_letter_path(options: SinkOptions) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         message = (
-            f"option deadLetterPath is {masked(str(path))}, which the driver cannot make "
+            f"option deadLetterPath is {masked(str(path))}, which the driver cannot create "
             f"({error.strerror}): expected {DEAD_LETTER_FOLDER}"
         )
         raise ConfigException(message) from None
@@ -217,9 +217,8 @@ def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False)
         check_cluster(letters, has_headers=True, may_remember=may_remember)
     except UnsupportedForMessageFormatException as error:
         message = (
-            f"option deadLetterTopic is {letters.topic}: what is wrong with a row stands in "
-            "headers, which Kafka has from 0.11 on, and a broker is older; set deadLetterPath "
-            "instead"
+            f"option deadLetterTopic is {letters.topic}: dead letters need headers, which Kafka "
+            "has since 0.11, and a broker is older; set deadLetterPath instead"
         )
         raise UnsupportedForMessageFormatException(message, topic=letters.topic) from error
 

@@ -45,7 +45,8 @@ def check_schema(schema: StructType, topic: str | None) -> None:
         raise DataException(" ".join([NO_TOPIC, *_other_case(types, "topic")]))
     if "value" not in types:
         hints = _other_case(types, "value") or [
-            'Name one so, as in df.selectExpr("to_json(struct(*)) AS value"), or use to_kafka(df).'
+            'Name a column value, as in df.selectExpr("to_json(struct(*)) AS value"), or use '
+            "to_kafka(df)."
         ]
         raise DataException(" ".join([f"{NO_VALUE}.", *hints]))
     if topic is None:
@@ -106,7 +107,7 @@ def _check_can_be_handed_over(name: str, kind: DataType) -> None:
         reason = f"is of type {_stored(kind).simpleString()}"
     else:
         return
-    message = f"column {name} {reason} and cannot be handed to Python: {what_to_do}"
+    message = f"column {name} {reason} and cannot be passed to Python: {what_to_do}"
     raise DataException(message)
 
 

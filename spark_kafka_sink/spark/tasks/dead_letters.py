@@ -270,7 +270,7 @@ class DeadLetterFile:
             folder = masked(str(self._file.parent))
             message = (
                 f"the dead letters of this task cannot be written to {folder}: Parquet "
-                f"has no place for a column of the data ({error}); select the other columns, or "
+                f"does not support a column of the data ({error}); select the other columns, or "
                 "set deadLetterTopic in place of deadLetterPath"
             )
             raise DataException(message) from error
@@ -286,7 +286,7 @@ class DeadLetterFile:
                 found = f"cannot be written into ({os.strerror(error.errno or 0)})"
                 message = (
                     f"option deadLetterPath is {masked(str(folder))}, which "
-                    f"{found if folder.is_dir() else 'is no folder'} on "
+                    f"{found if folder.is_dir() else 'is not a folder'} on "
                     f"{os.uname().nodename}: expected {DEAD_LETTER_FOLDER}"
                 )
                 raise ConfigException(message) from error

@@ -210,7 +210,9 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
     expected = rows + (bad_rows.rows if dead_letter_topic else 0)
     acknowledged = sum(partition.records for partition in partitions)
     if acknowledged != expected:
-        message = f"the task had {expected} rows, but {acknowledged} were acknowledged; a bug"
+        message = (
+            f"the task had {expected} rows, but {acknowledged} were acknowledged; this is a bug"
+        )
         raise KafkaException(message)
     bad_rows.partitions = [p for p in partitions if p.topic == dead_letter_topic]
     return SinkCommitMessage(

@@ -157,7 +157,7 @@ class TaskRows:
         if row >= 0:
             message = (
                 f"the topic column has {name}, which is deadLetterTopic: expected another topic; "
-                "name one that no row goes to by itself"
+                "use a topic that no good row goes to"
             )
             place = self._place(int(numbers[row]))
             raise DataException(message, topic=name, row=row, place=place)

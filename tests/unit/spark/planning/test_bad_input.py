@@ -286,7 +286,7 @@ def test_a_column_that_cannot_be_handed_to_python_is_refused_though_it_is_not_se
 ) -> None:
     said = refusal({}, StructType().add("value", StringType()).add("other", kind))
     advice = "drop it" if "struct with" in reason else "cast it to string, or drop it,"
-    assert said == f"column other {reason} and cannot be handed to Python: {advice} before writing"
+    assert said == f"column other {reason} and cannot be passed to Python: {advice} before writing"
 
 
 @pytest.mark.parametrize(
