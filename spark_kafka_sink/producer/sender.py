@@ -19,6 +19,7 @@ from itertools import chain
 from random import Random
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import KafkaException, TransactionAbortedException, api_exception
 from spark_kafka_sink.model import Node, TopicPartition
@@ -68,6 +69,7 @@ class SenderConfig:
     max_request_size_bytes: int
     request_timeout_ms: int
     retry_backoff: ExponentialBackoff
+    acls: Acls | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,9 @@ class Sender:
         )
         self._producer_id: ProducerIdRequests | None = None
         if sequences is not None and transactions is None:
-            self._producer_id = ProducerIdRequests(sequences, config.retry_backoff, random)
+            self._producer_id = ProducerIdRequests(
+                sequences, config.retry_backoff, random, config.acls
+            )
         self._rebootstraps = 0
         self._ready: set[int] = set()
         self._in_flight: dict[int, int] = {}
