@@ -60,31 +60,34 @@ class ProducerConfig(
     """A producer's configuration; the defaults are the Java client's (Kafka 4.x)."""
 
     bootstrap_servers: str = field(name="bootstrap.servers")
-    """Brokers as `host:port`, separated by commas; any one that is up leads to the others."""
+    """Brokers as `host:port`, separated by commas. One reachable broker is enough."""
     client_id: str = field(name="client.id", default="")
-    """The name by which brokers log and limit this client."""
+    """The name of this client in the brokers' logs and quotas."""
 
     acks: Literal["all", "-1", "0", "1"] = "all"
-    """What counts as written: `all` in-sync replicas have it, 1: the leader has, 0: it was sent."""
+    """When a record counts as written: `all`: all in-sync replicas have it, 1: the leader has it,
+    0: it was sent."""
     enable_idempotence: bool = field(name="enable.idempotence", default=True)
-    """No duplicates and no changed order by retries; needs acks=all, and at most 5 in flight."""
+    """Whether retries cause no duplicates and keep the order; needs acks=all and at most 5 in
+    flight."""
     retries: NonNegative = 2**31 - 1
-    """How often a batch is sent again; delivery.timeout.ms is the better limit."""
+    """The number of retries of a batch; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: NonNegative = field(name="delivery.timeout.ms", default=120_000)
-    """How long a record may take from append to acknowledgement; then its delivery has failed."""
+    """The time from append to acknowledgement after which the delivery of a record fails."""
     request_timeout_ms: Positive = field(name="request.timeout.ms", default=30_000)
-    """How long an answer is waited for; then the connection is closed and its requests go again."""
+    """The wait for a response, after which the connection is closed and its requests are
+    retried."""
     max_in_flight_requests_per_connection: Positive = field(
         name="max.in.flight.requests.per.connection", default=5
     )
-    """Produce requests under way to one broker."""
+    """The most Produce requests in flight to one broker."""
 
     linger_ms: NonNegativeLong = field(name="linger.ms", default=5)
-    """How long a batch that is not full waits for more; a flush ends it."""
+    """How long a batch that is not full waits for more records; a flush ends the wait."""
     batch_size: NonNegative = field(name="batch.size", default=16_384)
-    """Bytes of a batch of one partition, as it is sent."""
+    """The size of a partition's batch as it is sent, in bytes."""
     buffer_memory: NonNegativeLong = field(name="buffer.memory", default=33_554_432)
-    """Bytes held until they are acknowledged; appending waits when they are used up."""
+    """The bytes of unacknowledged records; if they are used up, appends wait."""
     max_request_size: NonNegative = field(name="max.request.size", default=1_048_576)
     """The largest request, and the largest record."""
     max_block_ms: NonNegativeLong = field(name="max.block.ms", default=60_000)
@@ -102,69 +105,70 @@ class ProducerConfig(
     """-131072 to 22."""
 
     partitioner_class: PartitionerName | None = field(name="partitioner.class", default=None)
-    """How rows without partition are spread: none for the built-in one, `roundrobin`, or
+    """How rows without a partition are spread: none for the built-in one, `roundrobin`, or
     `uniformsticky` (keys are not looked at); the Java classes' names are understood. Or
     `module.Name` of a Python callable that chooses the partitions of a whole Arrow batch."""
     partitioner_adaptive_partitioning_enable: bool = field(
         name="partitioner.adaptive.partitioning.enable", default=True
     )
-    """Whether rows without key go less to brokers that are slow (KIP-794)."""
+    """Whether slow brokers get fewer of the rows without a key (KIP-794)."""
     partitioner_availability_timeout_ms: NonNegativeLong = field(
         name="partitioner.availability.timeout.ms", default=0
     )
-    """After how long without progress a broker's partitions get no rows without key; 0: never."""
+    """The time without progress after which a broker gets no rows without a key; 0: never."""
     partitioner_ignore_keys: bool = field(name="partitioner.ignore.keys", default=False)
-    """Whether rows with a key are spread like those without."""
+    """Whether rows with a key are spread like those without a key."""
 
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = (
         field(name="client.dns.lookup", default="use_all_dns_ips")
     )
-    """Try every address of a host (KIP-602), or take bootstrap hosts for their canonical names."""
+    """Try every address of a host (KIP-602), or replace bootstrap hosts by their canonical
+    names."""
     metadata_max_age_ms: NonNegativeLong = field(name="metadata.max.age.ms", default=300_000)
-    """How old what is known of topics and brokers may get."""
+    """The age after which metadata is requested again."""
     metadata_max_idle_ms: IdleMs = field(name="metadata.max.idle.ms", default=300_000)
-    """After how long a topic that is not written to is forgotten (KIP-526)."""
+    """The time after which an unused topic is dropped from the metadata (KIP-526)."""
     metadata_recovery_strategy: Literal["rebootstrap", "none"] = field(
         name="metadata.recovery.strategy", default="rebootstrap"
     )
-    """Whether the bootstrap servers are asked again when no broker answers (KIP-899)."""
+    """Whether to connect to the bootstrap servers again when no broker answers (KIP-899)."""
     metadata_recovery_rebootstrap_trigger_ms: NonNegativeLong = field(
         name="metadata.recovery.rebootstrap.trigger.ms", default=300_000
     )
-    """After how long without metadata every connection is given up for them (KIP-1102)."""
+    """The time without metadata after which to start again from them (KIP-1102)."""
     reconnect_backoff_ms: NonNegativeLong = field(name="reconnect.backoff.ms", default=50)
-    """The pause before connecting to a broker again; doubles up to the maximum."""
+    """The pause before connecting to a broker again; it doubles up to the maximum."""
     reconnect_backoff_max_ms: NonNegativeLong = field(name="reconnect.backoff.max.ms", default=1000)
-    """The longest pause before connecting again; reconnect.backoff.ms where only that is set."""
+    """The longest pause before connecting again; reconnect.backoff.ms if only that is set."""
     retry_backoff_ms: NonNegativeLong = field(name="retry.backoff.ms", default=100)
-    """The pause before sending again; doubles up to the maximum (KIP-580)."""
+    """The pause before a retry; it doubles up to the maximum (KIP-580)."""
     retry_backoff_max_ms: NonNegativeLong = field(name="retry.backoff.max.ms", default=1000)
-    """The longest pause before sending again; where it is under retry.backoff.ms, the only one."""
+    """The longest pause before a retry; if it is below retry.backoff.ms, every pause."""
     socket_connection_setup_timeout_ms: NonNegativeLong = field(
         name="socket.connection.setup.timeout.ms", default=10_000
     )
-    """How long a connection may take to come up; doubles up to the maximum (KIP-601)."""
+    """The time limit for a connection to be set up; it doubles up to the maximum (KIP-601)."""
     socket_connection_setup_timeout_max_ms: NonNegativeLong = field(
         name="socket.connection.setup.timeout.max.ms", default=30_000
     )
-    """The longest time that a connection may ever take to come up."""
+    """The largest time limit for a connection to be set up."""
     connections_max_idle_ms: Long = field(name="connections.max.idle.ms", default=540_000)
-    """After how long an unused connection is closed; negative: never."""
+    """The time after which an unused connection is closed; negative: never."""
     send_buffer_bytes: BufferSize = field(name="send.buffer.bytes", default=131_072)
-    """The system's send buffer of a connection; -1 leaves it to the system."""
+    """The system's send buffer of a connection; -1 for the system's default."""
     receive_buffer_bytes: BufferSize = field(name="receive.buffer.bytes", default=32_768)
-    """The system's receive buffer of a connection; -1 leaves it to the system."""
+    """The system's receive buffer of a connection; -1 for the system's default."""
     transactional_id: Annotated[str, Meta(min_length=1)] | None = field(
         name="transactional.id", default=None
     )
-    """The name under which transactions go on after a restart; needs idempotence. Not for writes of
-    Spark, whose tasks would share it."""
+    """The name with which transactions continue after a restart; needs idempotence. Not for Spark
+    writes, whose tasks would share it."""
     transaction_timeout_ms: Positive = field(name="transaction.timeout.ms", default=60_000)
-    """After how long the coordinator aborts a transaction that was not ended."""
+    """The time after which the coordinator aborts an unfinished transaction."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = field(
         name="security.protocol", default="PLAINTEXT"
     )
-    """What brokers' listeners speak: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login),
+    """The protocol of the brokers' listeners: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login),
     `SASL_SSL` (TLS and a login)."""
     sasl_mechanism: str = field(name="sasl.mechanism", default="GSSAPI")
     """How to log in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`; Java's default is
@@ -175,15 +179,15 @@ class ProducerConfig(
     """Where OAUTHBEARER gets its token: an endpoint, `https://…` or `http://…`, or a file that
     something else keeps up to date, `file:///path`, which each login reads."""
     sasl_oauthbearer_scope: str | None = field(name="sasl.oauthbearer.scope", default=None)
-    """The scope to ask the token endpoint for; in place of JAAS's `scope`."""
+    """The scope to request from the token endpoint; replaces JAAS's `scope`."""
     sasl_oauthbearer_client_credentials_client_id: str | None = field(
         name="sasl.oauthbearer.client.credentials.client.id", default=None
     )
-    """The client's name at the token endpoint; in place of JAAS's `clientId`."""
+    """The client's name at the token endpoint; replaces JAAS's `clientId`."""
     sasl_oauthbearer_client_credentials_client_secret: Secret | None = field(
         name="sasl.oauthbearer.client.credentials.client.secret", default=None
     )
-    """The client's secret at the token endpoint; in place of JAAS's `clientSecret`."""
+    """The client's secret at the token endpoint; replaces JAAS's `clientSecret`."""
     sasl_oauthbearer_header_urlencode: bool = field(
         name="sasl.oauthbearer.header.urlencode", default=False
     )
@@ -207,7 +211,7 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = field(
         name="sasl.oauthbearer.assertion.private.key.passphrase", default=None
     )
-    """What opens an encrypted sasl.oauthbearer.assertion.private.key.file."""
+    """The password of an encrypted sasl.oauthbearer.assertion.private.key.file."""
     sasl_oauthbearer_assertion_algorithm: Literal["RS256", "ES256"] = field(
         name="sasl.oauthbearer.assertion.algorithm", default="RS256"
     )
@@ -223,7 +227,7 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_claim_iss: str | None = field(
         name="sasl.oauthbearer.assertion.claim.iss", default=None
     )
-    """The claim `iss` of assertions. Where it is set, clients show an assertion in place of a
+    """The claim `iss` of assertions. If it is set, clients send an assertion instead of a
     secret."""
     sasl_oauthbearer_assertion_claim_sub: str | None = field(
         name="sasl.oauthbearer.assertion.claim.sub", default=None
@@ -232,11 +236,11 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_claim_exp_seconds: AssertionLife = field(
         name="sasl.oauthbearer.assertion.claim.exp.seconds", default=300
     )
-    """How long an assertion is good."""
+    """How long an assertion is valid."""
     sasl_oauthbearer_assertion_claim_nbf_seconds: AssertionAge = field(
         name="sasl.oauthbearer.assertion.claim.nbf.seconds", default=60
     )
-    """How long before it was made an assertion is good already, for clocks that differ."""
+    """How long before its creation an assertion is valid already, in case clocks differ."""
     sasl_oauthbearer_assertion_claim_jti_include: bool = field(
         name="sasl.oauthbearer.assertion.claim.jti.include", default=False
     )
@@ -244,91 +248,90 @@ class ProducerConfig(
     sasl_login_refresh_window_factor: WindowFactor = field(
         name="sasl.login.refresh.window.factor", default=0.8
     )
-    """After which part of its life a token is refreshed."""
+    """The fraction of its lifetime after which a token is refreshed."""
     sasl_login_refresh_window_jitter: WindowJitter = field(
         name="sasl.login.refresh.window.jitter", default=0.05
     )
-    """Which part of its life is added to that at most, by chance."""
+    """The largest random fraction of its lifetime to add to that."""
     sasl_login_refresh_min_period_seconds: MinPeriod = field(
         name="sasl.login.refresh.min.period.seconds", default=60
     )
-    """How long a token is not refreshed at least; of no effect on one that ends too soon."""
+    """The minimum time before a token is refreshed; ignored if the token expires too soon."""
     sasl_login_refresh_buffer_seconds: BufferTime = field(
         name="sasl.login.refresh.buffer.seconds", default=300
     )
-    """How long before its end a token is refreshed at least; of no effect on one that ends too
-    soon."""
+    """The minimum time between a token's refresh and its expiry; ignored if it expires too soon."""
     sasl_login_connect_timeout_ms: NonNegative | None = field(
         name="sasl.login.connect.timeout.ms", default=None
     )
-    """How long it may take to connect to the token endpoint; none: 10 s."""
+    """The time limit for a connection to the token endpoint; none: 10 s."""
     sasl_login_read_timeout_ms: NonNegative | None = field(
         name="sasl.login.read.timeout.ms", default=None
     )
-    """How long the token endpoint's whole answer may take; none: 10 s."""
+    """The time limit for the token endpoint's complete response; none: 10 s."""
     sasl_login_retry_backoff_ms: NonNegativeLong = field(
         name="sasl.login.retry.backoff.ms", default=100
     )
-    """The pause before the token endpoint is asked again; doubles up to the maximum."""
+    """The pause before a retry at the token endpoint; it doubles up to the maximum."""
     sasl_login_retry_backoff_max_ms: NonNegativeLong = field(
         name="sasl.login.retry.backoff.max.ms", default=10_000
     )
-    """The longest pause before the token endpoint is asked again, and the one after a refusal."""
+    """The longest pause before a retry at the token endpoint, and the one after a rejection."""
     sasl_jaas_config: Secret | None = field(name="sasl.jaas.config", default=None)
-    """Whom to log in, in Java's form: a login module and its options."""
+    """The credentials in Java's form: a login module and its options."""
     sasl_username: str | None = field(name="sasl.username", default=None)
-    """Whom to log in, in place of sasl.jaas.config; not an option of Java's."""
+    """The user name, instead of sasl.jaas.config; Java does not have this option."""
     sasl_password: Secret | None = field(name="sasl.password", default=None)
-    """The password of sasl.username; not an option of Java's."""
+    """The password of sasl.username; Java does not have this option."""
     ssl_truststore_location: str | None = field(name="ssl.truststore.location", default=None)
-    """A PEM file with the certificates to trust; none: what the system trusts. It is read for each
-    connection; a name without a folder is a file that `--files` has shipped."""
+    """A PEM file with the certificates to trust; none: the system's certificates. It is read for
+    each connection. A name without a folder is a file shipped with `--files`."""
     ssl_truststore_certificates: Secret | None = field(
         name="ssl.truststore.certificates", default=None
     )
-    """The certificates to trust themselves, as PEM, in place of a file."""
+    """The certificates to trust, as PEM text instead of a file."""
     ssl_truststore_type: StoreType = field(name="ssl.truststore.type", default="JKS")
-    """Read and without effect: what a file is, its first bytes say."""
+    """Accepted without effect: the first bytes of a file determine its type."""
     ssl_truststore_password: Secret | None = field(name="ssl.truststore.password", default=None)
-    """Without effect: PEM has none."""
+    """Without effect: PEM files have no password."""
     ssl_keystore_location: str | None = field(name="ssl.keystore.location", default=None)
-    """A PEM file with the client's private key and its chain of certificates, for brokers that ask
-    for it."""
+    """A PEM file with the client's private key and its chain of certificates, for brokers that
+    require it."""
     ssl_keystore_key: Secret | None = field(name="ssl.keystore.key", default=None)
-    """The private key itself, as PEM, in place of a file."""
+    """The private key, as PEM text instead of a file."""
     ssl_keystore_certificate_chain: Secret | None = field(
         name="ssl.keystore.certificate.chain", default=None
     )
     """The certificates of ssl.keystore.key, the client's own first."""
     ssl_keystore_type: StoreType = field(name="ssl.keystore.type", default="JKS")
-    """Read and without effect: what a file is, its first bytes say."""
+    """Accepted without effect: the first bytes of a file determine its type."""
     ssl_keystore_password: Secret | None = field(name="ssl.keystore.password", default=None)
-    """Without effect: PEM has none; the key's own is ssl.key.password."""
+    """Without effect: PEM files have no password; that of the key is ssl.key.password."""
     ssl_key_password: Secret | None = field(name="ssl.key.password", default=None)
-    """What opens an encrypted private key."""
+    """The password of an encrypted private key."""
     ssl_endpoint_identification_algorithm: Literal["https", ""] = field(
         name="ssl.endpoint.identification.algorithm", default="https"
     )
-    """`https`: a broker's certificate must have the name that it is reached by; empty: any name
-    does, with a warning."""
+    """`https`: a broker's certificate must contain the host name of the connection; empty: any name
+    is accepted, with a warning."""
     ssl_protocol: Literal["TLSv1.3", "TLSv1.2", "TLS"] = field(
         name="ssl.protocol", default="TLSv1.3"
     )
-    """`TLSv1.2`: that at most."""
+    """`TLSv1.2` disables TLS 1.3."""
     ssl_enabled_protocols: Annotated[str, Meta(pattern=_TLS_VERSIONS)] = field(
         name="ssl.enabled.protocols", default="TLSv1.2,TLSv1.3"
     )
     """`TLSv1.2`, `TLSv1.3`, or both."""
     ssl_cipher_suites: str = field(name="ssl.cipher.suites", default="")
-    """Suites by Java's names or OpenSSL's; none: what OpenSSL chooses. Suites of TLS 1.2 alone turn
-    TLS 1.3 off."""
+    """Suites by Java's names or OpenSSL's; empty: OpenSSL's default. If only TLS 1.2 suites are
+    listed, TLS 1.3 is disabled."""
 
     metrics_num_samples: Positive = field(name="metrics.num.samples", default=2)
-    """How many samples a rate or an average is computed over."""
+    """The number of samples for rates and averages."""
     metrics_sample_window_ms: NonNegativeLong = field(
         name="metrics.sample.window.ms", default=30_000
     )
-    """How long one sample is."""
+    """The length of one sample."""
 
     @property
     def has_tls(self) -> bool:
@@ -342,7 +345,7 @@ class ProducerConfig(
 
     @property
     def compression_level(self) -> int | None:
-        """The level of the codec in use, None for one that has no levels."""
+        """The level of the codec in use, None for one without levels."""
         levels = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,
@@ -352,18 +355,18 @@ class ProducerConfig(
 
     @property
     def acks_number(self) -> int:
-        """The acks as they travel: -1 for all."""
+        """The acks as in a Produce request: -1 for all."""
         return -1 if self.acks == "all" else int(self.acks)
 
     @property
     def rebootstraps(self) -> bool:
-        """Whether the bootstrap addresses are tried again when no broker can be reached."""
+        """Whether to connect to the bootstrap addresses again when no broker can be reached."""
         return self.metadata_recovery_strategy == "rebootstrap"
 
     @property
     def bootstrap_nodes(self) -> list[Node]:
         """The bootstrap addresses as nodes with the ids -1, -2 and so on."""
-        # An @ is refused below. What stands before it may be a password, even with a comma in it.
+        # An @ is rejected below. The text before it may be a password, even with a comma in it.
         servers = masked(self.bootstrap_servers)
         entries = dict.fromkeys(e.strip() for e in servers.split(",") if e.strip())
         return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
@@ -381,10 +384,10 @@ def producer_config(
     defaults: Mapping[str, Any] | None = None,
     lenient: bool = False,
 ) -> ProducerConfig:
-    """Check options and give them typed.
+    """Return the checked configuration. Raise ConfigException.
 
-    options: Java names to strings or values. defaults: values in place of the Java client's.
-    lenient: ignore names that no Kafka producer has, with a warning. Raises ConfigException.
+    options: by Java names; values may be strings. defaults: replace the Java client's defaults.
+    lenient: ignore names that no Kafka producer has, with a warning.
     """
     check_options(options)
     without_effect = check_names(options, lenient=lenient)
@@ -414,7 +417,7 @@ def producer_config(
 
 
 def check_options(options: object) -> Mapping[str, object]:
-    """Return options; refuse what is no mapping from names to values. Raises ConfigException."""
+    """Return options. Raise ConfigException unless they map names to values."""
     if not isinstance(options, Mapping):
         kind = type(options).__name__
         message = f"the configuration is a {kind}: expected a mapping from names of options"
@@ -427,7 +430,7 @@ def check_options(options: object) -> Mapping[str, object]:
 
 
 def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozenset[str]:
-    """Refuse, or warn of, options that are none of this producer's; as in `producer_config`.
+    """Reject options that this producer does not have, or warn; see `producer_config`.
 
     Return those that have no effect with the protocol of the brokers' listener.
     """
@@ -449,7 +452,7 @@ def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozens
 
 
 def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[str]:
-    """Refuse, or warn of, options of TLS and SASL where there is neither; return their names."""
+    """Reject options of TLS and SASL without either, or warn; return their names."""
     protocol = str(options.get("security.protocol") or "PLAINTEXT").strip().upper()
     unused = _UNUSED.get(protocol)
     if unused is None:
@@ -459,9 +462,9 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
     found = [name for name in options if name.startswith(families) and name in known]
     if found:
         message = (
-            f"{listed(str(Option(name)) for name in found)}: of no effect with "
-            f"{Option('security.protocol')}={protocol}, by which {why}; remove what is left over, "
-            f"or set {Option('security.protocol')} to what the brokers' listener speaks"
+            f"{listed(str(Option(name)) for name in found)}: without effect with "
+            f"{Option('security.protocol')}={protocol}, where {why}; remove them, "
+            f"or set {Option('security.protocol')} to the protocol of the brokers' listener"
         )
         if not lenient:
             raise ConfigException(message)
@@ -470,7 +473,7 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
 
 
 def _check_secured(config: ProducerConfig) -> None:
-    """Refuse stores and credentials that are there twice, or by half."""
+    """Reject stores and credentials that are set twice, or incompletely."""
     user, password, jaas = config.sasl_username, config.sasl_password, config.sasl_jaas_config
     if (user is None) != (password is None):
         raise ConfigException(
@@ -479,7 +482,7 @@ def _check_secured(config: ProducerConfig) -> None:
         )
     if user is not None and jaas is not None:
         raise ConfigException(
-            f"{Option('sasl.username')} and {Option('sasl.jaas.config')} both say whom to log in: "
+            f"{Option('sasl.username')} and {Option('sasl.jaas.config')} both have credentials: "
             "remove one of the two"
         )
     key, chain = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
@@ -489,8 +492,8 @@ def _check_secured(config: ProducerConfig) -> None:
     ):
         if location is not None and any(text is not None for text in texts):
             raise ConfigException(
-                f"{Option(f'ssl.{name}.location')} is set, and what it has is given by other "
-                "options too: remove one of the two"
+                f"{Option(f'ssl.{name}.location')} is set, and other options have its contents "
+                "as well: remove one of the two"
             )
     if (key is None) != (chain is None):
         found, missing = (
@@ -503,13 +506,13 @@ def _check_secured(config: ProducerConfig) -> None:
 
 
 def _check_text(config: ProducerConfig) -> None:
-    """Refuse names that no request can carry."""
+    """Reject names that no request can carry."""
     names = {"client.id": config.client_id, "transactional.id": config.transactional_id or ""}
     for option, name in names.items():
         try:
             size = len(name.encode())
         except UnicodeEncodeError as error:
-            message = f"{Option(option)} cannot be written as UTF-8: {error.reason}"
+            message = f"{Option(option)} cannot be encoded as UTF-8: {error.reason}"
             raise ConfigException(message) from None
         if size > _LONGEST_NAME_BYTES:
             message = (
@@ -520,7 +523,7 @@ def _check_text(config: ProducerConfig) -> None:
 
 
 def _normal(name: str, value: Any) -> Any:
-    """Bring letter case, blanks, lists and numbers to the form the struct expects."""
+    """Return a value with case, blanks, lists and numbers in the form that the struct expects."""
     if name == "bootstrap.servers" and value is not None:
         entries = value if isinstance(value, list | tuple) else str(value).split(",")
         return ",".join(entry for each in entries if (entry := str(each).strip()))
@@ -547,26 +550,26 @@ def _normal_text(name: str, value: str) -> Any:
 
 
 def integer(value: Any) -> Any:
-    """Give the number that a text is, as Java reads it, or a float; anything else as it is."""
+    """Return the int of a text, as Java parses it, or of a float; other values unchanged."""
     is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
     is_whole = isinstance(value, float) and value.is_integer()
     return int(value) if is_text or is_whole else value
 
 
 def _number(value: Any) -> Any:
-    """Give the number that a text is; anything else as it is."""
+    """Return the number of a text; other values unchanged."""
     is_text = isinstance(value, str) and _DECIMAL.fullmatch(value.strip())
     return float(value) if is_text else value
 
 
 @functools.cache
 def _options_of(kind: type) -> frozenset[str]:
-    """Give the options whose values are of a kind."""
+    """Return the options whose values have this type."""
     return frozenset(each.encode_name for each in option_fields() if type(each.default) is kind)
 
 
 def _check_off(name: str, value: Any) -> None:
-    """Take an option that can only be off here."""
+    """Reject an option unless it is false."""
     if str(value).strip().lower() != "false":
         message = f"{Option(name)} is {value!r}: expected false, since {OFF_ONLY[name]}"
         raise ConfigException(message)
@@ -574,11 +577,10 @@ def _check_off(name: str, value: Any) -> None:
 
 def _unknown(name: str) -> str:
     if name in REFUSED:
-        return f"{Option(name)} is refused: {REFUSED[name]}; remove it"
+        return f"{Option(name)} is not supported: {REFUSED[name]}; remove it"
     if name in NOT_YET:
         return (
-            f"{Option(name)} is an option of the Java producer that this one does not have yet; "
-            "remove it"
+            f"{Option(name)} is an option of the Java producer that is not supported yet; remove it"
         )
     close = nearest(name, java_names())
     hint = f"; did you mean {Option(close)}?" if close else ""
@@ -587,19 +589,19 @@ def _unknown(name: str) -> str:
 
 @functools.cache
 def java_names() -> frozenset[str]:
-    """Give the options of the Java producer, also those that are not offered here."""
+    """Return the options of the Java producer, including those not supported here."""
     known = {each.encode_name for each in option_fields()}
     return frozenset(known | NOT_YET | REFUSED.keys() | NO_EFFECT.keys() | OFF_ONLY.keys())
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Give the name that was probably meant; None where none is much like it."""
+    """Return the most similar name, None if none is similar enough."""
     close = get_close_matches(name, sorted(names), n=1, cutoff=_ALIKE)
     return close[0] if close else None
 
 
 def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, Any]) -> str:
-    """Give the sentence about the value of a field of `struct` that msgspec refuses."""
+    """Return the message for a field of `struct` whose value msgspec rejects."""
     text = str(error)
     name = text.partition(" - at `$.")[2].rstrip("`")
     if name not in given:
@@ -622,24 +624,24 @@ def _expected(name: str, kind: msgspec.inspect.Type) -> str:
     if isinstance(kind, msgspec.inspect.FloatType):
         return f"a number from {kind.ge:g} to {kind.le:g}"
     if isinstance(kind, msgspec.inspect.IntType):
-        return f"a whole number from {kind.ge} to {kind.le}"
-    return "text" if isinstance(kind, msgspec.inspect.StrType) else "text that is not empty"
+        return f"an integer from {kind.ge} to {kind.le}"
+    return "text" if isinstance(kind, msgspec.inspect.StrType) else "non-empty text"
 
 
-# Which families of options have no effect with a protocol, and why.
+# The prefixes of options without effect with a protocol, and the reason.
 _UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "PLAINTEXT": (("ssl.", "sasl."), "nothing is encrypted and no client logs in"),
     "SSL": (("sasl.",), "no client logs in by SASL"),
     "SASL_PLAINTEXT": (("ssl.",), "nothing is encrypted"),
 }
-# From here on two names are a name and its misspelling, and below, two names of different things.
+# The similarity from which on a name is considered a misspelling of another.
 _ALIKE: Final = 0.76
-# No option takes a number of more digits, and int() does not look at some that have.
+# No option needs more digits, and int() rejects very long numbers.
 _INTEGER: Final = re.compile(r"[+-]?\d{1,100}")
 _DECIMAL: Final = re.compile(r"[+-]?(\d{1,100}(\.\d{0,100})?|\.\d{1,100})")
 # Numbers that are unset by default.
 _UNSET_NUMBERS: Final = ("sasl.login.connect.timeout.ms", "sasl.login.read.timeout.ms")
-# Strings have a length of 16 bits; a transactional.id is also a client.id, behind "producer-".
+# Strings have a 16-bit length; a transactional.id is also part of a client.id, after "producer-".
 _LONGEST_NAME_BYTES: Final = 32_767 - len("producer-")
 _LOWER_CASE: Final = (
     "ssl.endpoint.identification.algorithm",
@@ -655,7 +657,7 @@ _UPPER_CASE: Final = (
     "ssl.truststore.type",
 )
 _LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
-# Options whose values nothing may show.
+# Options whose values must never be shown.
 SECRETS: Final = frozenset(
     {
         "sasl.jaas.config",
@@ -670,7 +672,7 @@ SECRETS: Final = frozenset(
         "ssl.truststore.password",
     }
 )
-# Java's classes go by their names, with the package or without; in lower case here.
+# The names of Java's classes, with and without the package, in lower case.
 PARTITIONERS: Final = {
     "": None,
     "defaultpartitioner": None,
@@ -683,7 +685,7 @@ PARTITIONERS: Final = {
 
 
 def names_own_partitioner(given: object) -> bool:
-    """Return whether the value of partitioner.class is a partitioner of the user's own."""
+    """Return whether the value of partitioner.class is the user's own partitioner."""
     if isinstance(given, str):
         return "." in given and given.strip().lower() not in PARTITIONERS
     return given is not None
@@ -699,12 +701,12 @@ _ALLOWED: Final = {
         "roundrobin",
         "uniformsticky",
         "module.Name of a Python callable",
-        "or nothing for the built-in one",
+        "or empty for the built-in one",
     ),
     "sasl.oauthbearer.assertion.algorithm": ("RS256", "ES256"),
     "security.protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     "ssl.enabled.protocols": ("TLSv1.2", "TLSv1.3", "or both"),
-    "ssl.endpoint.identification.algorithm": ("https", "or nothing, which checks no host name"),
+    "ssl.endpoint.identification.algorithm": ("https", "or empty to skip the check of host names"),
     "ssl.keystore.type": ("JKS", "PKCS12", "PEM"),
     "ssl.protocol": ("TLSv1.3", "TLSv1.2", "TLS"),
     "ssl.truststore.type": ("JKS", "PKCS12", "PEM"),
@@ -714,8 +716,9 @@ _ALLOWED: Final = {
 def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of ProducerConfig.postProcessAndValidateIdempotenceConfigs.
 
-    Idempotence that was asked for conflicts with what it needs otherwise: an error. Idempotence by
-    default gives way to acks and retries, but never to too many requests in flight.
+    If idempotence is set explicitly and conflicts with other options, raise ConfigException.
+    Idempotence by default is disabled by acks and retries, but never by too many requests in
+    flight.
     """
     if config.transactional_id is not None:
         _check_transactional(config)
@@ -743,7 +746,7 @@ def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> P
 
 
 def _check_transactional(config: ProducerConfig) -> None:
-    """Refuse what a transactional producer cannot do without: idempotence and what that needs."""
+    """Reject a transactional.id without idempotence and the options that it needs."""
     conflicts = []
     if not config.enable_idempotence:
         conflicts.append(f"{Option('enable.idempotence')} is false, it needs true")
@@ -757,7 +760,7 @@ def _check_transactional(config: ProducerConfig) -> None:
 
 
 def _settle_delivery_timeout(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
-    """Hold delivery.timeout.ms to at least linger.ms + request.timeout.ms, as the Java client."""
+    """Raise delivery.timeout.ms to linger.ms + request.timeout.ms, as the Java client does."""
     least = min(config.linger_ms + config.request_timeout_ms, 2**31 - 1)
     if config.delivery_timeout_ms >= least:
         return config
@@ -773,8 +776,8 @@ def _settle_delivery_timeout(config: ProducerConfig, options: Mapping[str, Any])
 def _settle_backoffs(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of CommonClientConfigs on pairs of a pause and its maximum.
 
-    A reconnect.backoff.ms that is set alone is constant. A pause over its maximum is the maximum,
-    always; that is said, since who set it will not expect it.
+    A reconnect.backoff.ms that is set alone is constant. If a pause is above its maximum, the
+    maximum is always used, with a warning.
     """
     if "reconnect.backoff.ms" in options and "reconnect.backoff.max.ms" not in options:
         config = msgspec.structs.replace(
@@ -793,7 +796,7 @@ def _settle_backoffs(config: ProducerConfig, options: Mapping[str, Any]) -> Prod
         if base > most:
             message = (
                 f"{Option(f'{name}.ms')}={base} is more than {Option(f'{name}.max.ms')}={most}: "
-                "it is always the latter"
+                f"using {most} ms"
             )
             warn_once(logger, message)
     return config
@@ -813,9 +816,9 @@ def _node(node_id: int, entry: str) -> Node:
 
 # Options of the Java producer that are read and change nothing, and why.
 NO_EFFECT: Final[Mapping[str, str]] = {
-    "auto.include.jmx.reporter": "it is about the Java runtime",
+    "auto.include.jmx.reporter": "it applies only to the Java runtime",
     "metric.reporters": "it names Java classes",
-    "metrics.recording.level": "all metrics are always kept",
+    "metrics.recording.level": "all metrics are always recorded",
     **dict.fromkeys(
         (
             "sasl.oauthbearer.clock.skew.seconds",
@@ -834,22 +837,22 @@ NO_EFFECT: Final[Mapping[str, str]] = {
 }
 # Options of the Java producer that can be off here and not on, and why.
 OFF_ONLY: Final[Mapping[str, str]] = {
-    "enable.metrics.push": "this producer sends brokers no metrics of its own (KIP-714)",
-    "transaction.two.phase.commit.enable": "brokers offer it to no client by default (KIP-939)",
+    "enable.metrics.push": "this producer does not push metrics to brokers (KIP-714)",
+    "transaction.two.phase.commit.enable": "brokers do not offer it by default (KIP-939)",
 }
 # Options of the Java producer that this one will not have, and why.
 REFUSED: Final[Mapping[str, str]] = {
     "buffer.memory.allocation.strategy": "memory is allocated as it is used",
-    "config.providers": "env, file and directory are there without it, and no others",
-    "interceptor.classes": "interceptors see row by row: only KafkaProducer.send has them",
+    "config.providers": "env, file and directory are always available, and no others are",
+    "interceptor.classes": "interceptors work on single rows: only KafkaProducer.send has them",
     "key.serializer": "keys are the bytes of a column: only KafkaProducer.send has serializers",
     "sasl.login.class": "it names a Java class",
     "security.providers": "it names Java classes",
     "ssl.engine.factory.class": "it names a Java class",
-    "ssl.keymanager.algorithm": "it is about the Java runtime",
-    "ssl.provider": "it is about the Java runtime",
-    "ssl.secure.random.implementation": "it is about the Java runtime",
-    "ssl.trustmanager.algorithm": "it is about the Java runtime",
+    "ssl.keymanager.algorithm": "it applies only to the Java runtime",
+    "ssl.provider": "it applies only to the Java runtime",
+    "ssl.secure.random.implementation": "it applies only to the Java runtime",
+    "ssl.trustmanager.algorithm": "it applies only to the Java runtime",
     "value.serializer": "values are the bytes of a column: only KafkaProducer.send has serializers",
 }
 # Options of the Java producer (ProducerConfig, SslConfigs, SaslConfigs) that are not here yet.

@@ -57,7 +57,7 @@ NO_OFFSETS: dict[str, tuple[Any, str]] = {
     ),
     "half a surrogate pair": (
         {PARTITION: OffsetAndMetadata(1, "\ud800")},
-        r"the metadata of t-3 cannot be written as UTF-8 \(surrogates not allowed\)",
+        r"the metadata of t-3 cannot be encoded as UTF-8 \(surrogates not allowed\)",
     ),
     "a number alone": ({PARTITION: 7}, "the offset of t-3 is 7: expected an OffsetAndMetadata"),
     "a topic alone": ({"topic": OffsetAndMetadata(1)}, "'topic': expected a TopicPartition"),
