@@ -352,14 +352,15 @@ def test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_onc
     said = record.getMessage()
     assert said == str(refused.value)
     assert f"kafka.{names[9]} and {len(names) - 10} more: without effect with " in said
-    assert "kafka.security.protocol=PLAINTEXT, by which nothing is encrypted" in said
+    assert "kafka.security.protocol=PLAINTEXT, where nothing is encrypted" in said
     assert "secret" not in said
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_will_not_be_there_says_why(name: str) -> None:
     for lenient in (False, True):
-        with pytest.raises(ConfigException, match=f"kafka.{name} is not supported: {REFUSED[name]}"):
+        expected = f"kafka.{name} is not supported: {REFUSED[name]}"
+        with pytest.raises(ConfigException, match=expected):
             config_of_spark(ADDRESS | {name: "x"}, lenient=lenient)
 
 
@@ -608,7 +609,7 @@ def test_addresses_that_are_all_empty_are_refused(servers: object) -> None:
 @pytest.mark.parametrize("option", ["client.id", "transactional.id"])
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("x" * 32_759, "has 32759 bytes: expected at most 32758"), ("\ud800", "cannot be written")],
+    [("x" * 32_759, "has 32759 bytes: expected at most 32758"), ("\ud800", "cannot be encoded")],
 )
 def test_names_that_no_request_can_carry_are_refused(option: str, name: str, said: str) -> None:
     with pytest.raises(ConfigException, match=f"^kafka.{option} {said}"):

@@ -63,17 +63,20 @@ def test_what_is_secured_by_half_or_twice_is_refused() -> None:
         ({"sasl.username": "u"}, r"sasl\.username and sasl\.password go together"),
         (
             {"sasl.username": "u", "sasl.password": "MARKER", "sasl.jaas.config": "MARKER"},
-            r"sasl\.username and sasl\.jaas\.config both say",
+            r"sasl\.username and sasl\.jaas\.config both have credentials",
         ),
         ({"ssl.keystore.key": "MARKER"}, r"ssl\.keystore\.key is set without"),
         (
             {"ssl.truststore.location": "/a", "ssl.truststore.certificates": "b"},
             r"ssl\.truststore\.location is set, and",
         ),
-        ({"security.protocol": "SSL", "sasl.password": "MARKER"}, r"sasl\.password: of no effect"),
+        (
+            {"security.protocol": "SSL", "sasl.password": "MARKER"},
+            r"sasl\.password: without effect",
+        ),
         (
             {"security.protocol": "SASL_PLAINTEXT", "ssl.key.password": "MARKER"},
-            r"ssl\.key\.password: of no effect",
+            r"ssl\.key\.password: without effect",
         ),
     ):
         with pytest.raises(ConfigException, match=message) as caught:

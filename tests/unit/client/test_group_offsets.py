@@ -74,7 +74,7 @@ NO_GROUPS: dict[str, tuple[Any, str]] = {
     "its id alone": ("g", "the group is 'g': expected a ConsumerGroupMetadata"),
     "nothing": (None, "the group is None: expected a ConsumerGroupMetadata"),
     "too long": (ConsumerGroupMetadata("x" * 32_768), "the group id has 32768 bytes"),
-    "half a surrogate pair": (ConsumerGroupMetadata("\ud800"), "the group id cannot be written"),
+    "half a surrogate pair": (ConsumerGroupMetadata("\ud800"), "the group id cannot be encoded"),
     "generation below -1": (ConsumerGroupMetadata("g", -2), "the generation id is -2: expected"),
     "generation beyond int32": (ConsumerGroupMetadata("g", 2**31, "m"), "id is 2147483648: "),
     "generation of nobody": (ConsumerGroupMetadata("g", 1), "generation 1 .* no member id"),
