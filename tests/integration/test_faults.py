@@ -29,6 +29,7 @@ from support.oracles.readers import (
     read_with_confluent,
     read_with_kafka_python,
 )
+from support.pure.state_waits import wait_until
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import BufferExhaustedException, TimeoutException
@@ -85,10 +86,7 @@ def proxied(
 
 def wait_for_trouble(producer: KafkaProducer, text: str) -> None:
     """Wait until the producer has met that failure of a connection."""
-    changed = producer._thread.changed
-    while text not in producer._thread.network_trouble:
-        with changed:
-            changed.wait(0.05)
+    wait_until(producer, lambda: text in producer._thread.network_trouble)
 
 
 def acknowledged(producer: KafkaProducer, topic: str) -> dict[int, int]:

@@ -221,11 +221,11 @@ def test_a_chunk_that_is_due_before_its_first_row_came_is_nothing(
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
         producer.send(topic, b"a").result(60)
         rows = producer._rows
-        rows._make_room(rows._queues[topic], None, 100, time.monotonic() + 60)
+        rows._make_room(rows._queues[topic], None, 100, producer._caller.row_call())
         assert producer._feeder._pending
         producer.flush()
         assert not producer._feeder._pending
-        assert producer._thread.accumulator.pool.available_bytes == 33_554_432
+        assert producer._state.accumulator.pool.available_bytes == 33_554_432
         assert producer.send(topic, b"b").result(60).offset == 1
 
 
@@ -446,11 +446,11 @@ def test_memory_that_stays_full_fails_the_future_after_max_block_ms(
     config = {"bootstrap.servers": kafka.bootstrap, "max.block.ms": 3000}
     with KafkaProducer(config) as producer:
         producer.partitions_for(topic)
-        with producer._thread.lock:
-            producer._thread.accumulator.pool.available_bytes -= 33_554_432
+        with producer._state.lock:
+            producer._state.accumulator.pool.available_bytes -= 33_554_432
         error = producer.send(topic, b"a").exception(0)
-        with producer._thread.lock:
-            producer._thread.accumulator.pool.available_bytes += 33_554_432
+        with producer._state.lock:
+            producer._state.accumulator.pool.available_bytes += 33_554_432
         assert isinstance(error, BufferExhaustedException)
         assert producer.send(topic, b"b").result(60).offset == 0
 
@@ -472,13 +472,13 @@ def test_closing_with_0_gives_up_what_is_incomplete_and_tells_everybody(
 
     # Some are in an open batch, some still rows.
     futures = [producer.send(topic, bytes(1000), on_delivery=note(n)) for n in range(40)]
-    assert producer._thread.accumulator.has_incomplete
+    assert producer._state.accumulator.has_incomplete
     assert producer._feeder._pending
     producer.close(0)
     for future in futures:
         assert str(future.exception(0)) == "Producer is closed forcefully."
     assert told == [*range(40)]
-    assert producer._thread.accumulator.pool.available_bytes == 33_554_432
+    assert producer._state.accumulator.pool.available_bytes == 33_554_432
     with pytest.raises(IllegalStateException, match="after producer has been closed"):
         producer.send(topic, b"late")
     assert read_with_confluent(kafka.bootstrap, topic) == []

@@ -104,7 +104,7 @@ def test_every_row_is_written_by_smaller_batches(
         assert splits[0] > 0
         deliveries = producer.take_deliveries()
         assert sum(delivery.records for delivery in deliveries.values()) == 200
-        accumulator = producer._thread.accumulator
+        accumulator = producer._state.accumulator
         assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
     check(read_with_confluent(kafka.bootstrap, narrow_topic), 200)
     check(read_with_kafka_python(kafka.bootstrap, narrow_topic), 200)
@@ -142,7 +142,7 @@ def test_later_batches_of_the_topic_are_small_enough_at_once(
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap, "batch.size": 100_000}) as producer:
         producer.append(narrow_topic, batch(100))
         producer.flush()
-        full_bytes = producer._thread.accumulator.full_bytes(narrow_topic)
+        full_bytes = producer._state.accumulator.full_bytes(narrow_topic)
     assert full_bytes < LIMIT
 
 

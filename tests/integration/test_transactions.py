@@ -21,6 +21,7 @@ from support.brokers import fetch_kafka
 from support.brokers.class_archives import kafka_options
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import committed_values, read_with_kafka_python
+from support.pure.state_waits import wait_until
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client.chunk import RowChunk, RowQueue
@@ -159,8 +160,8 @@ def test_transactions_are_of_the_version_that_the_cluster_has_agreed_on(
     cluster: KafkaCluster, new_producer: NewProducer, request: pytest.FixtureRequest
 ) -> None:
     producer = new_producer()
-    assert producer._thread.transactions is not None
-    is_v2 = producer._thread.transactions.max_produce_version is None
+    assert producer._state.transactions is not None
+    is_v2 = producer._state.transactions.max_produce_version is None
     assert is_v2 is ("4-version-2" in request.node.name)
 
 
@@ -300,9 +301,9 @@ def test_a_row_that_comes_while_a_transaction_ends_is_refused_and_its_end_waits_
             with pytest.raises(IllegalStateException) as refused:
                 producer.send(topic, "late")
             refusals.append(str(refused.value))
-            with producer._thread.lock:
-                assert producer._thread.transactions is not None
-                early_ends.append(producer._thread.transactions.due(0.0, has_incomplete=False))
+            with producer._state.lock:
+                assert producer._state.transactions is not None
+                early_ends.append(producer._state.transactions.due(0.0, has_incomplete=False))
         return pa.array([0] * batch.num_rows, pa.int32())
 
     linger = {"linger.ms": 600_000, "delivery.timeout.ms": 700_000}
@@ -476,9 +477,7 @@ def test_closing_raises_why_records_failed_if_nobody_was_told(
     producer = new_producer()
     producer.begin_transaction()
     producer.append(small, values("x" * 3000))
-    while not producer._thread.deliveries.failed_records:
-        with producer._thread.changed:
-            producer._thread.changed.wait(10)
+    wait_until(producer, lambda: producer._state.deliveries.failed_records)
     with pytest.raises(RecordTooLargeException):
         producer.close()
     assert committed_values(cluster.bootstrap, small) == []
@@ -551,7 +550,7 @@ def test_delivery_errors_of_an_aborted_transaction_are_not_raised_later(
     producer.begin_transaction()
     producer.append(topic, values("dropped"))
     producer.abort_transaction()
-    assert producer._thread.deliveries.failed_records == 1
+    assert producer._state.deliveries.failed_records == 1
     producer.begin_transaction()
     producer.append(topic, values("kept"))
     try:

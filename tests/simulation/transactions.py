@@ -16,7 +16,7 @@ from simulation.batches import GroupOffset
 from simulation.checker import Checker, Ledger
 from simulation.scenario import Append, PlannedOffsets, Scenario
 from simulation.scheduler import Scheduler, SimulationError
-from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import ApiException, KafkaException, TimeoutException
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from spark_kafka_sink.producer.buffer_pool import Reservation
@@ -56,13 +56,13 @@ class TransactionalApplication(Application):
     def __init__(
         self,
         scenario: Scenario,
-        thread: ProducerThread,
+        state: ProducerState,
         scheduler: Scheduler,
         random: Random,
         ledger: Ledger,
         checker: Checker,
     ) -> None:
-        super().__init__(scenario, thread, scheduler, random, ledger, checker)
+        super().__init__(scenario, state, scheduler, random, ledger, checker)
         self._plan = list(scenario.transactions)
         self._is_to_commit = self._is_open = False
         self._appends = 0
@@ -75,29 +75,28 @@ class TransactionalApplication(Application):
 
     @property
     def _manager(self) -> TransactionManager:
-        manager = self._thread.transactions
+        manager = self._state.transactions
         assert manager is not None
         return manager
 
     def start(self) -> None:
         """Begin with the first producer."""
-        self.use(self._thread)
+        self.use(self._state)
 
-    def use(self, thread: ProducerThread) -> None:
-        """Begin, or continue, with a new producer."""
-        self._thread = thread
+    def use(self, state: ProducerState) -> None:
+        """Begin, or go on, with a new producer."""
+        self._state = state
         self.needs_producer = self._is_open = False
         self._well_since = float("-inf")
         for tp in self._scenario.shape.partitions:
-            thread.metadata.track(tp.topic, self._scheduler.now)
+            state.metadata.track(tp.topic, self._scheduler.now)
         self._scheduler.after(self._moment(), self._call, self._manager.initialize, self._ready)
 
     def _change_producer(self) -> None:
         self._scheduler.trace("producer", "goes away")
         self.last_step_at = self._scheduler.now
         self.needs_producer = True
-        self._thread._stopping = True
-        self._thread.wake()
+        self._state.stop()
 
     def _crashes_now(self) -> bool:
         if not self._crashes or self._crashes[0] > self._scheduler.now:
@@ -120,7 +119,7 @@ class TransactionalApplication(Application):
         except KafkaException as error:
             then(error)
             return
-        self._thread.wake()
+        self._state.wake()
         self._wait(result, start, then)
 
     def _wait(
@@ -253,7 +252,7 @@ class TransactionalApplication(Application):
             GroupOffset(planned.group, tp, self._last_offset) for tp in partitions
         ]
         self._scheduler.trace("producer", "sends offsets {} of {}", self._last_offset, planned)
-        self._thread.wake()
+        self._state.wake()
         self._wait_for_offsets(result, planned, began)
 
     def _wait_for_offsets(
@@ -303,15 +302,15 @@ class TransactionalApplication(Application):
             self.written[-1].numbers += numbers
             super()._append(targets, cuts, encoded, reservation, numbers)
         else:
-            self._thread.accumulator.let_go(targets)
-            self._thread.accumulator.pool.give_back(reservation)
+            self._state.accumulator.let_go(targets)
+            self._state.accumulator.pool.give_back(reservation)
 
     def _may_append(self, reservation: Reservation) -> bool:
         """Whether the transaction accepts more rows; if not, begin its end."""
         try:
             self._manager.check_in_transaction("append")
         except KafkaException as error:
-            self._thread.accumulator.pool.stop_waiting(reservation)
+            self._state.accumulator.pool.stop_waiting(reservation)
             self._failed(error)
             return False
         return True

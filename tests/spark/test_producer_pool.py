@@ -199,8 +199,8 @@ def test_a_producer_that_broke_while_it_was_kept_is_not_lent(
     topic, config = new_topic(1), config_of(kafka.bootstrap)
     with pool.producer(config) as broken:
         broken.append(topic, values(1))
-    with broken._thread.lock:
-        broken._thread.give_up(KafkaException("broken"))
+    with broken._state.lock:
+        broken._state.give_up(KafkaException("broken"))
     after, _ = run_task(pool, config, topic, values(2))
     assert after is not broken
     assert is_closed(broken)
@@ -294,7 +294,7 @@ def test_what_is_kept_holds_no_rows(
     with pool.producer(config) as producer:
         producer.append(topic, rows)
     del rows
-    assert producer._thread.accumulator.pool.available_bytes == config.buffer_memory
+    assert producer._state.accumulator.pool.available_bytes == config.buffer_memory
     assert pa.total_allocated_bytes() - before < 1_000_000
 
 

@@ -219,9 +219,9 @@ def things() -> Iterator[dict[str, Any]]:
         TopicReader(CONFIGS) as reader,
         KafkaAdmin(producer_config(CONFIGS | {"max.block.ms": A_LONG_TIME_MS})) as admin,
     ):
-        with producer._thread.lock:
-            producer._thread.metadata.track(TOPIC, time.monotonic())
-            producer._thread.metadata.update(answer([1]), time.monotonic())
+        with producer._state.lock:
+            producer._state.metadata.track(TOPIC, time.monotonic())
+            producer._state.metadata.update(answer([1]), time.monotonic())
         yield {
             "KafkaProducer": producer,
             "KafkaProducer.send_offsets_to_transaction": transactional,
@@ -257,7 +257,7 @@ def test_what_an_argument_does_not_take_is_refused_at_once(
         assert not isinstance(error, ApiException | IllegalStateException), found
         assert any(word in str(error) for word in SAYS_WHY), found
     producer = things["KafkaProducer"]
-    assert not producer._thread.accumulator.incomplete
+    assert not producer._state.accumulator.incomplete
 
 
 def test_rows_are_looked_at_alike_before_and_after_the_first_one_of_a_topic(

@@ -30,9 +30,10 @@ from support.brokers.own_broker import own_broker
 from support.oracles.readers import create_topic
 from support.pure.chance import binary_column, binary_values
 
-from bench.studies.inline_thread import InlineThread
-from spark_kafka_sink import kafka_producer
-from spark_kafka_sink.client.appender import ColumnProducer, SliceAppender, SliceProgress
+from bench.studies.inline_thread import InlineThread, wait_for_signal
+from spark_kafka_sink.client import io_thread, producer_lock
+from spark_kafka_sink.client.appender import ColumnProducer, SliceAppender
+from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.producer.slices import SLICE_BYTES
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
@@ -70,11 +71,11 @@ def inline() -> Iterator[None]:
 
     def and_turn(self: ColumnProducer, *given: Any) -> None:  # noqa: ANN401 - as it comes
         append(self, *given)
-        assert isinstance(self._thread, InlineThread)
-        self._thread.turn(0)
+        InlineThread.current.turn(0)
 
     with (
-        mock.patch.object(kafka_producer, "ProducerThread", InlineThread),
+        mock.patch.object(io_thread, "ProducerThread", InlineThread),
+        mock.patch.object(producer_lock, "wait_for_signal", wait_for_signal),
         mock.patch.object(ColumnProducer, "_append_slice", and_turn),
     ):
         yield
@@ -85,14 +86,10 @@ def codec_threads() -> Iterator[None]:
     """Compress the full batches of a slice in threads, which the task waits for."""
     with ThreadPoolExecutor(CODEC_THREADS) as pool:
 
-        def pack(self: SliceAppender, progress: SliceProgress) -> None:
-            for batch, _ in zip(
-                progress.full, pool.map(lambda batch: batch.pack(), progress.full), strict=True
-            ):
-                with self._thread.lock, self._thread.whole:
-                    self._thread.packed([batch])
-            with self._thread.lock:
-                self._thread.wake()
+        def pack(self: SliceAppender, pending: PendingAppend) -> None:
+            for _ in pool.map(lambda batch: batch.pack(), pending.full):
+                pass
+            self._state.packed(pending)
 
         with mock.patch.object(SliceAppender, "pack", pack):
             yield

@@ -9,16 +9,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from random import Random
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
 from simulation.threads.sockets import Network
-from simulation.threads.world import World, threads_of
+from simulation.threads.world import SimulatedSignal, World, threads_of
 from spark_kafka_sink import kafka_producer
 from spark_kafka_sink.client import appender as slice_appender
-from spark_kafka_sink.client import future, row_producer
+from spark_kafka_sink.client import deadlines, future, row_producer
 from spark_kafka_sink.client import io_thread as producer_thread
 
 _EPOCH_S: Final = 1_700_000_000
@@ -56,6 +57,8 @@ def handed_in(world: World, network: Network) -> Iterator[None]:
         stack.enter_context(mock.patch.multiple(slice_appender, **chance))
         # Objects that modules made or imported by name when they were imported.
         stack.enter_context(mock.patch.object(future, "_making_watches", threads["Lock"]()))  # type: ignore[operator] # a function
+        new_signal = partial(SimulatedSignal, world)
+        stack.enter_context(mock.patch.object(deadlines, "new_signal", new_signal))
         stack.enter_context(mock.patch.object(row_producer, "_wall_clock", given["time"].time))
         stack.enter_context(mock.patch.object(kafka_producer, "_unclosed", {}))
         yield

@@ -72,23 +72,23 @@ class Program:
         while slept_s < self.world.user_slept_s:  # which keeps the I/O thread from doing it
             slept_s = self.world.user_slept_s
             self.world.sleep(slept_s + self._patience_s(self.world.now))
-        is_left = self.producer._thread.accumulator.has_incomplete or self.producer._feeder._pending
+        is_left = self.producer._state.accumulator.has_incomplete or self.producer._feeder._pending
         self._require(not is_left or self.is_closing, "rows wait for a flush")
 
     def _flush_all(self) -> None:
-        """Flush until callbacks send nothing more; then no memory is in use."""
-        thread, feeder = self.producer._thread, self.producer._feeder
+        """Flush until callbacks send nothing more; then nothing is kept."""
+        state, feeder = self.producer._state, self.producer._feeder
         while not self.is_closing:
             self._call("flush", self.producer.flush)
-            is_left = feeder._pending or thread.accumulator.has_incomplete
-            if not is_left or thread.fatal_error is not None:
+            is_left = feeder._pending or state.accumulator.has_incomplete
+            if not is_left or state.fatal_error is not None:
                 break
-        if self.is_closing or thread.fatal_error is not None:
+        if self.is_closing or state.fatal_error is not None:
             return
         if self.plan.is_hasty:
             # The memory of an expired batch is kept until its request ends.
             self.world.sleep(1.0)
-        accumulator = thread.accumulator
+        accumulator = state.accumulator
         kept = accumulator.pool.total_bytes - accumulator.pool.available_bytes
         left = (kept, accumulator.pool.waiters, accumulator.flushes, accumulator._held)
         self._require(left == (0, 0, 0, set()), f"bytes, waiters, flushes and holds left: {left}")
@@ -156,7 +156,7 @@ class Program:
             return True
         if self.plan.poison and isinstance(error, KafkaException) and not _is_late(error):
             return True
-        if self._interrupt is not None and self.producer._thread.fatal_error is not None:
+        if self._interrupt is not None and self.producer._state.fatal_error is not None:
             return "make another" in str(error)
         while error is not None:
             if isinstance(error, (MischiefError, *NO_EXCEPTIONS)):

@@ -189,8 +189,8 @@ class World:
         return until()
 
     def has_waiting(self) -> bool:
-        """Whether a thread waits for a condition variable."""
-        return any(task.waits_for == "a condition" for task in self._tasks)
+        """Whether a thread waits for a signal."""
+        return any(task.waits_for == "a signal" for task in self._tasks)
 
     def lapse(self, seconds: float) -> None:
         """Let time pass while no other thread runs."""
@@ -347,6 +347,31 @@ class SimulatedCondition:
     def notify_all(self) -> None:
         """Wake all waiters."""
         self.notify(len(self._waiters))
+
+
+class SimulatedSignal:
+    """A signal of `client.deadlines`: a lock that one thread takes and another one releases."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._is_taken = False
+
+    def locked(self) -> bool:
+        """Whether it has not been given."""
+        return self._is_taken
+
+    def release(self) -> None:
+        """Give it."""
+        self._is_taken = False
+
+    def acquire(self, *, timeout: float | None = None) -> bool:
+        """Take it, or wait until it is given; return False where the time is over before."""
+        if not self._is_taken:
+            self._is_taken = True
+            return True
+        world = self._world
+        deadline = _NEVER if timeout is None else world.now + max(0.0, timeout)
+        return world.block(lambda: not self._is_taken, "a signal", deadline)
 
 
 class SimulatedThread:

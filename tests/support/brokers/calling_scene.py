@@ -199,7 +199,7 @@ class Scene:
         """Close all objects, and return what does not end."""
         self.close()
         thread = self.producer._thread
-        accumulator = thread.accumulator
+        accumulator = self.producer._state.accumulator
         ends = {
             "the I/O thread goes on": thread.join(ENOUGH_S),
             "a future stays pending": all(future.done() for future in self._futures),

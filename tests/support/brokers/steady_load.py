@@ -15,6 +15,7 @@ from kafka.admin import KafkaAdminClient
 
 from spark_kafka_sink import KafkaProducer
 from support.oracles.numbered_rows import NumberedRows
+from support.pure.state_waits import wait_until
 
 _PATIENCE_S = 120.0
 # 3,000 rows per second and partition are a load, and few enough to read.
@@ -52,16 +53,14 @@ class SteadyLoad:
     def wait_for_progress(self, records: int = 300) -> None:
         """Wait until `records` more records of every partition are acknowledged."""
         goal = [count + records for count in self._acknowledged()]
-        deadline = time.monotonic() + _PATIENCE_S
-        changed = self._producer._thread.changed
-        while any(count < least for count, least in zip(self._acknowledged(), goal, strict=True)):
+
+        def has_come() -> bool:
             if self._error is not None:
                 raise self._error
-            if time.monotonic() > deadline:
-                message = f"{self._acknowledged()} of {goal} were acknowledged"
-                raise TimeoutError(message)
-            with changed:
-                changed.wait(1.0)
+            acknowledged = self._acknowledged()
+            return all(count >= least for count, least in zip(acknowledged, goal, strict=True))
+
+        wait_until(self._producer, has_come, _PATIENCE_S)
 
     def _acknowledged(self) -> list[int]:
         for topic_partition, delivery in self._producer.take_deliveries().items():

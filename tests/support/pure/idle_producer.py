@@ -21,12 +21,10 @@ def idle_producer(partitions: int, **options: object) -> Iterator[KafkaProducer]
     known["reconnect.backoff.max.ms"] = _A_LONG_TIME_MS
     producer = KafkaProducer({**known, "linger.ms": _A_LONG_TIME_MS // 100, **configs})
     try:
-        with producer._thread.lock:
+        with producer._state.lock:
             now = time.monotonic()
-            producer._thread.metadata.track(TOPIC, now)
-            producer._thread.metadata.update(
-                PureProducer([1] * partitions).metadata_response(), now
-            )
+            producer._state.metadata.track(TOPIC, now)
+            producer._state.metadata.update(PureProducer([1] * partitions).metadata_response(), now)
         yield producer
     finally:
         producer.close(0)

@@ -14,10 +14,10 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from spark_kafka_sink.client.chunk import RowChunk
 from spark_kafka_sink.client.future import OnDelivery, RowFuture, SentRows
+from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptors
-from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
 from spark_kafka_sink.producer.record_spans import RecordSpan, split_spans
@@ -58,8 +58,8 @@ def sent_rows(interceptors: ProducerInterceptors | None = None) -> SentRows:
 
 
 def chunk_of(rows: list[SentRow], sent: SentRows, metadata: TopicMetadata) -> RowChunk:
-    """Return a chunk of rows; a row without timestamp is sent at 5000 ms."""
-    chunk = RowChunk(TOPIC, metadata, Reservation(), 0.0, sent)
+    """Make a chunk of rows; a row without timestamp is sent at 5000 ms."""
+    chunk = RowChunk(TOPIC, metadata, PendingAppend(), 0.0, sent)
     for number, row in enumerate(rows):
         chunk.cells.extend((row.value, row.key, 5.0))
         if row.partition is not None:

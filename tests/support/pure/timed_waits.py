@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client import io_thread
+from spark_kafka_sink.client import deadlines, io_thread
 from spark_kafka_sink.wire.messages import MetadataResponse
 from support.pure.unreachable import NOBODY
 
@@ -45,34 +45,33 @@ class Clock:
         return happen
 
 
-class TimedCondition(threading.Condition):
-    """A condition whose waits advance the clock; only notified waiters wake up."""
+class TimedSignal:
+    """A signal of `client.deadlines`; to wait for it lets the clock's time pass."""
 
-    def __init__(self, lock: threading.RLock, clock: Clock) -> None:
-        super().__init__(lock)
-        self._lock_of_all = lock
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._notified = 0
+        self._is_taken = False
 
-    def notify(self, n: int = 1) -> None:
-        """Wake waiters; `notify_all` calls this, too."""
-        super().notify(n)
-        self._notified += 1
+    def locked(self) -> bool:
+        """Whether it has not been given."""
+        return self._is_taken
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Run scheduled events, without the lock, until one of them notifies."""
-        assert timeout is not None
-        assert timeout <= threading.TIMEOUT_MAX, "a lock would raise OverflowError"
-        end, before = self._clock.now + timeout, self._notified
-        while self._notified == before:
-            happen = self._clock.next_until(end)
-            if happen is None:
-                return False
-            self._lock_of_all.release()
-            try:
+    def release(self) -> None:
+        """Give it."""
+        self._is_taken = False
+
+    def acquire(self, *, timeout: float | None = None) -> bool:
+        """Have happen what comes, until the signal is given; the first time, take it."""
+        if self._is_taken:
+            assert timeout is not None
+            assert timeout <= threading.TIMEOUT_MAX, "a lock would raise OverflowError"
+            end = self._clock.now + timeout
+            while self._is_taken:
+                happen = self._clock.next_until(end)
+                if happen is None:
+                    return False
                 happen()
-            finally:
-                self._lock_of_all.acquire()
+        self._is_taken = True
         return True
 
 
@@ -95,13 +94,9 @@ class NoThread:
 def stop_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Make the producers of the test use the returned clock."""
     clock = Clock()
-    threads = SimpleNamespace(
-        RLock=threading.RLock,
-        Condition=partial(TimedCondition, clock=clock),
-        Thread=NoThread,
-        current_thread=threading.current_thread,
-    )
+    threads = SimpleNamespace(Thread=NoThread, current_thread=threading.current_thread)
     monkeypatch.setattr(io_thread, "threading", threads)
+    monkeypatch.setattr(deadlines, "new_signal", partial(TimedSignal, clock))
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     return clock
 
@@ -119,8 +114,7 @@ def made(**config: object) -> Iterator[KafkaProducer]:
 
 
 def tell(producer: KafkaProducer, response: MetadataResponse) -> None:
-    """Deliver a Metadata response as the I/O thread does."""
-    thread = producer._thread
-    with thread.changed:
-        thread.metadata.update(response, time.monotonic())
-        thread.changed.notify_all()
+    """Have an answer to a request for metadata come, as the I/O thread takes it."""
+    state = producer._state
+    state.metadata.update(response, time.monotonic())
+    state.notify()

@@ -26,14 +26,14 @@ LARGEST_INT32, LARGEST_INT64, LONGEST = 2**31 - 1, 2**63 - 1, 32_767
 def producer() -> Iterator[KafkaProducer]:
     """A producer in a transaction, with no broker to ask."""
     with idle_producer(1, transactional_id="tid", max_block_ms=0) as made:
-        with made._thread.lock:
+        with made._state.lock:
             manager_of(made)._state = TransactionState.IN_TRANSACTION
         yield made
 
 
 def manager_of(producer: KafkaProducer) -> TransactionManager:
-    """Return the state machine of a transactional producer."""
-    manager = producer._thread.transactions
+    """Give the state machine of a transactional producer."""
+    manager = producer._state.transactions
     assert manager is not None
     return manager
 
@@ -92,7 +92,7 @@ def assert_nothing_has_begun(producer: KafkaProducer) -> None:
     assert manager._queue._waiting == []
     assert not manager._queue.is_busy
     assert manager.state is TransactionState.IN_TRANSACTION
-    assert producer._thread.fatal_error is None
+    assert producer._state.fatal_error is None
 
 
 @pytest.mark.parametrize("kind", NO_OFFSETS)
@@ -168,7 +168,7 @@ def test_what_requests_can_carry_is_sent(
 ) -> None:
     with pytest.raises(TimeoutException, match="send_offsets_to_transaction was not done"):
         producer.send_offsets_to_transaction({partition: offset}, group)
-    with producer._thread.lock:
+    with producer._state.lock:
         messages = [request.message for _, _, request in manager_of(producer)._queue._waiting]
     assert TxnOffsetCommitRequest in map(type, messages)
     for message in messages:

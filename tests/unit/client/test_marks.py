@@ -121,5 +121,5 @@ def test_a_layout_by_a_partitioner_that_chooses_a_mark_says_so() -> None:
 def test_null_leaves_the_choice_to_the_built_in_partitioner() -> None:
     with idle_producer(3, partitioner_class=lambda *_: [None, 2]) as producer:
         producer.append(TOPIC, pa.record_batch({"key": ["a", None], "value": ["v", "w"]}))
-        chosen = {b.topic_partition.partition for b in producer._thread.accumulator.incomplete}
+        chosen = {b.topic_partition.partition for b in producer._state.accumulator.incomplete}
     assert chosen == {1, 2}  # Java's hash sends "a" to partition 1 of 3

@@ -17,8 +17,8 @@ from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer, RecordMetadata
 from spark_kafka_sink.client.chunk import RowChunk, RowQueue
+from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import DataException, TimeoutException
-from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.wire.messages import MetadataRequest
 
@@ -65,15 +65,15 @@ def producer(clock: Clock) -> Iterator[KafkaProducer]:
 
 
 def track(producer: KafkaProducer, topic: str) -> None:
-    """Let the producer track a topic."""
-    with producer._thread.lock:
-        producer._thread.metadata.track(topic, producer._thread._clock())
+    """Have the producer know that a topic is in use."""
+    with producer._state.lock:
+        producer._state.metadata.track(topic, producer._state.now())
 
 
 def ask(producer: KafkaProducer) -> list[str | None]:
-    """Send the Metadata request that is due; return the topics in it."""
-    with producer._thread.lock:
-        request = producer._thread.metadata.request(producer._thread._clock())
+    """Have the request for metadata that is due go out; gives the topics that it names."""
+    with producer._state.lock:
+        request = producer._state.metadata.request(producer._state.now())
     assert isinstance(request, MetadataRequest)
     assert request.topics is not None
     return [topic.name for topic in request.topics]
@@ -95,8 +95,8 @@ def test_the_answer_to_a_request_from_before_does_not_tell_that_there_are_too_fe
     clock: Clock, producer: KafkaProducer, leaders: list[int], look: Look
 ) -> None:
     began_at = clock.now
-    with producer._thread.lock:
-        producer._thread.metadata.request_update()
+    with producer._state.lock:
+        producer._state.metadata.request_update()
     ask(producer)
     clock.after(0.3, lambda: tell(producer, answer([1])))
     clock.after(0.6, exchange(producer, *leaders))
@@ -124,8 +124,8 @@ def test_an_answer_from_before_that_tells_of_enough_is_taken(
     clock: Clock, producer: KafkaProducer, look: Look
 ) -> None:
     began_at = clock.now
-    with producer._thread.lock:
-        producer._thread.metadata.request_update()
+    with producer._state.lock:
+        producer._state.metadata.request_update()
     ask(producer)
     clock.after(0.3, lambda: tell(producer, answer([1, 1])))
     assert look(producer) == 2
@@ -158,26 +158,26 @@ def rows(producer: KafkaProducer) -> KafkaProducer:
 
 
 def known(producer: KafkaProducer) -> TopicMetadata:
-    """Return the known metadata of the topic."""
-    topic = producer._thread.metadata.topic(TOPIC)
+    """Give what is known of the topic."""
+    topic = producer._state.metadata.topic(TOPIC)
     assert topic is not None
     return topic
 
 
 def chunk_of(producer: KafkaProducer, topic: TopicMetadata) -> RowChunk:
     """Make a chunk that has its memory."""
-    with producer._thread.lock:
-        reservation = Reservation()
-        assert producer._thread.accumulator.pool.reserve(reservation, 1000)
-    return RowChunk(TOPIC, topic, reservation, 0.0, sent_rows())
+    with producer._state.lock:
+        pending = PendingAppend()
+        assert producer._state.accumulator.pool.reserve(pending, 1000)
+    return RowChunk(TOPIC, topic, pending, 0.0, sent_rows())
 
 
 def check_in_batches(producer: KafkaProducer, *sent: Future[RecordMetadata]) -> None:
     """See that rows find their places in batches."""
     producer._feeder.drain()
-    producer._thread._make_calls()
+    producer._state.make_calls()
     assert [future.exception(0) for future in sent if future.done()] == []
-    accumulator = producer._thread.accumulator
+    accumulator = producer._state.accumulator
     assert sum(batch.record_count for batch in accumulator.incomplete) == len(sent) + 1
 
 

@@ -33,10 +33,9 @@ def fail(producer: KafkaProducer) -> None:
         message = "what cannot be"
         raise ZeroDivisionError(message)
 
-    thread = producer._thread
-    with thread.lock:
-        thread._sender.poll = poll  # type: ignore[assignment, method-assign] # a bug
-        thread.wake()
+    state, thread = producer._state, producer._thread
+    state._sender.poll = poll  # type: ignore[assignment, method-assign] # a bug
+    state.wake()
     thread._thread.join(A_WHILE_S)
     assert not thread._thread.is_alive()
 
@@ -106,7 +105,7 @@ def test_rows_that_wait_for_a_partitioner_when_all_ends_are_told_so_before_it_re
                 assert said in str(future.exception(0))
             assert told == [0, 1, 2]
         assert told == [0, 1, 2]
-        accumulator = producer._thread.accumulator
+        accumulator = producer._state.accumulator
         assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
 
 

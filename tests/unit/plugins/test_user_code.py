@@ -109,7 +109,7 @@ def test_a_record_that_was_lost_is_told_of_rather_than_an_error_of_closing() -> 
     bench = Bench()
     producer = bench.producer()
     bench.plugins["value"].fails = True
-    producer._thread.deliveries.error = KafkaException("a record was lost")
+    producer._state.deliveries.error = KafkaException("a record was lost")
     with pytest.raises(KafkaException, match="a record was lost"):
         producer.close()
     assert bench.closed == ALL
