@@ -1,11 +1,11 @@
 """Producer configuration: the Java client's names, from strings to one checked, frozen struct.
 
-Owns names, types, ranges, defaults and the rules between options (ProducerConfig). It reads no
-environment and no file. Every option of the Java producer is either a field of `ProducerConfig`, or
-in one of the tables below it: refused, or read and without effect. Names that are not known are
-refused with the nearest one that is.
+It defines names, types, ranges, defaults and the rules between options (ProducerConfig). It reads
+no environment and no file. Every option of the Java producer is either a field of `ProducerConfig`,
+or in one of the tables below it: refused, or read and ignored. An unknown name is refused, with the
+most similar known one.
 
-The string behind a field says what the option does; docs/configuration.md is made of them.
+The string after a field describes the option; docs/configuration.md is made of these strings.
 """
 
 from __future__ import annotations
@@ -62,34 +62,36 @@ class ProducerConfig(
     bootstrap_servers: str = field(name="bootstrap.servers")
     """Brokers as `host:port`, separated by commas. One reachable broker is enough."""
     client_id: str = field(name="client.id", default="")
-    """The name of this client in the brokers' logs and quotas."""
+    """The name of this client in the logs and quotas of brokers."""
 
     acks: Literal["all", "-1", "0", "1"] = "all"
     """When a record counts as written: `all`: all in-sync replicas have it, 1: the leader has it,
     0: it was sent."""
     enable_idempotence: bool = field(name="enable.idempotence", default=True)
-    """Whether retries cause no duplicates and keep the order; needs acks=all and at most 5 in
+    """Retries cause no duplicates and keep the order; needs acks=all and at most 5 requests in
     flight."""
     retries: NonNegative = 2**31 - 1
-    """The number of retries of a batch; delivery.timeout.ms is the better limit."""
+    """How often a batch is retried; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: NonNegative = field(name="delivery.timeout.ms", default=120_000)
-    """The time from append to acknowledgement after which the delivery of a record fails."""
+    """The longest time from the append of a record to its acknowledgement; then its delivery
+    fails."""
     request_timeout_ms: Positive = field(name="request.timeout.ms", default=30_000)
-    """The wait for a response, after which the connection is closed and its requests are
+    """How long to wait for a response; then the connection is closed and its requests are
     retried."""
     max_in_flight_requests_per_connection: Positive = field(
         name="max.in.flight.requests.per.connection", default=5
     )
-    """The most Produce requests in flight to one broker."""
+    """Unanswered Produce requests to one broker."""
 
     linger_ms: NonNegativeLong = field(name="linger.ms", default=5)
     """How long a batch that is not full waits for more records; a flush ends the wait."""
     batch_size: NonNegative = field(name="batch.size", default=16_384)
-    """The size of a partition's batch as it is sent, in bytes."""
+    """The size of a batch of one partition, as it is sent, in bytes."""
     buffer_memory: NonNegativeLong = field(name="buffer.memory", default=33_554_432)
-    """The bytes of unacknowledged records; if they are used up, appends wait."""
+    """Memory for records that are not acknowledged yet, in bytes; appending waits while it is
+    full."""
     max_request_size: NonNegative = field(name="max.request.size", default=1_048_576)
-    """The largest request, and the largest record."""
+    """The largest request and the largest record, in bytes."""
     max_block_ms: NonNegativeLong = field(name="max.block.ms", default=60_000)
     """How long appending waits for memory or for metadata; `append` of an Arrow batch that is cut
     into slices may wait as long again for each further slice's memory."""
@@ -105,71 +107,73 @@ class ProducerConfig(
     """-131072 to 22."""
 
     partitioner_class: PartitionerName | None = field(name="partitioner.class", default=None)
-    """How rows without a partition are spread: none for the built-in one, `roundrobin`, or
-    `uniformsticky` (keys are not looked at); the Java classes' names are understood. Or
-    `module.Name` of a Python callable that chooses the partitions of a whole Arrow batch."""
+    """The partitioner of rows without a partition: unset for the built-in one, `roundrobin`, or
+    `uniformsticky` (ignores keys); the names of the Java classes work as well. Or `module.Name` of
+    a Python callable that chooses the partitions of a whole Arrow batch."""
     partitioner_adaptive_partitioning_enable: bool = field(
         name="partitioner.adaptive.partitioning.enable", default=True
     )
-    """Whether slow brokers get fewer of the rows without a key (KIP-794)."""
+    """Whether slow brokers get fewer of the rows without key (KIP-794)."""
     partitioner_availability_timeout_ms: NonNegativeLong = field(
         name="partitioner.availability.timeout.ms", default=0
     )
-    """The time without progress after which a broker gets no rows without a key; 0: never."""
+    """After this time without progress, the partitions of a broker get no rows without key; 0:
+    never."""
     partitioner_ignore_keys: bool = field(name="partitioner.ignore.keys", default=False)
-    """Whether rows with a key are spread like those without a key."""
+    """Whether to partition rows with a key like those without."""
 
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = (
         field(name="client.dns.lookup", default="use_all_dns_ips")
     )
-    """Try every address of a host (KIP-602), or replace bootstrap hosts by their canonical
+    """Try every address of a host (KIP-602), or resolve bootstrap hosts to their canonical
     names."""
     metadata_max_age_ms: NonNegativeLong = field(name="metadata.max.age.ms", default=300_000)
-    """The age after which metadata is requested again."""
+    """The age at which metadata of topics and brokers is refreshed."""
     metadata_max_idle_ms: IdleMs = field(name="metadata.max.idle.ms", default=300_000)
-    """The time after which an unused topic is dropped from the metadata (KIP-526)."""
+    """After this time without writes, the metadata of a topic is dropped (KIP-526)."""
     metadata_recovery_strategy: Literal["rebootstrap", "none"] = field(
         name="metadata.recovery.strategy", default="rebootstrap"
     )
-    """Whether to connect to the bootstrap servers again when no broker answers (KIP-899)."""
+    """Whether to use the bootstrap servers again when no broker can be reached (KIP-899)."""
     metadata_recovery_rebootstrap_trigger_ms: NonNegativeLong = field(
         name="metadata.recovery.rebootstrap.trigger.ms", default=300_000
     )
-    """The time without metadata after which to start again from them (KIP-1102)."""
+    """After this time without metadata, all connections are closed and the bootstrap servers are
+    used again (KIP-1102)."""
     reconnect_backoff_ms: NonNegativeLong = field(name="reconnect.backoff.ms", default=50)
-    """The pause before connecting to a broker again; it doubles up to the maximum."""
+    """The pause before reconnecting to a broker; doubles up to the maximum."""
     reconnect_backoff_max_ms: NonNegativeLong = field(name="reconnect.backoff.max.ms", default=1000)
-    """The longest pause before connecting again; reconnect.backoff.ms if only that is set."""
+    """The longest pause before reconnecting; reconnect.backoff.ms if only that is set."""
     retry_backoff_ms: NonNegativeLong = field(name="retry.backoff.ms", default=100)
-    """The pause before a retry; it doubles up to the maximum (KIP-580)."""
+    """The pause before a retry; doubles up to the maximum (KIP-580)."""
     retry_backoff_max_ms: NonNegativeLong = field(name="retry.backoff.max.ms", default=1000)
-    """The longest pause before a retry; if it is below retry.backoff.ms, every pause."""
+    """The longest pause before a retry; if it is less than retry.backoff.ms, every pause has it."""
     socket_connection_setup_timeout_ms: NonNegativeLong = field(
         name="socket.connection.setup.timeout.ms", default=10_000
     )
-    """The time limit for a connection to be set up; it doubles up to the maximum (KIP-601)."""
+    """How long connecting may take; doubles up to the maximum (KIP-601)."""
     socket_connection_setup_timeout_max_ms: NonNegativeLong = field(
         name="socket.connection.setup.timeout.max.ms", default=30_000
     )
-    """The largest time limit for a connection to be set up."""
+    """The longest time that connecting may take."""
     connections_max_idle_ms: Long = field(name="connections.max.idle.ms", default=540_000)
-    """The time after which an unused connection is closed; negative: never."""
+    """After this time without use, a connection is closed; negative: never."""
     send_buffer_bytes: BufferSize = field(name="send.buffer.bytes", default=131_072)
-    """The system's send buffer of a connection; -1 for the system's default."""
+    """The socket's send buffer (SO_SNDBUF); -1: the system's default."""
     receive_buffer_bytes: BufferSize = field(name="receive.buffer.bytes", default=32_768)
-    """The system's receive buffer of a connection; -1 for the system's default."""
+    """The socket's receive buffer (SO_RCVBUF); -1: the system's default."""
     transactional_id: Annotated[str, Meta(min_length=1)] | None = field(
         name="transactional.id", default=None
     )
-    """The name with which transactions continue after a restart; needs idempotence. Not for Spark
-    writes, whose tasks would share it."""
+    """The name that identifies the producer of transactions across restarts; needs idempotence. Not
+    for writes of Spark, whose tasks would share it."""
     transaction_timeout_ms: Positive = field(name="transaction.timeout.ms", default=60_000)
-    """The time after which the coordinator aborts an unfinished transaction."""
+    """After this time, the coordinator aborts an open transaction."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = field(
         name="security.protocol", default="PLAINTEXT"
     )
-    """The protocol of the brokers' listeners: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login),
-    `SASL_SSL` (TLS and a login)."""
+    """The protocol of the brokers' listener: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login)
+    or `SASL_SSL` (TLS and a login)."""
     sasl_mechanism: str = field(name="sasl.mechanism", default="GSSAPI")
     """How to log in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`; Java's default is
     not there yet."""
@@ -278,9 +282,9 @@ class ProducerConfig(
     )
     """The longest pause before a retry at the token endpoint, and the one after a rejection."""
     sasl_jaas_config: Secret | None = field(name="sasl.jaas.config", default=None)
-    """The credentials in Java's form: a login module and its options."""
+    """The credentials, in Java's form: a login module and its options."""
     sasl_username: str | None = field(name="sasl.username", default=None)
-    """The user name, instead of sasl.jaas.config; Java does not have this option."""
+    """The user to log in, in place of sasl.jaas.config; not an option of Java's."""
     sasl_password: Secret | None = field(name="sasl.password", default=None)
     """The password of sasl.username; Java does not have this option."""
     ssl_truststore_location: str | None = field(name="ssl.truststore.location", default=None)
@@ -289,7 +293,7 @@ class ProducerConfig(
     ssl_truststore_certificates: Secret | None = field(
         name="ssl.truststore.certificates", default=None
     )
-    """The certificates to trust, as PEM text instead of a file."""
+    """The certificates to trust, as PEM text, in place of a file."""
     ssl_truststore_type: StoreType = field(name="ssl.truststore.type", default="JKS")
     """Accepted without effect: the first bytes of a file determine its type."""
     ssl_truststore_password: Secret | None = field(name="ssl.truststore.password", default=None)
@@ -298,7 +302,7 @@ class ProducerConfig(
     """A PEM file with the client's private key and its chain of certificates, for brokers that
     require it."""
     ssl_keystore_key: Secret | None = field(name="ssl.keystore.key", default=None)
-    """The private key, as PEM text instead of a file."""
+    """The private key, as PEM text, in place of a file."""
     ssl_keystore_certificate_chain: Secret | None = field(
         name="ssl.keystore.certificate.chain", default=None
     )
@@ -312,12 +316,12 @@ class ProducerConfig(
     ssl_endpoint_identification_algorithm: Literal["https", ""] = field(
         name="ssl.endpoint.identification.algorithm", default="https"
     )
-    """`https`: a broker's certificate must contain the host name of the connection; empty: any name
-    is accepted, with a warning."""
+    """`https`: a broker's certificate must have the host name that it is reached by; empty: any
+    host name is accepted, with a warning."""
     ssl_protocol: Literal["TLSv1.3", "TLSv1.2", "TLS"] = field(
         name="ssl.protocol", default="TLSv1.3"
     )
-    """`TLSv1.2` disables TLS 1.3."""
+    """`TLSv1.2` for at most that version."""
     ssl_enabled_protocols: Annotated[str, Meta(pattern=_TLS_VERSIONS)] = field(
         name="ssl.enabled.protocols", default="TLSv1.2,TLSv1.3"
     )
@@ -327,7 +331,7 @@ class ProducerConfig(
     listed, TLS 1.3 is disabled."""
 
     metrics_num_samples: Positive = field(name="metrics.num.samples", default=2)
-    """The number of samples for rates and averages."""
+    """The number of samples that rates and averages are computed over."""
     metrics_sample_window_ms: NonNegativeLong = field(
         name="metrics.sample.window.ms", default=30_000
     )
@@ -355,18 +359,18 @@ class ProducerConfig(
 
     @property
     def acks_number(self) -> int:
-        """The acks as in a Produce request: -1 for all."""
+        """The acks of a request: -1 for all."""
         return -1 if self.acks == "all" else int(self.acks)
 
     @property
     def rebootstraps(self) -> bool:
-        """Whether to connect to the bootstrap addresses again when no broker can be reached."""
+        """Whether to use the bootstrap addresses again when no broker can be reached."""
         return self.metadata_recovery_strategy == "rebootstrap"
 
     @property
     def bootstrap_nodes(self) -> list[Node]:
         """The bootstrap addresses as nodes with the ids -1, -2 and so on."""
-        # An @ is rejected below. The text before it may be a password, even with a comma in it.
+        # An @ is refused below. The text before it may be a password, even with a comma in it.
         servers = masked(self.bootstrap_servers)
         entries = dict.fromkeys(e.strip() for e in servers.split(",") if e.strip())
         return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
@@ -384,10 +388,10 @@ def producer_config(
     defaults: Mapping[str, Any] | None = None,
     lenient: bool = False,
 ) -> ProducerConfig:
-    """Return the checked configuration. Raise ConfigException.
+    """Return the configuration of checked options. Raise ConfigException.
 
-    options: by Java names; values may be strings. defaults: replace the Java client's defaults.
-    lenient: ignore names that no Kafka producer has, with a warning.
+    options: Java names to strings or values. defaults: values in place of the Java client's.
+    lenient: ignore unknown names, with a warning.
     """
     check_options(options)
     without_effect = check_names(options, lenient=lenient)
@@ -417,22 +421,22 @@ def producer_config(
 
 
 def check_options(options: object) -> Mapping[str, object]:
-    """Return options. Raise ConfigException unless they map names to values."""
+    """Return options. Raise ConfigException if they are not a mapping from names to values."""
     if not isinstance(options, Mapping):
         kind = type(options).__name__
-        message = f"the configuration is a {kind}: expected a mapping from names of options"
+        message = f"the configuration is a {kind}: expected a mapping from option names to values"
         raise ConfigException(message)
     for name in options:
         if not isinstance(name, str):
-            message = f"{name!r} is not the name of an option: expected a str"
+            message = f"{name!r} is not an option name: expected a str"
             raise ConfigException(message)
     return options
 
 
 def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozenset[str]:
-    """Reject options that this producer does not have, or warn; see `producer_config`.
+    """Raise ConfigException for, or warn of, unknown names; see `producer_config`.
 
-    Return those that have no effect with the protocol of the brokers' listener.
+    Return the options that have no effect with the given security.protocol.
     """
     known = {each.encode_name for each in option_fields()}
     without_effect = _check_security(options, lenient=lenient)
@@ -452,7 +456,7 @@ def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozens
 
 
 def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[str]:
-    """Reject options of TLS and SASL without either, or warn; return their names."""
+    """Return options of TLS and SASL that security.protocol does not use; raise or warn of them."""
     protocol = str(options.get("security.protocol") or "PLAINTEXT").strip().upper()
     unused = _UNUSED.get(protocol)
     if unused is None:
@@ -461,10 +465,11 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
     known = {each.encode_name for each in option_fields()} | NOT_YET
     found = [name for name in options if name.startswith(families) and name in known]
     if found:
+        have, it = ("has", "it") if len(found) == 1 else ("have", "them")
         message = (
-            f"{listed(str(Option(name)) for name in found)}: without effect with "
-            f"{Option('security.protocol')}={protocol}, where {why}; remove them, "
-            f"or set {Option('security.protocol')} to the protocol of the brokers' listener"
+            f"{listed(str(Option(name)) for name in found)} {have} no effect with "
+            f"{Option('security.protocol')}={protocol}, by which {why}; remove {it}, or set "
+            f"{Option('security.protocol')} to the protocol of the brokers' listener"
         )
         if not lenient:
             raise ConfigException(message)
@@ -473,7 +478,7 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
 
 
 def _check_secured(config: ProducerConfig) -> None:
-    """Reject stores and credentials that are set twice, or incompletely."""
+    """Raise ConfigException for stores and credentials that are set twice, or incompletely."""
     user, password, jaas = config.sasl_username, config.sasl_password, config.sasl_jaas_config
     if (user is None) != (password is None):
         raise ConfigException(
@@ -482,7 +487,7 @@ def _check_secured(config: ProducerConfig) -> None:
         )
     if user is not None and jaas is not None:
         raise ConfigException(
-            f"{Option('sasl.username')} and {Option('sasl.jaas.config')} both have credentials: "
+            f"{Option('sasl.username')} and {Option('sasl.jaas.config')} both name a user: "
             "remove one of the two"
         )
     key, chain = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
@@ -492,8 +497,8 @@ def _check_secured(config: ProducerConfig) -> None:
     ):
         if location is not None and any(text is not None for text in texts):
             raise ConfigException(
-                f"{Option(f'ssl.{name}.location')} is set, and other options have its contents "
-                "as well: remove one of the two"
+                f"{Option(f'ssl.{name}.location')} is set, and other options give its "
+                "contents as well: remove one of the two"
             )
     if (key is None) != (chain is None):
         found, missing = (
@@ -506,7 +511,7 @@ def _check_secured(config: ProducerConfig) -> None:
 
 
 def _check_text(config: ProducerConfig) -> None:
-    """Reject names that no request can carry."""
+    """Raise ConfigException for names that are too long for a request, or not text."""
     names = {"client.id": config.client_id, "transactional.id": config.transactional_id or ""}
     for option, name in names.items():
         try:
@@ -523,7 +528,7 @@ def _check_text(config: ProducerConfig) -> None:
 
 
 def _normal(name: str, value: Any) -> Any:
-    """Return a value with case, blanks, lists and numbers in the form that the struct expects."""
+    """Return a value with the letter case, blanks, list or number that the struct expects."""
     if name == "bootstrap.servers" and value is not None:
         entries = value if isinstance(value, list | tuple) else str(value).split(",")
         return ",".join(entry for each in entries if (entry := str(each).strip()))
@@ -550,26 +555,26 @@ def _normal_text(name: str, value: str) -> Any:
 
 
 def integer(value: Any) -> Any:
-    """Return the int of a text, as Java parses it, or of a float; other values unchanged."""
+    """Return the int of a text, as Java reads it, or of a whole float; anything else unchanged."""
     is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
     is_whole = isinstance(value, float) and value.is_integer()
     return int(value) if is_text or is_whole else value
 
 
 def _number(value: Any) -> Any:
-    """Return the number of a text; other values unchanged."""
+    """Return the float of a text; anything else unchanged."""
     is_text = isinstance(value, str) and _DECIMAL.fullmatch(value.strip())
     return float(value) if is_text else value
 
 
 @functools.cache
 def _options_of(kind: type) -> frozenset[str]:
-    """Return the options whose values have this type."""
+    """Return the options whose defaults are of a type."""
     return frozenset(each.encode_name for each in option_fields() if type(each.default) is kind)
 
 
 def _check_off(name: str, value: Any) -> None:
-    """Reject an option unless it is false."""
+    """Raise ConfigException if an option that must be off is not."""
     if str(value).strip().lower() != "false":
         message = f"{Option(name)} is {value!r}: expected false, since {OFF_ONLY[name]}"
         raise ConfigException(message)
@@ -589,19 +594,19 @@ def _unknown(name: str) -> str:
 
 @functools.cache
 def java_names() -> frozenset[str]:
-    """Return the options of the Java producer, including those not supported here."""
+    """Return the options of the Java producer, including those that are not supported here."""
     known = {each.encode_name for each in option_fields()}
     return frozenset(known | NOT_YET | REFUSED.keys() | NO_EFFECT.keys() | OFF_ONLY.keys())
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the most similar name, None if none is similar enough."""
+    """Return the most similar of names, None if none is similar."""
     close = get_close_matches(name, sorted(names), n=1, cutoff=_ALIKE)
     return close[0] if close else None
 
 
 def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, Any]) -> str:
-    """Return the message for a field of `struct` whose value msgspec rejects."""
+    """Return the message about a value that msgspec refuses for a field of `struct`."""
     text = str(error)
     name = text.partition(" - at `$.")[2].rstrip("`")
     if name not in given:
@@ -628,13 +633,13 @@ def _expected(name: str, kind: msgspec.inspect.Type) -> str:
     return "text" if isinstance(kind, msgspec.inspect.StrType) else "non-empty text"
 
 
-# The prefixes of options without effect with a protocol, and the reason.
+# The prefixes of options that have no effect with a protocol, and why.
 _UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "PLAINTEXT": (("ssl.", "sasl."), "nothing is encrypted and no client logs in"),
     "SSL": (("sasl.",), "no client logs in by SASL"),
     "SASL_PLAINTEXT": (("ssl.",), "nothing is encrypted"),
 }
-# The similarity from which on a name is considered a misspelling of another.
+# The least similarity of a name and its misspelling.
 _ALIKE: Final = 0.76
 # No option needs more digits, and int() rejects very long numbers.
 _INTEGER: Final = re.compile(r"[+-]?\d{1,100}")
@@ -657,7 +662,7 @@ _UPPER_CASE: Final = (
     "ssl.truststore.type",
 )
 _LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
-# Options whose values must never be shown.
+# Options whose values must not be shown.
 SECRETS: Final = frozenset(
     {
         "sasl.jaas.config",
@@ -716,9 +721,8 @@ _ALLOWED: Final = {
 def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of ProducerConfig.postProcessAndValidateIdempotenceConfigs.
 
-    If idempotence is set explicitly and conflicts with other options, raise ConfigException.
-    Idempotence by default is disabled by acks and retries, but never by too many requests in
-    flight.
+    Raise ConfigException if idempotence is set and another option contradicts it. Idempotence by
+    default is turned off by acks and retries, but not by too many requests in flight.
     """
     if config.transactional_id is not None:
         _check_transactional(config)
@@ -734,9 +738,9 @@ def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> P
         raise ConfigException(message)
     conflicts = []
     if config.acks_number != -1:
-        conflicts.append(f"{Option('acks')} is {config.acks}, it needs all")
+        conflicts.append(f"{Option('acks')} is {config.acks} and must be all")
     if config.retries == 0:
-        conflicts.append(f"{Option('retries')} is 0, it needs more")
+        conflicts.append(f"{Option('retries')} is 0 and must be positive")
     if not conflicts:
         return config
     if "enable.idempotence" in options:
@@ -746,14 +750,14 @@ def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> P
 
 
 def _check_transactional(config: ProducerConfig) -> None:
-    """Reject a transactional.id without idempotence and the options that it needs."""
+    """Raise ConfigException if a transactional producer has no idempotence, or cannot have it."""
     conflicts = []
     if not config.enable_idempotence:
-        conflicts.append(f"{Option('enable.idempotence')} is false, it needs true")
+        conflicts.append(f"{Option('enable.idempotence')} is false and must be true")
     if config.acks_number != -1:
-        conflicts.append(f"{Option('acks')} is {config.acks}, it needs all")
+        conflicts.append(f"{Option('acks')} is {config.acks} and must be all")
     if config.retries == 0:
-        conflicts.append(f"{Option('retries')} is 0, it needs more")
+        conflicts.append(f"{Option('retries')} is 0 and must be positive")
     if conflicts:
         message = f"{Option('transactional.id')} is set, but {' and '.join(conflicts)}"
         raise ConfigException(message)
@@ -776,8 +780,8 @@ def _settle_delivery_timeout(config: ProducerConfig, options: Mapping[str, Any])
 def _settle_backoffs(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of CommonClientConfigs on pairs of a pause and its maximum.
 
-    A reconnect.backoff.ms that is set alone is constant. If a pause is above its maximum, the
-    maximum is always used, with a warning.
+    If only reconnect.backoff.ms is set, it is constant. A pause longer than its maximum becomes the
+    maximum, with a warning.
     """
     if "reconnect.backoff.ms" in options and "reconnect.backoff.max.ms" not in options:
         config = msgspec.structs.replace(
@@ -814,7 +818,7 @@ def _node(node_id: int, entry: str) -> Node:
     return Node(id=node_id, host=found["six"] or found["host"], port=int(found["port"]))
 
 
-# Options of the Java producer that are read and change nothing, and why.
+# Options of the Java producer that have no effect, and why.
 NO_EFFECT: Final[Mapping[str, str]] = {
     "auto.include.jmx.reporter": "it applies only to the Java runtime",
     "metric.reporters": "it names Java classes",
@@ -835,16 +839,16 @@ NO_EFFECT: Final[Mapping[str, str]] = {
         "brokers check tokens",
     ),
 }
-# Options of the Java producer that can be off here and not on, and why.
+# Options of the Java producer that must be off, and why.
 OFF_ONLY: Final[Mapping[str, str]] = {
     "enable.metrics.push": "this producer does not push metrics to brokers (KIP-714)",
     "transaction.two.phase.commit.enable": "brokers do not offer it by default (KIP-939)",
 }
-# Options of the Java producer that this one will not have, and why.
+# Options of the Java producer that are refused, and why.
 REFUSED: Final[Mapping[str, str]] = {
     "buffer.memory.allocation.strategy": "memory is allocated as it is used",
-    "config.providers": "env, file and directory are always available, and no others are",
-    "interceptor.classes": "interceptors work on single rows: only KafkaProducer.send has them",
+    "config.providers": "the providers env, file and directory are built in; there are no others",
+    "interceptor.classes": "interceptors see single rows: only KafkaProducer.send has them",
     "key.serializer": "keys are the bytes of a column: only KafkaProducer.send has serializers",
     "sasl.login.class": "it names a Java class",
     "security.providers": "it names Java classes",

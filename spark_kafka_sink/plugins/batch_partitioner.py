@@ -39,7 +39,7 @@ _LEFT_OPEN: Final = -1
 def load_partitioner(given: object) -> BatchPartitioner | None:
     """Return the callable that partitioner.class names, None for one of the producer's own.
 
-    Raises ConfigException.
+    Raise ConfigException.
     """
     option = str(Option(PARTITIONER_CLASS))
     if not names_own_partitioner(given):
@@ -62,7 +62,7 @@ def with_partitions(
 ) -> Rows:
     """Have the partitions of `rows`, which are those of `batch`, chosen where any is open.
 
-    topics: the metadata of each of ``rows.topics``. Raises DataException for an answer that is no
+    topics: the metadata of each of ``rows.topics``. Raise DataException for an answer that is no
     partition for every row, and whatever the partitioner raises.
     """
     explicit = rows.partitions
@@ -79,7 +79,7 @@ def with_partitions(
 
 
 def sent_batch(rows: Rows) -> pa.RecordBatch:
-    """Give rows that were sent one by one as the batch that a partitioner sees."""
+    """Return rows that were sent one by one as the batch that a partitioner sees."""
     columns = rows.columns
     keys = pa.nulls(len(rows), pa.binary()) if columns.key is None else _arrow(columns.key)
     times = pa.array(columns.timestamps_ms)
@@ -99,7 +99,7 @@ def chosen_partitions(
 ) -> Int64s:
     """Return what a partitioner chooses for the rows of a batch, int64, -1 where that is null.
 
-    partitions: how many the topic has. Raises DataException for an answer that is no partition for
+    partitions: how many the topic has. Raise DataException for an answer that is no partition for
     every row, and whatever the partitioner raises.
     """
     option = Option(PARTITIONER_CLASS)
@@ -142,14 +142,14 @@ class Topics(NamedTuple):
 
     @classmethod
     def of(cls, partitions: Mapping[str, int]) -> Topics:
-        """Give each partition its number, from how many a topic has."""
+        """Return each partition its number, from how many a topic has."""
         counts = list(partitions.values())
         *first, tasks = accumulate(counts, initial=0)
         return cls(list(partitions), counts, first, tasks)
 
 
 def topic_places(topics: Topics, names: pa.Array) -> pa.StructArray:
-    """Give the partitions of each row's topic and the number of the first one, int32 of rows.
+    """Return the partitions of each row's topic and the number of the first one, int32 of rows.
 
     names: of each row, a string or null. Both are null for a topic that is not among `topics`.
     """
@@ -161,12 +161,12 @@ def topic_places(topics: Topics, names: pa.Array) -> pa.StructArray:
 
 
 def keys_count(config: ProducerConfig) -> bool:
-    """Tell whether a row's key has a say, where nobody else chooses its partition."""
+    """Return whether a row's key has a say, where nobody else chooses its partition."""
     return uses_keys(config.partitioner_class, ignore_keys=config.partitioner_ignore_keys)
 
 
 def key_hashes(keys: pa.Array) -> pa.Array:
-    """Give the positive murmur2 of each key, int32 of rows, null for a null key.
+    """Return the positive murmur2 of each key, int32 of rows, null for a null key.
 
     keys: string or binary, also large ones.
     """
@@ -181,10 +181,10 @@ _load = cache(load_partitioner)
 def own_partitions(
     name: str | None, topics: pa.Array, partitions: pa.Array, rows: pa.StructArray
 ) -> pa.Array:
-    """Give the partition that a user's own partitioner chooses for each row, int32 of rows.
+    """Return the partition that a user's own partitioner chooses for each row, int32 of rows.
 
     name: of partitioner.class; topics: of each row, a string or null; partitions: how many that
-    topic has, int32 or null. Raises ConfigException where
+    topic has, int32 or null. Raise ConfigException where
     the partitioner is not there, DataException for an answer that is no partition, and what it
     raises itself.
     """

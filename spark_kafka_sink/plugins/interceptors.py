@@ -54,7 +54,7 @@ class ProducerInterceptors:
         return bool(self._interceptors)
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """Give what the chain makes of a record: each sees the last good one."""
+        """Return what the chain makes of a record: each sees the last good one."""
         for interceptor in self._interceptors:
             try:
                 made = interceptor.on_send(record)
@@ -96,7 +96,7 @@ class ProducerInterceptors:
 
 
 def unsent_metadata(topic: str, partition: int | None) -> RecordMetadata:
-    """Give the metadata of a record that is not in the log: where it was to go, and -1."""
+    """Return the metadata of a record that is not in the log: where it was to go, and -1."""
     return RecordMetadata(topic, -1 if partition is None else partition, -1, -1, -1, -1)
 
 
@@ -104,7 +104,7 @@ def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerI
     """Make the chain from the value of interceptor.classes.
 
     given: a list of objects, classes and names, or names separated by commas; a name or a class
-    that stands there twice is made once. Raises ConfigException.
+    that stands there twice is made once. Raise ConfigException.
     """
     if isinstance(given, str):
         given = [name for name in given.split(",") if name.strip()]
@@ -127,7 +127,7 @@ def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerI
 
 
 def _each_once(given: Iterable[object]) -> Iterator[object]:
-    """Give a name or a class once, as the lists of Java's ConfigDef; objects as often as given."""
+    """Yield names and classes once, as lists of Java's ConfigDef; objects as often as given."""
     seen: set[object] = set()
     for item in given:
         name = item.strip() if isinstance(item, str) else item

@@ -14,9 +14,9 @@ _JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*"
 
 
 def load(option: str, given: object) -> object:
-    """Give the class or object that an option names; what is not a string is given back.
+    """Return the class or object that an option names; what is not a string is given back.
 
-    Raises ConfigException where a name cannot be imported.
+    Raise ConfigException where a name cannot be imported.
     """
     if not isinstance(given, str):
         return given

@@ -23,9 +23,9 @@ class LoadedSerializer(NamedTuple):
 
 
 def as_bytes(option: str, data: object) -> bytes | None:
-    """Give bytes, str or None as a record carries it.
+    """Return bytes, str or None as a record carries it.
 
-    option: the serializer's option, for the message. Raises SerializationException.
+    option: the serializer's option, for the message. Raise SerializationException.
     """
     if data is None or isinstance(data, bytes):
         return data
@@ -53,7 +53,7 @@ def load_serializer(
 ) -> LoadedSerializer | None:
     """Make the serializer that an instance or the value of an option stands for; None for none.
 
-    option: key.serializer or value.serializer. Raises ConfigException.
+    option: key.serializer or value.serializer. Raise ConfigException.
     """
     if given is None:
         return None

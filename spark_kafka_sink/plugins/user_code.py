@@ -32,7 +32,7 @@ VALUE_SERIALIZER = "value.serializer"
 
 
 def without_user_code(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a configuration without the options that name code of the user's."""
+    """Return a configuration without the options that name code of the user's."""
     named = {KEY_SERIALIZER, VALUE_SERIALIZER, INTERCEPTORS}
     if names_own_partitioner(given.get(PARTITIONER_CLASS)):
         named.add(PARTITIONER_CLASS)
@@ -70,7 +70,7 @@ class UserCode:
     def close(self) -> KafkaException | None:
         """Close all that is open; return the first failure, besides those of interceptors.
 
-        Raises what is no Exception, as SystemExit, when all is closed.
+        Raise what is no Exception, as SystemExit, when all is closed.
         """
         raised = self.interceptors.close()
         failures: list[KafkaException] = []

@@ -53,7 +53,7 @@ _FAULT_OF_CODE: Final = {
 
 
 def fault_of_error(error: KafkaException) -> Fault | None:
-    """Give what is wrong with a row for which brokers refused a batch, None if nothing is."""
+    """Return what is wrong with a row for which brokers refused a batch, None if nothing is."""
     return _FAULT_OF_CODE.get(error.code) if isinstance(error, ApiException) else None
 
 
@@ -69,17 +69,17 @@ class BadRows:
     codes: UInt8s
 
     def has(self, fault: Fault) -> bool:
-        """Tell whether any of them has this fault."""
+        """Return whether any of them has this fault."""
         return bool((self.codes == FAULTS.index(fault)).any())
 
     def good(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give the other rows of the batch."""
+        """Return the other rows of the batch."""
         mask = np.ones(batch.num_rows, np.bool_)
         mask[self.rows] = False
         return batch.filter(pa.array(mask))
 
     def bad(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give the bad rows of the batch."""
+        """Return the bad rows of the batch."""
         return batch.take(pa.array(self.rows))
 
 
@@ -95,7 +95,7 @@ def find_bad_rows(
 
     topic: for all rows, in place of a topic column; limits: bytes that a record may have with what
     surrounds it, by option; now_ms: the timestamp of rows without one; max_message_bytes: of the
-    topic, where it is known. Raises what `partition_counts` raises, and DataException for columns
+    topic, where it is known. Raise what `partition_counts` raises, and DataException for columns
     of a wrong type.
     """
     columns = SinkColumns(batch, topic)
@@ -180,7 +180,7 @@ def _beyond_of_each(
 
 
 def _longest_record(columns: Mapping[str, pa.Array]) -> int:
-    """Give a size in bytes that no record of the batch exceeds, without measuring each."""
+    """Return a size in bytes that no record of the batch exceeds, without measuring each."""
     longest = [
         pc.max(pc.binary_length(columns[n])).as_py() for n in ("key", "value") if n in columns
     ]

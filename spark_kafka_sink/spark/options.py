@@ -48,7 +48,7 @@ _SHOWN: Final = 60
 
 
 def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
-    """Give the path that an option names. Raises ConfigException.
+    """Return the path that an option names. Raise ConfigException.
 
     elsewhere: what is to be said of a path with another scheme or of another host; expected: of
     what it should be.
@@ -104,7 +104,7 @@ FAIL_ON_BAD_ROWS: Final = BadRowPolicy()
 
 
 def bad_row_policy(given: Mapping[str, str], topic: str | None, acks: str) -> BadRowPolicy:
-    """Check the three options. Raises ConfigException.
+    """Check the three options. Raise ConfigException.
 
     given: options by their names in lower case; topic: where good rows go, None for a column; acks:
     the producer's, since with 0 brokers do not say which rows they refuse.
@@ -291,7 +291,7 @@ def name_kafka_options() -> Iterator[None]:
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Check the options of a write. Raises ConfigException."""
+    """Check the options of a write. Raise ConfigException."""
     with name_kafka_options():
         return _sink_options(options)
 
@@ -339,7 +339,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def is_sink_option(name: str) -> bool:
-    """Tell whether a name is known here, however it is written, without being the producer's."""
+    """Return whether a name is known here, however it is written, without being the producer's."""
     name = name.lower()
     return _is_own(name) or (name in _SOURCE_ONLY and not name.startswith(_KAFKA))
 
@@ -357,16 +357,16 @@ def _lenient(value: str) -> bool:
 
 
 def report_path(value: str) -> Path:
-    """Give the file that reportPath names: a path of the driver, or the same behind ``file:``.
+    """Return the file that reportPath names: a path of the driver, or the same behind ``file:``.
 
-    Raises ConfigException.
+    Raise ConfigException.
     """
     example = "a file on the driver, as /reports/job.json or file:///reports/job.json"
     return local_path("reportPath", value, "which is not on the driver", example)
 
 
 def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
-    """Give what createTopics and topic.* ask for."""
+    """Return what createTopics and topic.* ask for."""
     creates = given.get("createtopics", "false").strip().lower()
     if creates not in ("true", "false"):
         message = f"option createTopics is {given['createtopics']!r}: expected true or false"
@@ -399,7 +399,7 @@ def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
 
 
 def not_an_option(name: str) -> str:
-    """Give the sentence about a name that nobody knows, with what was probably meant.
+    """Return the sentence about a name that nobody knows, with what was probably meant.
 
     That is never an option of the source or of consumers, which would be ignored.
     """
@@ -424,7 +424,7 @@ def _meant(name: str) -> str | None:
 
 
 def _meant_of_topic(rest: str) -> str:
-    """Give what was meant by a name with several dots; rest: what is behind ``topic.``."""
+    """Return what was meant by a name with several dots; rest: what is behind ``topic.``."""
     second, _, setting = rest.partition(".")
     close = get_close_matches(second, ("config", "partitions", "replication"), 1, cutoff=0.75)
     if close == ["config"]:

@@ -112,7 +112,7 @@ class BadRowsReport:
         )
 
     def summary(self) -> str:
-        """Give it in one line."""
+        """Return it in one line."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
         sample = self.samples[0]
         fate = "were skipped" if self.dead_letters is None else f"went to {self.dead_letters}"
@@ -188,7 +188,7 @@ class CommitReport:
     partitions: list[PartitionReport]
 
     def summary(self) -> str:
-        """Give the report in one line."""
+        """Return the report in one line."""
         topics = sorted({p.topic for p in self.partitions})
         where = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
         batch = "" if self.batch_id is None else f" in micro-batch {self.batch_id}"
@@ -205,7 +205,7 @@ class CommitReport:
         return line + (f"; throttled for {self.throttle_ms} ms" if self.throttle_ms else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Give the report as JSON values."""
+        """Return the report as JSON values."""
         values = asdict(replace(self, partitions=[]))
         values["partitions"] = [dict(vars(partition)) for partition in self.partitions]
         return values

@@ -22,7 +22,7 @@ def change_setting(
 ) -> str | None:
     """Set what `change` makes of the value that a setting has; None from it leaves that.
 
-    Gives why it could not be done, None where it was.
+    Return why it could not be done, None where it was.
     """
     try:
         wanted = change(spark.conf.get(name))
@@ -34,12 +34,12 @@ def change_setting(
 
 
 def is_connect(of: object) -> bool:
-    """Tell whether a session or a frame is one of Spark Connect."""
+    """Return whether a session or a frame is one of Spark Connect."""
     return ".connect." in type(of).__module__
 
 
 def check_session(call: str, spark: object) -> None:
-    """Refuse what is no session, classic or of Spark Connect; raises IllegalArgumentException."""
+    """Refuse what is no session, classic or of Spark Connect; raise IllegalArgumentException."""
     # By name, since that of Spark Connect is another class.
     if not any(kind.__name__ == "SparkSession" for kind in type(spark).__mro__):
         kind = type(spark).__name__

@@ -82,7 +82,7 @@ class MissingTopics:
     def create(self, names: Iterable[str]) -> None:
         """Create topics where createTopics asks for it and they are not known to be there.
 
-        What no topic can be called is left to who appends the rows. Raises as
+        What no topic can be called is left to who appends the rows. Raise as
         `KafkaAdmin.topics` does, and InvalidTopicException for a topic of the brokers' own.
         """
         if self._new is None:
@@ -106,7 +106,7 @@ GOOD_FOR_S: Final = 1.0
 def settings_with_limit(
     admin: KafkaAdmin, topic: str, names: Iterable[str] = ()
 ) -> dict[str, str | None]:
-    """Give the limit and other settings by name; nothing at all if the brokers do not tell."""
+    """Return the limit and other settings by name; nothing at all if the brokers do not tell."""
     try:
         return admin.topic_configs(topic, list(dict.fromkeys((_NAME, *names))))
     except ApiException as error:
@@ -115,7 +115,7 @@ def settings_with_limit(
 
 
 def limit_of(settings: Mapping[str, str | None]) -> int | None:
-    """Give the limit if it was told; if not, brokers refuse by themselves what is over it."""
+    """Return the limit if it was told; if not, brokers refuse by themselves what is over it."""
     value = settings.get(_NAME)
     return int(value) if value is not None and value.isdecimal() else None
 

@@ -36,7 +36,7 @@ CONTINUOUS_REFUSAL: Final = (
 
 
 def mode_refusal(mode: str) -> str:
-    """Give the sentence about a save mode that is not append, by the name that it was given."""
+    """Return the sentence about a save mode that is not append, by the name that it was given."""
     afresh = "; to start afresh, delete or truncate the topic first"
     return (
         f"Save mode {mode} not allowed for Kafka, expected append: records of a topic can be added "
@@ -66,7 +66,7 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
     _batch_id: int | None = None
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report what all tasks wrote. Raises KafkaException where one did not say."""
+        """Report what all tasks wrote. Raise KafkaException where one did not say."""
         freeze_imports()
         publish(commit_report(messages, self._batch_id), self._report_path)
 
@@ -78,7 +78,7 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Report what a micro-batch wrote. Raises KafkaException where a task did not say."""
+        """Report what a micro-batch wrote. Raise KafkaException where a task did not say."""
         if messages and all(message is None for message in messages):
             raise ConfigException(CONTINUOUS_REFUSAL)
         publish(commit_report(messages, batchId), self._report_path)
@@ -92,12 +92,12 @@ _FROM_HERE: Final = re.compile("write_batch:(-?[0-9]+)")
 
 
 def as_option(batch_id: int) -> dict[str, str]:
-    """Give the option that hands a number over."""
+    """Return the option that hands a number over."""
     return {BATCH_ID: f"write_batch:{batch_id}"}
 
 
 def handed_over(options: Mapping[str, str]) -> int | None:
-    """Give the number that `as_option` put among options with names in lower case, if it did."""
+    """Return the number that `as_option` put among options with names in lower case, if it did."""
     found = _FROM_HERE.fullmatch(options.get(BATCH_ID, ""))
     return int(found[1]) if found else None
 

@@ -351,8 +351,8 @@ def test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_onc
     (record,) = caplog.records
     said = record.getMessage()
     assert said == str(refused.value)
-    assert f"kafka.{names[9]} and {len(names) - 10} more: without effect with " in said
-    assert "kafka.security.protocol=PLAINTEXT, where nothing is encrypted" in said
+    assert f"kafka.{names[9]} and {len(names) - 10} more have no effect with " in said
+    assert "kafka.security.protocol=PLAINTEXT, by which nothing is encrypted" in said
     assert "secret" not in said
 
 
@@ -542,7 +542,7 @@ def test_the_rules_between_options_give_what_java_gives(tmp_path: Path) -> None:
 
 def test_idempotence_that_was_asked_for_names_what_stands_against_it() -> None:
     options = {"enable.idempotence": "true", "acks": "1", "retries": "0"}
-    message = "acks is 1, it needs all and kafka.retries is 0, it needs more"
+    message = "acks is 1 and must be all and kafka.retries is 0 and must be positive"
     with pytest.raises(ConfigException, match=message):
         config_of_spark(ADDRESS | options)
 
@@ -550,8 +550,8 @@ def test_idempotence_that_was_asked_for_names_what_stands_against_it() -> None:
 def test_a_transactional_producer_names_all_that_it_cannot_do_without() -> None:
     options = {"enable.idempotence": "false", "acks": "0", "retries": "0"}
     message = (
-        "^kafka.transactional.id is set, but kafka.enable.idempotence is false, it needs true and "
-        "kafka.acks is 0, it needs all and kafka.retries is 0, it needs more$"
+        "^kafka.transactional.id is set, but kafka.enable.idempotence is false and must be true "
+        "and kafka.acks is 0 and must be all and kafka.retries is 0 and must be positive$"
     )
     with pytest.raises(ConfigException, match=message):
         config_of_spark(ADDRESS | {"transactional.id": "orders"} | options)

@@ -41,7 +41,7 @@ def commit_report(
 ) -> CommitReport:
     """Sum up the messages of all tasks.
 
-    Raises KafkaException where a task did not report: what became of its rows is then unknown.
+    Raise KafkaException where a task did not report: what became of its rows is then unknown.
     """
     reported = [m for m in messages if isinstance(m, SinkCommitMessage)]
     if len(reported) != len(messages):

@@ -47,7 +47,7 @@ def open_to_write(path: Path, flag: int) -> BinaryIO:
 def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
     """Add a report to a file that is open for appending, and for reading if it can be read.
 
-    Raises OSError.
+    Raise OSError.
     """
     line = json.dumps(report).encode() + b"\n"
     if lines.readable() and lines.seek(0, os.SEEK_END):
@@ -58,7 +58,7 @@ def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
 
 
 def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
-    """Give the last n reports of a file's lines, the newest last."""
+    """Return the last n reports of a file's lines, the newest last."""
     found: list[dict[str, Any]] = []
     for line in reversed(lines.splitlines()):
         if len(found) >= n:
@@ -76,7 +76,7 @@ _FULL_BYTES: Final = 8 * 1024 * 1024
 
 
 def remember(report: dict[str, Any]) -> None:
-    """Add a report to those of the application; on the commit side. Raises OSError."""
+    """Add a report to those of the application; on the commit side. Raise OSError."""
     folder = _folder()
     if folder is None:
         return
@@ -89,7 +89,7 @@ def remember(report: dict[str, Any]) -> None:
 
 
 def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
-    """Give the reports of the application's last n writes and micro-batches, the newest last.
+    """Return the reports of the application's last n writes and micro-batches, the newest last.
 
     spark: a classic session; with Spark Connect the driver's files are out of reach. Raises
     KafkaException for such a session, IllegalArgumentException for what is none.
@@ -111,7 +111,7 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
 
 
 def _folder() -> Path | None:
-    """Give the folder of driver's files, None where no Spark runs."""
+    """Return the folder of driver's files, None where no Spark runs."""
     try:
         return Path(SparkFiles.getRootDirectory())
     except AssertionError:  # how PySpark says that there is no SparkContext

@@ -80,7 +80,7 @@ class _Place(NamedTuple):
 
 
 def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
-    """Give `df` with a column ``partition``, the rows of each Kafka partition in their own task.
+    """Return `df` with a column ``partition``, the rows of each Kafka partition in their own task.
 
     options: of the sink, as for the write that is to follow; createTopics is obeyed. There are as
     many Spark partitions as the topics have Kafka partitions together, from now on. The write is
@@ -91,7 +91,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
     Topics of a column are found by a query over all rows, which a stream cannot answer. Whatever
     shuffles belongs before the layout, and ``sortWithinPartitions`` behind it. Over Spark Connect
-    the client asks the brokers. Raises ConfigException, DataException and what the brokers say, as
+    the client asks the brokers. Raise ConfigException, DataException and what the brokers say, as
     a write does.
 
     >>> laid_out = atomic_layout(flights, options)  # doctest: +SKIP
@@ -119,7 +119,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
 
 def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
-    """Give the topics of the rows; those that cannot be topics are for the write to refuse."""
+    """Return the topics of the rows; those that cannot be topics are for the write to refuse."""
     if options.topic is not None:
         names = [options.topic]
     elif frame.df.isStreaming:
@@ -143,7 +143,7 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
 
 
 def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame, _Place]:
-    """Give the frame with what the places of its rows are made of."""
+    """Return the frame with what the places of its rows are made of."""
     if options.topic is not None:
         return frame, _Place(F.lit(options.topic), F.lit(topics.tasks), F.lit(0))
     column = frame.column("topic")
@@ -155,7 +155,7 @@ def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame
 
 
 def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
-    """Give each row's Kafka partition; without a topic, only one that the row names."""
+    """Return each row's Kafka partition; without a topic, only one that the row names."""
     choices = []
     if frame.has("partition"):
         choices.append(frame.column("partition"))
@@ -188,7 +188,7 @@ def _own_partitions(
 
 
 def _computed(function: Callable[..., pa.Array], kind: str, *columns: Column) -> Column:
-    """Give what a function computes of whole Arrow arrays."""
+    """Return what a function computes of whole Arrow arrays."""
     # The stub wants the kind of function by its number; Spark warns of that.
     udf: Callable[..., Column] = arrow_udf(function, kind)  # type: ignore[call-overload]
     return udf(*columns)

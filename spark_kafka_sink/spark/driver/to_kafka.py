@@ -37,13 +37,13 @@ def to_kafka(
     topic: str | Column | None = None,
     partition: str | Column | None = None,
 ) -> DataFrame:
-    """Give the sink's columns of `df`, and nothing else.
+    """Return the sink's columns of `df`, and nothing else.
 
     Each argument is the name of a column or a Column. value "json" is the whole row as a JSON
     object, with every column of `df`, the key's and the others' too; as always with ``to_json``, a
     field that is null is left out. Keys and values that are structs, arrays or maps become JSON as
     well, and other types than string and binary are cast to string. What headers, timestamp, topic
-    and partition may be is what the sink takes. Raises DataException for a name that no column has,
+    and partition may be is what the sink takes. Raise DataException for a name that no column has,
     and for what is neither.
 
     >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
@@ -98,7 +98,7 @@ def _unknown(df: DataFrame, argument: str, name: str) -> str:
 
 
 def _as_bytes(name: str, kind: DataType) -> Column:
-    """Give a column as string or binary."""
+    """Return a column as string or binary."""
     # A string with a collation is cast to one without: the sink takes only those.
     if kind.simpleString() in ("string", "binary"):
         return F.col(name)

@@ -28,7 +28,7 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     options: of the sink, as for ``df.write``. A batch that Spark runs again is written again
     (at-least-once). As in a stream, the cluster is looked at once in kafka.metadata.max.age.ms, and
     reportPath gets a line. In a classic session what stands against the write is found before Spark
-    begins to work for it. Raises what ``df.write`` raises, and Spark then ends the query.
+    begins to work for it. Raise what ``df.write`` raises, and Spark then ends the query.
     """
     check_frame("write_batch", df)
     is_number = isinstance(batch_id, int) and not isinstance(batch_id, bool)

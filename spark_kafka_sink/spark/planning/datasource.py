@@ -49,23 +49,23 @@ class KafkaDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name to use in ``format``."""
+        """Return the name to use in ``format``."""
         return "pykafka"
 
     def schema(self) -> StructType:
-        """Refuse to read: Spark asks for a schema only then. Raises ConfigException."""
+        """Refuse to read: Spark asks for a schema only then. Raise ConfigException."""
         message = 'pykafka is a sink: read Kafka with spark.read.format("kafka")'
         raise ConfigException(message)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaArrowWriter:  # noqa: FBT001 - Spark's signature
-        """Plan a batch write. Raises ConfigException, DataException and what the brokers say."""
+        """Plan a batch write. Raise ConfigException, DataException and what the brokers say."""
         freeze_imports()
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
         return self.plan(schema)
 
     def plan(self, schema: StructType) -> KafkaArrowWriter:
-        """Check all that can be known before there is a row; raises as `writer` does."""
+        """Check all that can be known before there is a row; raise as `writer` does."""
         options, batch_id = self.check(schema)
         in_batches = batch_id is not None
         options = check_surroundings(
@@ -78,7 +78,7 @@ class KafkaDataSource(DataSource):
     def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
         """Check options and columns; give the options and the number that `write_batch` hands over.
 
-        Raises ConfigException and DataException.
+        Raise ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
         batch_id = handed_over(given)
@@ -90,7 +90,7 @@ class KafkaDataSource(DataSource):
         """Plan a micro-batch; also called, on a copy of this source, to commit or abort one.
 
         overwrite is True in output mode complete: as in Spark's own sink, every result is appended
-        again. Raises as `writer` does; to commit, nothing is checked that may have changed since.
+        again. Raise as `writer` does; to commit, nothing is checked that may have changed since.
         """
         freeze_imports()
         options = _checked_options(self.options, schema)
@@ -110,8 +110,8 @@ def check_surroundings(
 ) -> SinkOptions:
     """Check what may change between a plan and its commit, and warn, which is done once.
 
-    Gives the options with what was found. in_batches: whether it is micro-batches that are written;
-    may_remember: be content with what was found lately.
+    Return the options with what was found. in_batches: whether it is micro-batches that are
+    written; may_remember: be content with what was found lately.
     """
     check_partitioner(options)
     check_report_path(options, in_batches=in_batches)

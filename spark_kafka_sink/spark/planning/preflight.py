@@ -76,7 +76,7 @@ def warn_of_differences(
 
 
 def _meaning(value: str) -> frozenset[str | Decimal]:
-    """Give what brokers read in a value: a list, or one entry; numbers as numbers."""
+    """Return what brokers read in a value: a list, or one entry; numbers as numbers."""
     return frozenset(_entry(entry.strip().lower()) for entry in value.split(","))
 
 
@@ -142,7 +142,7 @@ def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
 
 
 def _against_report(path: Path, *, in_batches: bool) -> str | None:
-    """Give what stands against a report at a path, None where nothing does."""
+    """Return what stands against a report at a path, None where nothing does."""
     may_write = path.exists() and os.access(path, os.W_OK)
     file = path.resolve() if path.is_symlink() and not is_special(path) else path
     folder = masked(str(file.parent))
@@ -179,10 +179,10 @@ def make_dead_letter_path(options: SinkOptions) -> None:
 def check_cluster(
     options: SinkOptions, *, has_headers: bool, may_remember: bool = False
 ) -> SinkOptions:
-    """Give the options with what was found of brokers and topic, created where that is asked.
+    """Return the options with what was found of brokers and topic, created where that is asked.
 
     has_headers: whether the data has a column of headers. may_remember: be content with what this
-    process has found, metadata.max.age.ms ago at most. Raises what stands against writing to the
+    process has found, metadata.max.age.ms ago at most. Raise what stands against writing to the
     topic, within kafka.max.block.ms, and rows that were laid out for another number of partitions.
     Topics of a topic column are not known before the rows are, but for those that rows were laid
     out for: else only that a broker answers, is not too old, and would create such as are asked

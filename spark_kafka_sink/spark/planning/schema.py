@@ -116,7 +116,7 @@ def _has_calendar_interval(kind: DataType) -> bool:
 
 
 def _field_there_twice(kind: DataType) -> str | None:
-    """Give the name of a field that a struct has twice, however deep in the type."""
+    """Return the name of a field that a struct has twice, however deep in the type."""
     kind = _stored(kind)
     if isinstance(kind, StructType):
         for name, count in Counter(kind.fieldNames()).items():
@@ -140,7 +140,7 @@ def _stored(kind: DataType) -> DataType:
 
 
 def _other_case(types: dict[str, DataType], wanted: str) -> list[str]:
-    """Give a hint for each column whose name differs from the wanted one only in case."""
+    """Return a hint for each column whose name differs from the wanted one only in case."""
     return [
         f"Column names are case-sensitive: rename {name} to {wanted}."
         for name in types

@@ -66,7 +66,7 @@ class BadBatch(NamedTuple):
     detail: str | None = None
 
     def part(self, rows: npt.NDArray[np.int64]) -> BadBatch:
-        """Give some of them."""
+        """Return some of them."""
         return self._replace(
             rows=self.rows.take(pa.array(rows)), codes=self.codes[rows], numbers=self.numbers[rows]
         )
@@ -101,7 +101,7 @@ class Faults:
 
 
 def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
-    """Give where rows were to go, as bytes of a length that is bearable.
+    """Return where rows were to go, as bytes of a length that is bearable.
 
     topic: for all rows, in place of a topic column.
     """
@@ -129,7 +129,7 @@ class DeadLetterTopic:
         self._send(bad, 0)
 
     def settle(self) -> bool:
-        """Send with less in them what the topic refused. Raises where it refuses the least."""
+        """Send with less in them what the topic refused. Raise where it refuses the least."""
         refused = False
         for (bad, attempt), culprits, others, _, error in self._appender.refusals():
             if len(culprits) and attempt + 1 == len(_LEFT_OUT):
@@ -159,7 +159,7 @@ class DeadLetterTopic:
         self._appender.append(letters, (bad, attempt))
 
     def finish(self) -> list[str]:
-        """Give no files."""
+        """Return no files."""
         return []
 
     def discard(self) -> None:
@@ -200,7 +200,7 @@ def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.Rec
 
 
 def with_headers(headers: pa.Array | None, values: tuple[pa.Array, ...]) -> pa.Array:
-    """Give every row its own headers, then `ERROR_HEADERS` with the values given, as text."""
+    """Return every row its own headers, then `ERROR_HEADERS` with the values given, as text."""
     rows, extra = len(values[0]), len(values)
     counts = np.zeros(rows, np.int64)
     keys, contents = [], []
@@ -297,7 +297,7 @@ class DeadLetterFile:
         return False
 
     def finish(self) -> list[str]:
-        """Give the file its name; there is none where there were no bad rows."""
+        """Return the file its name; there is none where there were no bad rows."""
         if self._writer is None:
             return []
         self._writer.close()
@@ -313,7 +313,7 @@ class DeadLetterFile:
 
 
 def _storable(name: str, column: pa.Array) -> pa.Array:
-    """Give a column as every reader of Parquet can read it.
+    """Return a column as every reader of Parquet can read it.
 
     Spark's strings may hold bytes that are no text. Key and value are kept as bytes, to the last
     one; other columns of strings stay text, with U+FFFD in place of such bytes.

@@ -65,7 +65,7 @@ class CarefulAppender(Generic[T]):
         )
 
     def refusals(self) -> Iterator[Refusal[T]]:
-        """Give what has been refused since the last call. Raises other failures."""
+        """Return what has been refused since the last call. Raise other failures."""
         while self._failures:
             appended, (rows, culprits, error) = self._failures.popleft()
             fault = fault_of_error(error)

@@ -174,7 +174,7 @@ class _WaitingBatches:
 def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
     """Write all batches and wait until every row is acknowledged.
 
-    Raises what made that impossible; what was sent until then may be in Kafka (at-least-once).
+    Raise what made that impossible; what was sent until then may be in Kafka (at-least-once).
     """
     acknowledge_now()
     freeze_imports()
