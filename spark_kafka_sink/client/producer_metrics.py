@@ -1,12 +1,12 @@
-"""ProducerMetrics: what a producer measures of itself, by the Java client's names.
+"""ProducerMetrics: the metrics of a producer, with the Java client's names.
 
-Owns the producer's sensors (SenderMetricsRegistry, BufferPool, RecordAccumulator and
-KafkaProducerMetrics of the Java client) and what is read off its parts when metrics are measured.
-It is told once per request, per answer or per slice of rows, never per row; the times are
-arguments.
+It owns the producer's sensors (SenderMetricsRegistry, BufferPool, RecordAccumulator and
+KafkaProducerMetrics of the Java client), and reads other values off the producer's parts when
+metrics are measured. Its methods are called once per request, response or slice of rows, never per
+row. Times are arguments.
 
-A sensor has one writer at a time: `sent` and `answered` belong to the I/O thread, the others to
-whoever holds the producer's lock. `measure` needs neither.
+A sensor has one writer at a time: `sent` and `answered` belong to the I/O thread, the others to the
+holder of the producer's lock. `measure` needs neither.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ TOPIC_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
     "errors": meter("record-error", "records", "the topic's records given up"),
 }
 
-# Where callers spend their time, by the name that `record_time` takes.
+# The times of callers, by the name that `record_time` takes.
 TIMES: Final[Mapping[str, MetricTemplate]] = {
     name: MetricTemplate(f"{name}-time-ns-total", Sensor.total, "ns", f"time spent in {what}")
     for name, what in {
@@ -180,7 +180,7 @@ class ProducerMetrics:
             metrics.gauge(GROUP, row, read[name])
 
     def measure(self, now: float) -> dict[MetricName, float]:
-        """Give every metric's value; from any thread."""
+        """Return every metric's value; any thread may call this."""
         return self._metrics.measure(now)
 
     @property
@@ -237,7 +237,7 @@ class ProducerMetrics:
         """Note a batch that was given up."""
         self._all.record_errors.record(batch.record_count, now)
         topic = self._topics.get(batch.topic_partition.topic)
-        # As in the Java client, a topic has metrics once something was sent to it.
+        # As in the Java client, a topic has metrics only after the first send to it.
         if topic is not None:
             topic.errors.record(batch.record_count, now)
 
