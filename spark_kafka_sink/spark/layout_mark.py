@@ -32,7 +32,7 @@ def laid_out_counts(schema: StructType) -> dict[str, int]:
 
 
 def check_laid_out_topic(laid_out: Mapping[str, int], topic: str) -> None:
-    """Raise DataException where rows for `topic` were laid out for other topics."""
+    """Raise DataException if the rows were laid out for other topics than `topic`."""
     if laid_out and topic not in laid_out:
         first, *others = laid_out
         more = f" and {len(others)} more" if others else ""
@@ -44,9 +44,9 @@ def check_laid_out_topic(laid_out: Mapping[str, int], topic: str) -> None:
 
 
 def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]) -> None:
-    """Raise DataException where a topic does not have the partitions that rows were laid out for.
+    """Raise DataException if a topic has another number of partitions than at the layout.
 
-    found: the partitions of topics, each of which is in `laid_out`.
+    found: the number of partitions of each topic; all of them are in `laid_out`.
     """
     for topic, partitions in found.items():
         expected = laid_out[topic]

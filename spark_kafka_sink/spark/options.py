@@ -48,10 +48,10 @@ _SHOWN: Final = 60
 
 
 def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
-    """Return the path that an option names. Raise ConfigException.
+    """Return the path of an option. Raise ConfigException.
 
-    elsewhere: what is to be said of a path with another scheme or of another host; expected: of
-    what it should be.
+    elsewhere: the message for a path with another scheme or of another host; expected: a
+    description of a valid path.
     """
     scheme = _SCHEME.match(value)
     path = value if scheme is None else value[scheme.end() :]
@@ -93,7 +93,7 @@ class OnError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BadRowPolicy:
-    """What becomes of bad rows; with DEAD_LETTER one of topic and path is set, else none."""
+    """The handling of bad rows; with DEAD_LETTER either topic or path is set, otherwise neither."""
 
     on_error: OnError = OnError.FAIL
     topic: str | None = None
@@ -106,8 +106,8 @@ FAIL_ON_BAD_ROWS: Final = BadRowPolicy()
 def bad_row_policy(given: Mapping[str, str], topic: str | None, acks: str) -> BadRowPolicy:
     """Check the three options. Raise ConfigException.
 
-    given: options by their names in lower case; topic: where good rows go, None for a column; acks:
-    the producer's, since with 0 brokers do not say which rows they refuse.
+    given: options by their names in lower case; topic: of good rows, None for a column; acks: the
+    producer's, because with 0 brokers do not report rejected rows.
     """
     on_error = _on_error(given.get("onerror", OnError.FAIL.value))
     if on_error is not OnError.FAIL and acks == "0":
@@ -201,7 +201,7 @@ _SPARKS: Final = {
         "checkpointLocation", "path", "queryName",
     )
 }  # fmt: skip
-# Of Java's consumers and not of its producers; kafka.client.rack is refused by its name.
+# Options of Java's consumers that its producers do not have; kafka.client.rack has its own error.
 _CONSUMERS: Final = (
     "allow.auto.create.topics", "auto.commit.interval.ms", "auto.offset.reset", "check.crcs",
     "default.api.timeout.ms", "enable.auto.commit", "exclude.internal.topics",
@@ -243,14 +243,13 @@ _TOPIC_CONFIG: Final = "topic.config."
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of one write; topic is None where the data has a topic column.
+    """The options of one write; topic is None if the data has a topic column.
 
-    new_topic: what topics that do not exist are created with, None where they are not.
-    laid_out: the partitions of each topic for which `atomic_layout` laid the rows out.
-    max_message_bytes, partitions: the topic's, None and 0 where there is none; retention_ms: after
-    how long the topic loses a record by its own timestamp, None where it does not or nobody knows;
-    brokers: the cluster's. No option says any of the last five: the driver finds them before tasks
-    start.
+    new_topic: the properties of topics to create, None to create none. laid_out: the partitions of
+    each topic for which `atomic_layout` laid the rows out. max_message_bytes, partitions: the
+    topic's, None and 0 if unknown; retention_ms: the age at which the topic deletes a record by its
+    own timestamp, None if it does not, or if unknown; brokers: the cluster's. The last five are not
+    options: the driver finds them before tasks start.
     """
 
     producer: ProducerConfig
@@ -266,10 +265,10 @@ class SinkOptions:
 
     @property
     def new_dead_letter_topic(self) -> NewTopic | None:
-        """What the topic for bad rows is created with.
+        """The properties with which the topic for bad rows is created.
 
-        Without topic.config.*, which are about good rows: a compacted topic, for one, would refuse
-        the letters that have no key.
+        Without topic.config.*, which are for good rows: a compacted topic, for example, would
+        reject the letters without a key.
         """
         return self.new_topic and replace(self.new_topic, configs=())
 
@@ -285,7 +284,7 @@ def check_given_options(options: object) -> None:
 
 @contextmanager
 def name_kafka_options() -> Iterator[None]:
-    """Have messages about options of the producer name them as `DataFrameWriter.option` does."""
+    """Let messages name the producer's options as `DataFrameWriter.option` does."""
     with name_options(_KAFKA.__add__):
         yield
 
@@ -357,7 +356,7 @@ def _lenient(value: str) -> bool:
 
 
 def report_path(value: str) -> Path:
-    """Return the file that reportPath names: a path of the driver, or the same behind ``file:``.
+    """Return the file of reportPath: a path on the driver, or the same after ``file:``.
 
     Raise ConfigException.
     """
@@ -399,9 +398,9 @@ def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
 
 
 def not_an_option(name: str) -> str:
-    """Return the sentence about a name that nobody knows, with what was probably meant.
+    """Return the message for an unknown name, with the most similar option.
 
-    That is never an option of the source or of consumers, which would be ignored.
+    It never suggests an option of the source or of consumers, because those would be ignored.
     """
     meant = None if name in _CONSUMERS else _meant(name)
     hint = f"; did you mean {meant}?" if meant else ""
@@ -424,7 +423,7 @@ def _meant(name: str) -> str | None:
 
 
 def _meant_of_topic(rest: str) -> str:
-    """Return what was meant by a name with several dots; rest: what is behind ``topic.``."""
+    """Return the likely meaning of a name with several dots; rest: the part after ``topic.``."""
     second, _, setting = rest.partition(".")
     close = get_close_matches(second, ("config", "partitions", "replication"), 1, cutoff=0.75)
     if close == ["config"]:

@@ -21,10 +21,11 @@ SAMPLES: Final = 10
 
 @dataclass(kw_only=True)
 class PartitionReport:
-    """What was written to one Kafka partition; offsets are -1 where brokers do not say (acks=0).
+    """The records written to one Kafka partition; offsets are -1 if brokers return none (acks=0).
 
     Records of other producers may lie between first_offset and last_offset. It has no slots, so
-    that `vars` gives its fields: a job may have thousands, for each of which asdict takes 8 µs.
+    that `vars` returns its fields: a job may have thousands of partitions, and asdict takes 8 µs
+    for each.
     """
 
     topic: str
@@ -63,10 +64,10 @@ def merged(parts: Iterable[PartitionReport]) -> list[PartitionReport]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRowSample:
-    """Where a bad row is and what is wrong; row counts the rows of the task from 0.
+    """The place of a bad row, and its fault; row counts the rows of the task from 0.
 
-    detail: what brokers said, where they refused it. topic and partition are what its columns, or
-    the option, say. Sizes are None for null.
+    detail: the broker's message, if a broker rejected the row. topic and partition are from its
+    columns or from the option. Sizes are in bytes, None for null.
     """
 
     task: int
@@ -81,10 +82,10 @@ class BadRowSample:
 
 @dataclass(slots=True, kw_only=True)
 class BadRowsReport:
-    """What became of bad rows.
+    """The counts of bad rows.
 
-    dead_letters: the topic or the folder they went to, None where they were skipped; files: those
-    in the folder; partitions: those of the topic.
+    dead_letters: the topic or the folder with the rows, None if they were skipped; files: in the
+    folder; partitions: of the topic.
     """
 
     on_error: str
@@ -132,7 +133,7 @@ class ExpiredRowsReport:
 
     @classmethod
     def of(cls, parts: Iterable[ExpiredRowsReport | None]) -> ExpiredRowsReport | None:
-        """Add up what tasks found; None where none of them found any."""
+        """Return the sum of the tasks' reports, None if there is none."""
         found = [part for part in parts if part is not None]
         if not found:
             return None
@@ -155,7 +156,7 @@ class ExpiredRowsReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """A task, by the number of its partition of the DataFrame, and where it ran."""
+    """A task: the number of its partition of the DataFrame, and the host it ran on."""
 
     task: int
     attempt: int

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def change_setting(
     spark: SparkSession, name: str, change: Callable[[str | None], str | None]
 ) -> str | None:
-    """Set what `change` makes of the value that a setting has; None from it leaves that.
+    """Set a setting to the value that `change` returns for the present one; None changes nothing.
 
-    Return why it could not be done, None where it was.
+    Return why that failed, None if it did not.
     """
     try:
         wanted = change(spark.conf.get(name))

@@ -1,11 +1,12 @@
-"""What tasks find out about topics: one that is missing, and how large a record may be.
+"""What tasks find out about topics: missing topics, and the largest record.
 
-Which topics a column names is known only from the rows, so the driver cannot create them; that of
-the option it has created, but a stream remembers that it did, and the topic may be gone since.
-Tasks that meet the same one at once may all ask for it: one creates it, the others find it there.
+The topics of a column are known only from the rows, so the driver cannot create them. It has
+created the topic of the option, but a stream remembers that it did, and the topic may have been
+deleted since. Several tasks may create the same missing topic at once: one succeeds, the others
+find it.
 
-The driver finds max.message.bytes, and a stream remembers it. That is enough to cut batches by. A
-row is too large for its topic only by what the topic says then.
+The driver reads max.message.bytes, and a stream remembers it. That is enough to limit batches. But
+before a row is rejected as too large, the topic is asked again.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class MissingTopics:
         self._there: set[str] = set()
 
     def create_those_of(self, batch: pa.RecordBatch) -> None:
-        """Create the topics of an Arrow batch where createTopics asks for it; see `create`."""
+        """Create the topics of an Arrow batch if createTopics is set; see `create`."""
         if self._new is None:
             return
         if self._topic is not None:
@@ -80,10 +81,10 @@ class MissingTopics:
         self.create([name.decode(errors="replace") for name in met])
 
     def create(self, names: Iterable[str]) -> None:
-        """Create topics where createTopics asks for it and they are not known to be there.
+        """Create topics that are not known to exist, if createTopics is set.
 
-        What no topic can be called is left to who appends the rows. Raise as
-        `KafkaAdmin.topics` does, and InvalidTopicException for a topic of the brokers' own.
+        Invalid topic names are left to the append of the rows. Raise as `KafkaAdmin.topics` does,
+        and InvalidTopicException for an internal topic of the brokers.
         """
         if self._new is None:
             return
@@ -99,7 +100,7 @@ class MissingTopics:
 logger = logging.getLogger(__name__)
 
 _NAME: Final = "max.message.bytes"
-# Brokers themselves take as long to hear of a change, and a question takes a connection.
+# A change takes as long to reach all brokers, and a request needs a connection.
 GOOD_FOR_S: Final = 1.0
 
 
@@ -115,15 +116,15 @@ def settings_with_limit(
 
 
 def limit_of(settings: Mapping[str, str | None]) -> int | None:
-    """Return the limit if it was told; if not, brokers refuse by themselves what is over it."""
+    """Return the limit in bytes, None if unknown; then brokers reject larger records themselves."""
     value = settings.get(_NAME)
     return int(value) if value is not None and value.isdecimal() else None
 
 
 class TopicLimit:
-    """The limit of the option's topic, as a task knows it; None where nobody says, or no option.
+    """The limit of the option's topic, as a task knows it; None if unknown or without the option.
 
-    `clock` gives seconds.
+    `clock` returns seconds.
     """
 
     def __init__(self, options: SinkOptions, clock: Callable[[], float] = time.monotonic) -> None:
@@ -139,7 +140,7 @@ class TopicLimit:
         return {} if self._topic is None or self.bytes is None else {self._topic: self.bytes}
 
     def look_anew(self) -> dict[str, int]:
-        """Ask the cluster, for a row that seems to be over it, a second apart; gives `by_topic`."""
+        """Ask the cluster for the limit of a topic, at most once a second; return `by_topic`."""
         if self._topic is not None and self.bytes is not None and self._clock() >= self._good_until:
             with KafkaAdmin(with_shipped_files(self._producer), brokers=self._brokers) as admin:
                 self.bytes = limit_of(settings_with_limit(admin, self._topic))

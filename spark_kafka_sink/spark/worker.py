@@ -56,8 +56,8 @@ def check_modules() -> None:
 
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
-# Arrays below this come from the heap. glibc takes no more than HEAP_MAX_SIZE / 2, which is 32 MiB
-# in 64-bit ones before 2.35.
+# Smaller arrays come from the heap. glibc accepts no more than HEAP_MAX_SIZE / 2, which is 32 MiB
+# in 64-bit versions before 2.35.
 _MMAP_THRESHOLD_BYTES: Final = 32 * 1024 * 1024
 
 _M_TRIM_THRESHOLD: Final = -1
@@ -77,7 +77,7 @@ def keep_heap() -> None:
 
 
 def freeze_imports() -> None:
-    """Have collections of garbage in this process leave out, from now on, what is there now."""
+    """Exclude the objects that exist now from later garbage collections of this process."""
     global _is_frozen  # noqa: PLW0603 - of this process
     if not _is_frozen:
         _is_frozen = True
@@ -88,12 +88,12 @@ _OPEN_FILES: Final = Path("/proc/self/fd")
 
 
 def acknowledge_now() -> None:
-    """Have what this process has received over TCP acknowledged; elsewhere than on Linux, nothing.
+    """Make Linux acknowledge at once what this process has received over TCP; elsewhere do nothing.
 
-    Which connection is Spark's is not known here. On others, such as those of a producer that is
-    kept, it means an acknowledgement that would have come a little later. What is no connection
-    over TCP refuses the option. Python's own sockets are not used: to make one of an open file
-    would take it out of blocking where a program has set a default timeout.
+    Spark's connection is not known here. On another connection, such as that of a kept producer,
+    the acknowledgement only comes a little earlier. File descriptors without TCP reject the socket
+    option. Python's socket objects are not used: to make one of an open descriptor would change its
+    blocking mode if a program has set a default timeout.
     """
     with suppress(OSError, AttributeError):
         setsockopt = ctypes.CDLL(None).setsockopt

@@ -66,7 +66,7 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
     _batch_id: int | None = None
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report what all tasks wrote. Raise KafkaException where one did not say."""
+        """Report what all tasks wrote. Raise KafkaException if a task sent no report."""
         freeze_imports()
         publish(commit_report(messages, self._batch_id), self._report_path)
 
@@ -78,7 +78,7 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Report what a micro-batch wrote. Raise KafkaException where a task did not say."""
+        """Report what a micro-batch wrote. Raise KafkaException if a task sent no report."""
         if messages and all(message is None for message in messages):
             raise ConfigException(CONTINUOUS_REFUSAL)
         publish(commit_report(messages, batchId), self._report_path)

@@ -1,8 +1,8 @@
-"""What the driver does with the messages of tasks when a job commits.
+"""The driver's handling of the tasks' messages when a job commits.
 
-Owns the check that every task reported, and where the report goes: lines on
-stderr (commit runs in a Python process whose logging nobody sees), the file of the option
-reportPath, and the application's own file (`last_reports`).
+It checks that every task reported, and writes the report: lines on stderr (commit runs in a Python
+process whose logging is not shown), the file of the option reportPath, and the application's own
+file (`last_reports`).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from spark_kafka_sink.spark.report import (
 def commit_report(
     messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None
 ) -> CommitReport:
-    """Sum up the messages of all tasks.
+    """Return the sum of the messages of all tasks.
 
-    Raise KafkaException where a task did not report: what became of its rows is then unknown.
+    Raise KafkaException if a task did not report, because the state of its rows is then unknown.
     """
     reported = [m for m in messages if isinstance(m, SinkCommitMessage)]
     if len(reported) != len(messages):
@@ -72,11 +72,11 @@ def commit_report(
 
 
 def publish(report: CommitReport, path: Path | None) -> None:
-    """Print the summary, and write the report to where it can be read.
+    """Print the summary, and write the report to its files.
 
-    A batch job's report replaces the file as a whole; a stream's reports are lines of it, one per
-    micro-batch. The rows are in Kafka already, so a report that cannot be written is said on stderr
-    and never fails the job.
+    A batch job's report replaces the whole file. A stream's reports are lines of it, one per
+    micro-batch. The rows are in Kafka already, so a failure to write the report is printed to
+    stderr and never fails the job.
     """
     _say(report.summary())
     if report.bad_rows is not None and report.bad_rows.rows:
@@ -102,7 +102,7 @@ def publish(report: CommitReport, path: Path | None) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all; what is no file, or may not be replaced, is kept."""
+    """Replace a file atomically; a path that is not a file, or cannot be replaced, is kept."""
     if is_special(path):
         _write_into(path, os.O_APPEND, text)
         return

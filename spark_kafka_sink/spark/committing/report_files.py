@@ -1,7 +1,7 @@
-"""Reports as lines of a file, one JSON object each, which several processes append to.
+"""Reports as lines of a file, one JSON object each, to which several processes append.
 
-Owns what holds where a process dies, or the disk is full, in the middle of a line: the next report
-begins a line of its own, and the one that was broken off is passed over.
+A process may die, or the disk may be full, in the middle of a line. Then the next report begins a
+new line, and readers skip the incomplete one.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ def open_to_append(path: Path) -> BinaryIO:
 
 
 def is_special(path: Path) -> bool:
-    """Tell of what must not be replaced: pipes and devices, /dev/stderr where it is a file."""
+    """Return whether a path is a pipe or a device, which must not be replaced.
+
+    /dev/stderr may be a regular file; it counts, too.
+    """
     return path.exists() and (not path.is_file() or path.parts[1:2] in (("dev",), ("proc",)))
 
 
 def open_to_write(path: Path, flag: int) -> BinaryIO:
-    """Open what is there, flag: os.O_APPEND or os.O_TRUNC.
+    """Open an existing file; flag: os.O_APPEND or os.O_TRUNC.
 
-    A pipe that nobody has open to read is an OSError, and not waited for.
+    Raise OSError for a pipe without a reader, instead of waiting for one.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | flag)
     os.set_blocking(descriptor, True)
@@ -91,8 +94,9 @@ def remember(report: dict[str, Any]) -> None:
 def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
     """Return the reports of the application's last n writes and micro-batches, the newest last.
 
-    spark: a classic session; with Spark Connect the driver's files are out of reach. Raises
-    KafkaException for such a session, IllegalArgumentException for what is none.
+    spark: a classic session; with Spark Connect the driver's files are out of reach. Raise
+    KafkaException for a Spark Connect session, IllegalArgumentException for an object of another
+    type.
     """
     check_session("last_reports", spark)
     checked_number("n", n, 0, LARGEST_INT32)
@@ -111,10 +115,10 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
 
 
 def _folder() -> Path | None:
-    """Return the folder of driver's files, None where no Spark runs."""
+    """Return the folder of the driver's files, None if no Spark runs."""
     try:
         return Path(SparkFiles.getRootDirectory())
-    except AssertionError:  # how PySpark says that there is no SparkContext
+    except AssertionError:  # PySpark raises this if there is no SparkContext
         return None
 
 

@@ -45,7 +45,7 @@ from spark_kafka_sink.spark.topics import suggest_create_topics
 
 _INT: Final = "INT"
 _PLACES: Final = "partitions INT, first INT"
-# What rows are spread by that no key places: a row that is computed again is found where it was.
+# The columns that place rows without a key: a row that is computed again gets the same place.
 _SPREAD_BY: Final = ("key", "value", "timestamp")
 # A column that is there only until rows are laid out.
 _PLACE: Final = "place"
@@ -69,9 +69,9 @@ class _Frame(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A row's topic, how many partitions that has, and the task of its first partition.
+    """A row's topic, its number of partitions, and the task of its first partition.
 
-    The last two are null where the topic is none that was found.
+    The last two are null if the topic was not found.
     """
 
     topic: Column
@@ -82,20 +82,19 @@ class _Place(NamedTuple):
 def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     """Return `df` with a column ``partition``, the rows of each Kafka partition in their own task.
 
-    options: of the sink, as for the write that is to follow; createTopics is obeyed. There are as
-    many Spark partitions as the topics have Kafka partitions together, from now on. The write is
-    refused where a topic has another number of partitions by then; a stream whose topic may grow is
-    better laid out inside foreachBatch. A partition that a row names is kept;
-    then come kafka.partitioner.class if it is your own, the key as in the Java client, and a hash
-    of key, value and timestamp. All of these have to be the same when Spark computes a row again.
+    options: of the sink, the same as for the write that follows; createTopics applies. The result
+    has as many Spark partitions as the topics have Kafka partitions together. The write fails if a
+    topic has another number of partitions by then; if a stream's topic may grow, call this inside
+    foreachBatch. A partition that a row names is kept. For other rows, the order is: your own
+    kafka.partitioner.class, the key as in the Java client, a hash of key, value and timestamp. All
+    of these must be the same when Spark computes a row again.
 
-    Topics of a column are found by a query over all rows, which a stream cannot answer. Whatever
-    shuffles belongs before the layout, and ``sortWithinPartitions`` behind it. Over Spark Connect
-    the client asks the brokers. Raise ConfigException, DataException and what the brokers say, as
-    a write does.
+    The topics of a column are found by a query over all rows, which a stream cannot run. Do any
+    shuffle before the layout, and ``sortWithinPartitions`` after it. Over Spark Connect, the client
+    asks the brokers. Raise ConfigException, DataException and the brokers' errors, as a write does.
 
-    >>> laid_out = atomic_layout(flights, options)  # doctest: +SKIP
-    >>> laid_out.write.format("pykafka").mode("append").options(**options).save()  # doctest: +SKIP
+    >>> laid_out = atomic_layout(flights, options)  # doctest: +SKIP >>>
+    laid_out.write.format("pykafka").mode("append").options(**options).save()  # doctest: +SKIP
     """
     check_frame("atomic_layout", df)
     check_given_options(options)
@@ -110,7 +109,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     partition = _partition(checked, frame, place)
     chosen = frame.df.withColumn("partition", partition)
     task = place.first + F.pmod(F.coalesce(F.col("partition"), F.lit(0)), place.partitions)
-    # Rows without a topic are somewhere: what becomes of them is for the write to say.
+    # Rows without a topic go anywhere; the write handles them as bad rows.
     laid_out = chosen.repartitionById(max(1, topics.tasks), F.coalesce(task, F.lit(0)))
     columns = [frame.column(name).alias(name) for name in frame.names if name != "partition"]
     counts = dict(zip(topics.names, topics.partitions, strict=True))
@@ -119,7 +118,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
 
 def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
-    """Return the topics of the rows; those that cannot be topics are for the write to refuse."""
+    """Return the topics of the rows; the write rejects invalid names."""
     if options.topic is not None:
         names = [options.topic]
     elif frame.df.isStreaming:
@@ -188,7 +187,7 @@ def _own_partitions(
 
 
 def _computed(function: Callable[..., pa.Array], kind: str, *columns: Column) -> Column:
-    """Return what a function computes of whole Arrow arrays."""
+    """Return the result of a function over whole Arrow arrays as a column."""
     # The stub wants the kind of function by its number; Spark warns of that.
     udf: Callable[..., Column] = arrow_udf(function, kind)  # type: ignore[call-overload]
     return udf(*columns)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
-# What Spark gives where nobody has set it (SQLConf, 4.1 to 4.3).
+# Spark's default value (SQLConf, 4.1 to 4.3).
 SPARKS_DEFAULT: Final = "67108864b"
 # Under 8 MiB with the row that goes over it: with a buffer of 16 MiB, rows of 1 and 10 KB cost the
 # JVM a sixth to a quarter more (docs/performance.md).
@@ -31,10 +31,10 @@ LIMIT_BYTES: Final = 15 * 512 * 1024
 
 
 def limit_arrow_batches(spark: SparkSession) -> None:
-    """Limit Arrow batches to `LIMIT_BYTES`, unless somebody has set the limit.
+    """Limit Arrow batches to `LIMIT_BYTES`, unless the limit is set.
 
-    It counts for whatever else the session hands to Python, too. Where the setting is not there, or
-    may not be changed, nothing happens.
+    The setting also applies to everything else that the session passes to Python. If the setting
+    does not exist or cannot be changed, do nothing.
     """
     reason = change_setting(
         spark, SETTING, lambda given: str(LIMIT_BYTES) if given == SPARKS_DEFAULT else None
@@ -43,7 +43,7 @@ def limit_arrow_batches(spark: SparkSession) -> None:
         logger.info("%s is left as it is: %s", SETTING, reason)
 
 
-# Spark's own words, and what Kafka calls secrets besides.
+# Spark's default pattern, and the names of Kafka's other secrets.
 _SECRET: Final = "secret|password|passphrase|token|access[.]?key|jaas[.]config|keystore[.]key"  # noqa: S105 - words
 SECRET_NAMES: Final = f"(?i:{_SECRET})"
 # An option in a request's text: key: "name" and then, in a line of its own, value: "…", or the same
@@ -58,9 +58,9 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 
 def mask_secrets(spark: SparkSession) -> None:
-    """Have a session, classic or of Spark Connect, mask what is secret besides what it masks now.
+    """Make a session, classic or of Spark Connect, mask Kafka's secrets as well as its own.
 
-    Calling it again changes nothing. Where the settings may not be changed it warns and goes on.
+    Another call changes nothing. If the settings cannot be changed, log a warning.
     """
     for name, regex in SETTINGS.items():
         reason = change_setting(spark, name, partial(_with, regex))

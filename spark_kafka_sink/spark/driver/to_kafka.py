@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 from spark_kafka_sink.errors import DataException, listed
 from spark_kafka_sink.spark.session import check_frame
 
-# The value that stands for the whole row; a column of this name is given as a Column.
+# The value that means the whole row; pass a column of this name as a Column.
 JSON: Final = "json"
 _BYTES: Final = ("key", "value")
 
@@ -39,12 +39,12 @@ def to_kafka(
 ) -> DataFrame:
     """Return the sink's columns of `df`, and nothing else.
 
-    Each argument is the name of a column or a Column. value "json" is the whole row as a JSON
-    object, with every column of `df`, the key's and the others' too; as always with ``to_json``, a
-    field that is null is left out. Keys and values that are structs, arrays or maps become JSON as
-    well, and other types than string and binary are cast to string. What headers, timestamp, topic
-    and partition may be is what the sink takes. Raise DataException for a name that no column has,
-    and for what is neither.
+    Each argument is the name of a column or a Column. The value "json" is the whole row as a JSON
+    object, with every column of `df`, including those of the other arguments; as always with
+    ``to_json``, null fields are left out. Keys and values that are structs, arrays or maps become
+    JSON as well; types other than string and binary are cast to string. headers, timestamp, topic
+    and partition must have the types that the sink takes. Raise DataException for an unknown column
+    name, and for an argument of another type.
 
     >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
     """

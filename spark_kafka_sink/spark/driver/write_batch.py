@@ -1,6 +1,6 @@
-"""``write_batch``: a micro-batch written as a batch job, for ``foreachBatch``.
+"""``write_batch``: write a micro-batch as a batch job, for ``foreachBatch``.
 
-This is how output mode update gets into Kafka, which Spark refuses for every Python sink.
+This is the way to use the output mode update, which Spark rejects for every Python sink.
 """
 
 from __future__ import annotations

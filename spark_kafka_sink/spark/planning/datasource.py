@@ -76,7 +76,7 @@ class KafkaDataSource(DataSource):
         return KafkaArrowWriter(options)
 
     def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
-        """Check options and columns; give the options and the number that `write_batch` hands over.
+        """Check options and columns; return the options and the batch id that `write_batch` sets.
 
         Raise ConfigException and DataException.
         """

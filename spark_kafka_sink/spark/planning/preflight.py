@@ -1,10 +1,10 @@
-"""What is checked on the driver before any task writes: partitioner, report, brokers and topic.
+"""The checks on the driver before any task writes: partitioner, report, brokers and topic.
 
-One clear error from the driver takes the place of four attempts of every task. Stream writers are
-planned for every micro-batch, so what was found is remembered per process and set of options for
-metadata.max.age.ms, as long as Spark keeps the process that plans (it ends one that was idle for a
-minute); a batch job looks anew. Nothing is checked on the commit side: rows are in
-Kafka then.
+One clear error from the driver replaces four failed attempts of every task. Stream writers are
+planned for every micro-batch, so the results are remembered per process and set of options for
+metadata.max.age.ms, as long as Spark keeps the process that plans (Spark ends one that was idle for
+a minute). A batch job checks again. Nothing is checked at commit, because the rows are in Kafka
+then.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ logger = logging.getLogger(__name__)
 def warn_of_differences(
     topic: TopicDescription, new: NewTopic, settings: Mapping[str, str | None]
 ) -> None:
-    """Say, once, which options are not what the topic has, or where that is not known.
+    """Warn once of options that differ from the topic's settings, or cannot be compared with them.
 
-    settings: the topic's, as far as the brokers tell; none at all where they do not.
+    settings: the topic's settings that the brokers return; may be empty.
     """
     if topic.is_new:
         return
@@ -112,7 +112,7 @@ _found: dict[_Asked, _Found] = {}
 
 @name_kafka_options()
 def check_partitioner(options: SinkOptions) -> None:
-    """Raise ConfigException where kafka.partitioner.class is a name that cannot be imported."""
+    """Raise ConfigException if kafka.partitioner.class is a name that cannot be imported."""
     given = options.producer.partitioner_class
     if names_own_partitioner(given):
         # It is for Arrow batches, which who plans has no other use for.
@@ -122,10 +122,10 @@ def check_partitioner(options: SinkOptions) -> None:
 
 
 def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
-    """Raise ConfigException where no report can be written to reportPath.
+    """Raise ConfigException if no report can be written to reportPath.
 
-    in_batches: whether a line is to be added for every micro-batch; a job's report takes the file's
-    place, or, where its folder may not be written into, overwrites it.
+    in_batches: whether a line is added for every micro-batch. A job's report replaces the file, or
+    overwrites it if its folder is not writable.
     """
     path = options.report_path
     if path is None:
@@ -142,7 +142,7 @@ def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
 
 
 def _against_report(path: Path, *, in_batches: bool) -> str | None:
-    """Return what stands against a report at a path, None where nothing does."""
+    """Return why no report can be written to a path, None if it can."""
     may_write = path.exists() and os.access(path, os.W_OK)
     file = path.resolve() if path.is_symlink() and not is_special(path) else path
     folder = masked(str(file.parent))
@@ -158,9 +158,9 @@ def _against_report(path: Path, *, in_batches: bool) -> str | None:
 
 
 def make_dead_letter_path(options: SinkOptions) -> None:
-    """Make the folder for bad rows, if there is to be one; raise ConfigException where it cannot.
+    """Make the folder for bad rows, if the options have one; raise ConfigException on failure.
 
-    Tasks make none: an executor that has not mounted the filesystem would make one on its own disk.
+    Tasks do not make it: an executor without the mounted filesystem would make it on its own disk.
     """
     path = options.bad_rows.path
     if path is None:
@@ -179,14 +179,14 @@ def make_dead_letter_path(options: SinkOptions) -> None:
 def check_cluster(
     options: SinkOptions, *, has_headers: bool, may_remember: bool = False
 ) -> SinkOptions:
-    """Return the options with what was found of brokers and topic, created where that is asked.
+    """Return the options with the properties of brokers and topic; create the topic if asked to.
 
-    has_headers: whether the data has a column of headers. may_remember: be content with what this
-    process has found, metadata.max.age.ms ago at most. Raise what stands against writing to the
-    topic, within kafka.max.block.ms, and rows that were laid out for another number of partitions.
-    Topics of a topic column are not known before the rows are, but for those that rows were laid
-    out for: else only that a broker answers, is not too old, and would create such as are asked
-    for, is checked then.
+    has_headers: whether the data has a headers column. may_remember: accept results of this process
+    that are at most metadata.max.age.ms old. Raise any error that prevents writing to the topic,
+    within kafka.max.block.ms, and DataException for rows that were laid out for another number of
+    partitions. The topics of a topic column are unknown before the rows, except those that rows
+    were laid out for. For the others, this only checks that a broker answers, is recent enough, and
+    would create the topics that createTopics asks for.
     """
     laid_out = tuple(options.laid_out.items())
     asked = (options.producer, options.topic, options.new_topic, has_headers, laid_out)

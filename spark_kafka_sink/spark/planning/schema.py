@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
-    """Raise DataException where a column is missing or has a type that cannot be sent.
+    """Raise DataException if a column is missing or has a type that cannot be sent.
 
-    topic: the option, which makes a topic column irrelevant.
+    topic: the option; if it is set, a topic column is ignored.
     """
     types = _types_by_name(schema)
     for name, kind in types.items():
@@ -58,9 +58,9 @@ def check_schema(schema: StructType, topic: str | None) -> None:
 
 
 def warn_of_unsent_columns(schema: StructType) -> None:
-    """Log a warning that names the columns that are no part of a record, if there are any.
+    """Log a warning with the columns that are not part of a record, if there are any.
 
-    Once for a schema and process: a stream is planned anew for every micro-batch.
+    Once per schema and process, because a stream is planned again for every micro-batch.
     """
     names = [field.name for field in schema.fields]
     unsent = [name for name in names if name not in COLUMNS]
@@ -79,7 +79,7 @@ def warn_of_unsent_columns(schema: StructType) -> None:
 
 
 def _types_by_name(schema: StructType) -> dict[str, DataType]:
-    # Spark cannot hand over such a frame, and says so only when the first rows are under way.
+    # Spark cannot pass such a frame to Python, and raises only when the first rows are sent.
     for name, count in Counter(schema.fieldNames()).items():
         if count > 1:
             message = (
@@ -91,11 +91,11 @@ def _types_by_name(schema: StructType) -> dict[str, DataType]:
 
 
 def _check_can_be_handed_over(name: str, kind: DataType) -> None:
-    """Raise DataException for a column, sent or not, of which Spark or Arrow makes an error later.
+    """Raise DataException for a column, sent or not, that Spark or Arrow would reject later.
 
-    Spark hands all columns to Python's Arrow, which knows no months inside a frame (inside arrays
-    and structs it lets them be), and which Spark gives no struct with two fields of one name. A
-    calendar interval no data source may have, however deep in a type.
+    Spark passes all columns to Python's Arrow. That has no type for months in a top-level column
+    (inside arrays and structs, Spark accepts them), and Spark builds no struct with two fields of
+    one name for it. No data source may have a calendar interval, at any depth of a type.
     """
     twice = _field_there_twice(kind)
     what_to_do = "cast it to string, or drop it, before writing"
@@ -140,7 +140,7 @@ def _stored(kind: DataType) -> DataType:
 
 
 def _other_case(types: dict[str, DataType], wanted: str) -> list[str]:
-    """Return a hint for each column whose name differs from the wanted one only in case."""
+    """Return a hint for each column whose name differs from `wanted` only in case."""
     return [
         f"Column names are case-sensitive: rename {name} to {wanted}."
         for name in types
@@ -161,7 +161,7 @@ def _check(
 
 
 def _is_string(kind: DataType) -> bool:
-    # A collated string is a type of its own in Spark; its own sink refuses it as well.
+    # A collated string is a type of its own in Spark; Spark's own sink rejects it, too.
     return isinstance(kind, StringType) and kind.simpleString() == "string"
 
 

@@ -1,9 +1,9 @@
-"""Where bad rows go: to a Kafka topic, or to a Parquet file in a folder.
+"""Write bad rows to a Kafka topic, or to a Parquet file in a folder.
 
-In the topic a row is what it would have been in its own: key, value, headers, timestamp; what is
-wrong with it stands in headers behind its own ones (`ERROR_HEADERS`). What that topic does not take
-either goes without value and timestamp, and, where that is not enough, without key and headers.
-The file has all columns of the row.
+In the topic, a row has the key, value, headers and timestamp that it would have had in its own
+topic. Headers with its fault follow its own ones (`ERROR_HEADERS`). If the dead-letter topic
+rejects a row, it is sent again without value and timestamp, and then without key and headers. The
+file has all columns of the row.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _LEFT_OUT: Final = ((), ("value", "timestamp"), ("key", "value", "headers", "tim
 class BadBatch(NamedTuple):
     """Bad rows.
 
-    codes: index into `FAULTS` of each, uint8; numbers: of each in the task, int64; detail: what
-    brokers said of them, if they have seen them.
+    codes: the index of each one's fault in `FAULTS`, uint8; numbers: of the rows in the task,
+    int64; detail: the brokers' message, if brokers have seen the rows.
     """
 
     rows: pa.RecordBatch
@@ -79,13 +79,13 @@ class DeadLetters(Protocol):
         """Take some bad rows."""
 
     def settle(self) -> bool:
-        """Deal with what has been refused since; tell whether there was anything."""
+        """Handle the rows that were rejected since the last call; return whether there were any."""
 
     def finish(self) -> list[str]:
-        """Make what was taken last, and give the files it is in."""
+        """Finish the last file, and return the names of the files."""
 
     def discard(self) -> None:
-        """Leave nothing behind, unless `finish` was called."""
+        """Remove everything, unless `finish` was called."""
 
 
 class Faults:
@@ -101,9 +101,9 @@ class Faults:
 
 
 def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
-    """Return where rows were to go, as bytes of a length that is bearable.
+    """Return the rows' topics, as bytes of a limited length.
 
-    topic: for all rows, in place of a topic column.
+    topic: for all rows, instead of a topic column.
     """
     if topic is not None:
         return pa.array([topic.encode()] * rows.num_rows, pa.binary())
@@ -112,7 +112,7 @@ def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
 
 
 class DeadLetterTopic:
-    """Sends dead letters by the task's own producer; topic: where good rows go."""
+    """Send dead letters with the task's own producer; topic: the topic of good rows."""
 
     def __init__(self, name: str, producer: KafkaProducer, topic: str | None, task: int) -> None:
         self._name = name
@@ -125,11 +125,14 @@ class DeadLetterTopic:
         )
 
     def take(self, bad: BadBatch) -> None:
-        """Append the rows, each as whole as it can be."""
+        """Append the rows, each with as many of its fields as possible."""
         self._send(bad, 0)
 
     def settle(self) -> bool:
-        """Send with less in them what the topic refused. Raise where it refuses the least."""
+        """Send the rejected rows again with fewer fields.
+
+        Raise if the shortest form is rejected.
+        """
         refused = False
         for (bad, attempt), culprits, others, _, error in self._appender.refusals():
             if len(culprits) and attempt + 1 == len(_LEFT_OUT):
@@ -184,7 +187,7 @@ def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.Rec
         pa.array([", ".join(left_out) or None] * rows, pa.string()),
     )
     headers = None if "headers" in left_out else columns.get("headers")
-    # What no broker takes, and what may be what one has refused.
+    # Fields that every broker rejects, and fields that this broker may have rejected.
     refused = pa.array(bad.codes == FAULTS.index(Fault.REFUSED))
     wrong_times = pc.or_(refused, pc.less(times, 0).fill_null(fill_value=False))
     letters = {
@@ -215,7 +218,7 @@ def with_headers(headers: pa.Array | None, values: tuple[pa.Array, ...]) -> pa.A
         keys.append(pa.array([name] * rows, pa.large_string()))
         text = value if pa.types.is_binary(value.type) else value.cast(pa.large_string())
         contents.append(text.cast(pa.large_binary()))
-    # All entries stand column by column; a stable sort by row brings them where they belong.
+    # The entries are in the order of columns; a stable sort by row groups them by row.
     numbers = np.arange(rows)
     of_rows = np.concatenate([np.repeat(numbers, counts), np.tile(numbers, extra)])
     order = pa.array(np.argsort(of_rows, kind="stable"))
@@ -237,10 +240,10 @@ ERROR_COLUMNS: Final = (
 
 
 class DeadLetterFile:
-    """Writes a task's dead letters to one file of a folder; topic: where good rows go.
+    """Write a task's dead letters to one file of a folder; topic: the topic of good rows.
 
-    The file has its name when the task has done all else, and is hidden until then. No other
-    attempt of any job has the same name. The folder is the driver's to make.
+    The file gets its name after everything else in the task has succeeded, and is hidden until
+    then. No other attempt of any job has the same name. The driver makes the folder.
     """
 
     def __init__(self, folder: Path, topic: str | None, task: int, attempt: int) -> None:
@@ -297,7 +300,7 @@ class DeadLetterFile:
         return False
 
     def finish(self) -> list[str]:
-        """Return the file its name; there is none where there were no bad rows."""
+        """Give the file its name and return it; return no name if there were no bad rows."""
         if self._writer is None:
             return []
         self._writer.close()
@@ -313,10 +316,10 @@ class DeadLetterFile:
 
 
 def _storable(name: str, column: pa.Array) -> pa.Array:
-    """Return a column as every reader of Parquet can read it.
+    """Return a column in a form that every reader of Parquet can read.
 
-    Spark's strings may hold bytes that are no text. Key and value are kept as bytes, to the last
-    one; other columns of strings stay text, with U+FFFD in place of such bytes.
+    Spark's strings may contain bytes that are not UTF-8. Key and value are kept as bytes,
+    unchanged; other string columns stay text, with U+FFFD in place of such bytes.
     """
     kind = column.type
     if pa.types.is_nested(kind):

@@ -1,16 +1,15 @@
-"""ProducerPool: what a worker process keeps of a finished task for its next one.
+"""ProducerPool: keeps the producer of a finished task for the next task of the worker process.
 
 Spark's worker processes run one task after the other. A task whose rows are all acknowledged leaves
-its producer here, with its connections, what it knows of the brokers and its producer id, and the
-next task whose whole configuration is equal takes it. Credentials are part of the configuration, so
-no task ever writes with those of another.
+its producer here, with its connections, its metadata of brokers and its producer id. The next task
+with an equal configuration takes it. Credentials are part of the configuration, so no task ever
+writes with the credentials of another.
 
-A producer is kept only where it holds no rows and nobody's error and has no transactional.id, and
-what it knows of topics is asked anew by each task, over the open connection. Of a topic that it has
-written to it keeps metrics and sequences; one that has written to very many is closed, since a
-stream may name new ones for weeks. So is one that met an error, or that nobody takes for as long as
-Spark keeps an idle worker.
-A forked child knows of none: they are its parent's.
+A producer is kept only if it has no rows, no pending error and no transactional.id. Each task
+requests the metadata of topics again, over the open connection. The producer keeps metrics and
+sequences of each topic it has written to; one with very many topics is closed, because a stream may
+use new ones for weeks. A producer that met an error is closed, too, and one that no task takes for
+as long as Spark keeps an idle worker. A forked child has no producers: they are its parent's.
 """
 
 from __future__ import annotations
@@ -61,10 +60,10 @@ class ProducerPool:
     def producer(
         self, config: ProducerConfig, brokers: Iterable[Node] = ()
     ) -> Iterator[KafkaProducer]:
-        """Lend a producer for a task; at the task's end, what it appended is delivered.
+        """Lend a producer to a task; at the task's end, the rows it appended are delivered.
 
-        brokers: as the driver knows them, for a producer that is made anew. After an error of the
-        task, what is not acknowledged yet is given up.
+        brokers: from the driver, for a new producer. After an error of the task, unacknowledged
+        rows are dropped.
         """
         producer = self._take(config) or KafkaProducer(
             config, brokers=brokers, allow_auto_create_topics=False

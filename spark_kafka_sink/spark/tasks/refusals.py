@@ -1,7 +1,7 @@
-"""Rows that are sent with an ear for brokers that refuse single ones (KIP-467).
+"""Append rows, and report the ones that brokers reject singly (KIP-467).
 
-A batch is refused as a whole, for the sake of some rows of it. Here a refusal becomes two parts:
-the rows to blame, and the others, which may be sent again. What is the fault of no row is raised.
+A broker rejects a whole batch because of some rows. Here a rejection has two parts: the bad rows,
+and the others, which may be sent again. An error that is not a row's fault is raised.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class Refusal(NamedTuple, Generic[T]):
-    """Rows of one append that brokers refused.
+    """Rows of one append that brokers rejected.
 
-    appended: what the caller said of the append; culprits, others: numbers of its rows, int64.
+    appended: the caller's context of the append; culprits, others: numbers of its rows, int64.
     """
 
     appended: T
@@ -36,9 +36,9 @@ class Refusal(NamedTuple, Generic[T]):
 
 
 class CarefulAppender(Generic[T]):
-    """Appends batches and gives what is refused of them, instead of failing the next flush.
+    """Append batches and return the rows that are rejected, instead of failing the next flush.
 
-    built_in_partitioner: as of `KafkaProducer.append`.
+    built_in_partitioner: see `KafkaProducer.append`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class CarefulAppender(Generic[T]):
         )
 
     def refusals(self) -> Iterator[Refusal[T]]:
-        """Return what has been refused since the last call. Raise other failures."""
+        """Yield the rejections since the last call. Raise other failures."""
         while self._failures:
             appended, (rows, culprits, error) = self._failures.popleft()
             fault = fault_of_error(error)

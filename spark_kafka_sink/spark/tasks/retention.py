@@ -1,7 +1,8 @@
-"""Rows whose timestamp is older than the topic's retention.ms: brokers take them and delete them.
+"""Rows whose timestamp is older than the topic's retention.ms: brokers accept and delete them.
 
-That happens to event times from a column, as when old data is written again. Brokers refuse
-nothing and the job succeeds, so tasks count such rows, and the driver says so once for the job.
+This happens if timestamps are event times from a column, for example when old data is written
+again. Brokers reject nothing and the job succeeds. So tasks count such rows, and the driver warns
+once per job.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _PER_MS: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
 
 class ExpiredRows:
-    """Counts the rows of a task that are older than the retention.
+    """Count the rows of a task that are older than the retention.
 
-    retention_ms: None to count nothing; `clock` gives seconds since 1970.
+    retention_ms: None to count nothing; `clock` returns seconds since 1970.
     """
 
     def __init__(self, retention_ms: int | None, clock: Callable[[], float] = time.time) -> None:

@@ -1,7 +1,7 @@
-"""A task's whole work: every Arrow batch appended, and success only when every row is acknowledged.
+"""The work of a task: append every Arrow batch; succeed only when every row is acknowledged.
 
-The producer is one that the worker process keeps for its next task. Only tasks import this module,
-and with it the producer, Arrow and numpy: who plans and who commits does not.
+The worker process keeps the producer for its next task. Only tasks import this module, and with it
+the producer, Arrow and numpy; planning and committing do not.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def append_coalesced(
 
 
 class _WaitingBatches:
-    """Batches that wait to be joined; all but `end` is called with `changed` held.
+    """Batches that wait to be joined; all methods but `end` are called with `changed` held.
 
-    It is let go while they are appended, which calls the user's partitioner.
+    The lock is released while they are appended, which calls the user's partitioner.
     """
 
     def __init__(self, append: Callable[[pa.RecordBatch, float], None], linger_s: float) -> None:
@@ -102,7 +102,7 @@ class _WaitingBatches:
         return min(_LONGEST_WAIT_S, self._since + self._linger_s - time.monotonic())
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Have a batch wait."""
+        """Queue a batch."""
         if not batch.num_rows:
             return
         if not self._batches:
@@ -119,7 +119,7 @@ class _WaitingBatches:
         self.changed.release()
         try:
             if len(joined) > 1:
-                # One batch, but for columns that would be over the 2 GiB an Arrow array can hold.
+                # One batch, unless a column would exceed the 2 GiB that an Arrow array can hold.
                 joined = pa.Table.from_batches(joined).combine_chunks().to_batches()
             while joined:
                 self._append(joined.pop(0), self._since)
@@ -134,7 +134,7 @@ class _WaitingBatches:
             self.changed.wait()
 
     def watch(self) -> None:
-        """Have what waits appended by another thread, once it has waited for as long as it may."""
+        """Start a thread that appends the waiting batches after their longest wait."""
         if self._thread is None and self._batches:
             self._thread = threading.Thread(
                 target=as_options_are_named_here(self._append_in_time),

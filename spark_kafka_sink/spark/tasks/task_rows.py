@@ -1,9 +1,9 @@
-"""The rows of a task on their way to the producer, and bad ones on theirs to where onError says.
+"""The rows of a task on their way to the producer, and its bad rows on their way to onError.
 
-Owns what a task does about bad rows: found before they are sent, or named by the brokers that
-refused them, they are counted, and skipped or made dead letters; the rows that were refused along
-with them are sent again, after what has been sent since. What is bad is `serde.bad_rows`' to say.
-With onError=fail nothing is looked for: the producer refuses a bad row by itself.
+This module handles the bad rows of a task. They are found before they are sent, or rejected by
+brokers. They are counted, and skipped or made dead letters. Rows that were rejected along with them
+are sent again, after the rows sent since. `serde.bad_rows` decides which rows are bad. With
+onError=fail there is no search: the producer itself rejects a bad row.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from spark_kafka_sink.spark.topics import MissingTopics, TopicLimit
 
 
 class TaskRows:
-    """Appends a task's rows and deals with the bad ones.
+    """Append a task's rows and handle the bad ones.
 
-    A context manager, so that nothing is left of a dead letter file where the task fails.
+    A context manager, so that a failed task leaves no dead-letter file.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class TaskRows:
 
     @contextmanager
     def _naming(self, numbers: npt.NDArray[np.int64]) -> Iterator[None]:
-        """Have errors tell rows by their numbers in the task: batches are made here, of Spark's."""
+        """Make errors refer to rows by their numbers in the task, because batches are cut here."""
         try:
             yield
         except KafkaException as error:
@@ -163,19 +163,19 @@ class TaskRows:
             raise DataException(message, topic=name, row=row, place=place)
 
     def _partition_counts(self, expected: Mapping[str, int]) -> Mapping[str, int]:
-        """Ask for topics of rows that are good but for the partition, once they are there."""
+        """Return partition counts of topics, whose rows are good except maybe for the partition."""
         self._missing_topics.create(expected)
         return self._producer.partition_counts(expected)
 
     def flush(self) -> int:
-        """Wait until every good row is acknowledged; give how many there are."""
+        """Wait until every good row is acknowledged; return their number."""
         self._producer.flush()
         while self._settle():
             self._producer.flush()
         return self._rows - self._reasons.total()
 
     def _settle(self) -> bool:
-        """Deal with rows that brokers have refused since; tell whether there were any."""
+        """Handle the rows that brokers have rejected since; return whether there were any."""
         refused = False
         for (batch, numbers), culprits, others, fault, error in self._appender.refusals():
             if len(culprits):
@@ -222,7 +222,7 @@ class TaskRows:
         ]
 
     def finish(self) -> BadRowsReport:
-        """Tell what became of bad rows; call it when nothing can go wrong any more."""
+        """Return the report of bad rows; call it when nothing else can fail."""
         policy = self._policy
         files = [] if self._dead_letters is None else self._dead_letters.finish()
         target = policy.topic or policy.path

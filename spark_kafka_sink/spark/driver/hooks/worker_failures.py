@@ -17,7 +17,7 @@ from spark_kafka_sink.spark.session import is_connect
 from spark_kafka_sink.spark.worker import NEEDED
 
 _SINK: Final = "spark_kafka_sink"
-# What Python says of a missing module. `check_modules` adds which Python it is, on which machine.
+# Python's message about a missing module. `check_modules` adds the Python and the machine.
 _MISSING: Final = re.compile(
     rf"No module named '({'|'.join((_SINK, *NEEDED))})'(?:[^\n]*? for (\S+) on (\S+):)?"
 )
@@ -71,7 +71,7 @@ def _python_of(session: Any) -> str | None:
 
 
 def _sentence(said: str, python: str | None) -> str | None:
-    """Return what is wrong with the Python of a worker, None if something else is wrong.
+    """Return the problem with the Python of a worker, None if the problem is another one.
 
     said: the text of Spark's exception; python: the Python that Spark was to run.
     """
@@ -105,7 +105,7 @@ def _sentence(said: str, python: str | None) -> str | None:
 
 
 def _where(said: str) -> str:
-    """Return where the Python runs that an exception of Spark is about."""
+    """Return the machine of the Python that an exception of Spark is about."""
     if executor := _EXECUTOR.search(said):
         return _named(executor)
     return f"{_ON_DRIVER} to plan the write" if _PLANNING.search(said) else "on an executor"
