@@ -1,7 +1,7 @@
-"""Reports as lines of a file, one JSON object each, to which several processes append.
+"""Reports as lines of a file, one JSON object each, which several processes append to.
 
-A process may die, or the disk may be full, in the middle of a line. Then the next report begins a
-new line, and readers skip the incomplete one.
+If a process dies or the disk is full in the middle of a line, the next report begins a new line,
+and readers skip the broken one.
 """
 
 from __future__ import annotations
@@ -23,24 +23,21 @@ if TYPE_CHECKING:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file for `append_report`; what cannot be read back, as a pipe, just to write."""
+    """Open a file for `append_report`; one that cannot be read, as a pipe, only for writing."""
     if not path.exists() or (path.is_file() and os.access(path, os.R_OK)):
         return path.open("a+b")
     return open_to_write(path, os.O_APPEND)
 
 
 def is_special(path: Path) -> bool:
-    """Return whether a path is a pipe or a device, which must not be replaced.
-
-    /dev/stderr may be a regular file; it counts, too.
-    """
+    """Return whether a path is a pipe, a device or /dev/stderr, which must not be replaced."""
     return path.exists() and (not path.is_file() or path.parts[1:2] in (("dev",), ("proc",)))
 
 
 def open_to_write(path: Path, flag: int) -> BinaryIO:
-    """Open an existing file; flag: os.O_APPEND or os.O_TRUNC.
+    """Open an existing file for writing; flag: os.O_APPEND or os.O_TRUNC.
 
-    Raise OSError for a pipe without a reader, instead of waiting for one.
+    Raise OSError for a pipe without a reader, in place of waiting for one.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | flag)
     os.set_blocking(descriptor, True)
@@ -61,7 +58,7 @@ def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
 
 
 def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
-    """Return the last n reports of a file's lines, the newest last."""
+    """Return the last n reports of a file, the newest last."""
     found: list[dict[str, Any]] = []
     for line in reversed(lines.splitlines()):
         if len(found) >= n:
@@ -74,12 +71,12 @@ def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
 
 
 _NAME: Final = ".pykafka-reports.jsonl"
-# Beyond this the older half of the file is dropped: a stream goes on for weeks.
+# At this size the older half of the file is dropped: a stream runs for weeks.
 _FULL_BYTES: Final = 8 * 1024 * 1024
 
 
 def remember(report: dict[str, Any]) -> None:
-    """Add a report to those of the application; on the commit side. Raise OSError."""
+    """Add a report to the application's file, when a job commits. Raise OSError."""
     folder = _folder()
     if folder is None:
         return
@@ -94,9 +91,8 @@ def remember(report: dict[str, Any]) -> None:
 def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
     """Return the reports of the application's last n writes and micro-batches, the newest last.
 
-    spark: a classic session; with Spark Connect the driver's files are out of reach. Raise
-    KafkaException for a Spark Connect session, IllegalArgumentException for an object of another
-    type.
+    spark: a classic session. Raise KafkaException for a session of Spark Connect, which cannot
+    reach the driver's files, and IllegalArgumentException for any other object.
     """
     check_session("last_reports", spark)
     checked_number("n", n, 0, LARGEST_INT32)
@@ -115,10 +111,10 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
 
 
 def _folder() -> Path | None:
-    """Return the folder of the driver's files, None if no Spark runs."""
+    """Return the folder of the driver's files, None if no SparkContext runs."""
     try:
         return Path(SparkFiles.getRootDirectory())
-    except AssertionError:  # PySpark raises this if there is no SparkContext
+    except AssertionError:  # how PySpark says that there is no SparkContext
         return None
 
 

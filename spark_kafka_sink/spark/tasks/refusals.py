@@ -1,7 +1,7 @@
-"""Append rows, and report the ones that brokers reject singly (KIP-467).
+"""Appends whose single rows brokers may refuse (KIP-467).
 
-A broker rejects a whole batch because of some rows. Here a rejection has two parts: the bad rows,
-and the others, which may be sent again. An error that is not a row's fault is raised.
+A broker refuses a whole batch because of some rows of it. A `Refusal` tells the rows to blame from
+the others, which can be sent again. An error that is not the fault of a row is raised.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class Refusal(NamedTuple, Generic[T]):
-    """Rows of one append that brokers rejected.
+    """Rows of one append that brokers refused.
 
-    appended: the caller's context of the append; culprits, others: numbers of its rows, int64.
+    appended: the caller's note of the append; culprits, others: numbers of its rows, int64.
     """
 
     appended: T
@@ -36,9 +36,9 @@ class Refusal(NamedTuple, Generic[T]):
 
 
 class CarefulAppender(Generic[T]):
-    """Append batches and return the rows that are rejected, instead of failing the next flush.
+    """Appends batches and returns their refusals, which then do not fail the next flush.
 
-    built_in_partitioner: see `KafkaProducer.append`.
+    built_in_partitioner: as of `KafkaProducer.append`.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class CarefulAppender(Generic[T]):
     def append(
         self, batch: pa.RecordBatch, appended: T, lingers_since: float | None = None
     ) -> None:
-        """Append a batch; appended: what to remember of it for a refusal.
+        """Append a batch; appended: the caller's note of it for a refusal.
 
         lingers_since: as of `KafkaProducer.append`.
         """
@@ -65,7 +65,7 @@ class CarefulAppender(Generic[T]):
         )
 
     def refusals(self) -> Iterator[Refusal[T]]:
-        """Yield the rejections since the last call. Raise other failures."""
+        """Yield the refusals since the last call. Raise other errors."""
         while self._failures:
             appended, (rows, culprits, error) = self._failures.popleft()
             fault = fault_of_error(error)
