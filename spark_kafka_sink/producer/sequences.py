@@ -98,7 +98,7 @@ class Sequences:
         self.producer = producer
 
     def unconfirm(self) -> None:
-        """Have every partition acknowledge one batch again before more than one is in flight.
+        """Require one acknowledgement in each partition before more than one batch is in flight.
 
         A topic may have been recreated meanwhile; its broker then accepts any first sequence.
         """

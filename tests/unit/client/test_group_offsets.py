@@ -32,7 +32,7 @@ def producer() -> Iterator[KafkaProducer]:
 
 
 def manager_of(producer: KafkaProducer) -> TransactionManager:
-    """Give the state machine of a transactional producer."""
+    """Return the state machine of a transactional producer."""
     manager = producer._state.transactions
     assert manager is not None
     return manager

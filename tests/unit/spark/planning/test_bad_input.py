@@ -119,7 +119,7 @@ def is_sentence_about(text: str, *words: str) -> bool:
 
 
 def used(name: str) -> dict[str, str]:
-    """Give the protocol with which an option has an effect."""
+    """Return the protocol with which an option has an effect."""
     secured = name.startswith(("sasl.", "ssl."))
     return {"kafka.security.protocol": "SASL_SSL"} if secured else {}
 
