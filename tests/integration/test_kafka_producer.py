@@ -63,7 +63,7 @@ def test_lingering_records_go_without_a_flush(kafka: KafkaCluster, new_topic: Ne
 
 
 def test_topics_made_a_moment_ago_take_every_row_once_and_in_order(kafka: KafkaCluster) -> None:
-    """Brokers come to know a new topic one after another: some refuse a partition's first batch."""
+    """Brokers learn of a new topic one after another: some reject a partition's first batch."""
     config = {"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "batch.size": 1000}
     topics = [f"a-moment-ago-{uuid.uuid4().hex[:8]}" for _ in range(4)]
     numbers = list(range(5000))

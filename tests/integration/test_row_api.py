@@ -39,17 +39,17 @@ A_LONG_TIME_MS = 600_000
 
 
 def note_in(told: Told) -> Callable[[RecordMetadata, BaseException | None], None]:
-    """Give a callback that keeps what it is told."""
+    """Return a callback that records its arguments."""
     return lambda metadata, error: told.append((metadata, error))
 
 
 def by_place(records: list[Record]) -> dict[tuple[int, int], Record]:
-    """Give records by partition and offset."""
+    """Return records by partition and offset."""
     return {(record.partition, record.offset): record for record in records}
 
 
 def values_in_order(records: list[Record]) -> list[bytes | None]:
-    """Give the values of a topic with one partition."""
+    """Return the values of a topic with one partition."""
     return [record.value for record in records]
 
 
@@ -66,7 +66,7 @@ def row(number: int) -> ProducerRecord:
 
 
 def encoded(data: object) -> bytes | None:
-    """Give a key or value as it is stored."""
+    """Return a key or value as it is stored."""
     assert data is None or isinstance(data, str | bytes)
     return data.encode() if isinstance(data, str) else data
 
@@ -257,7 +257,7 @@ def test_serializers_and_interceptors_see_every_row(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
     class Count(ProducerInterceptor):
-        """Numbers values, and keeps what it is told."""
+        """Numbers values, and records its calls."""
 
         def __init__(self) -> None:
             self.told = Told()
@@ -276,7 +276,7 @@ def test_serializers_and_interceptors_see_every_row(
             self.closed = True
 
     class Fail(Count):
-        """Raises whatever it is asked."""
+        """Raises in every method."""
 
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             raise ZeroDivisionError

@@ -35,7 +35,7 @@ def narrow_topic(kafka: KafkaCluster) -> str:
 
 
 def noise(row: int) -> bytes:
-    """Give 3,000 bytes that no codec makes much smaller."""
+    """Return 3,000 bytes that no codec can compress much."""
     return random.Random(row).randbytes(3000)
 
 
@@ -55,7 +55,7 @@ def batch(rows: int) -> pa.RecordBatch:
 
 
 def check(found: list[Record], rows: int) -> None:
-    """Assert that every row is there once, whole and in order."""
+    """Assert that every row is there once, complete and in order."""
     for partition in (0, 1):
         numbers = range(partition, rows, 2)
         records = [record for record in found if record.partition == partition]

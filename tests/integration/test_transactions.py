@@ -69,7 +69,7 @@ def cluster(request: pytest.FixtureRequest, scratch: Path) -> Iterator[KafkaClus
 
 
 def downgrade(cluster: KafkaCluster) -> None:
-    """Have the cluster agree on transaction.version 1."""
+    """Let the cluster finalize transaction.version 1."""
     tool = ["java", "-cp", f"{fetch_kafka.libs(fetch_kafka.NEWEST)}/*"]
     command = ["org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", cluster.bootstrap]
     change = ["downgrade", "--feature", "transaction.version=1"]
@@ -120,7 +120,7 @@ def values(*texts: str) -> pa.RecordBatch:
 
 
 def committed_offset(cluster: KafkaCluster, group: str, partition: TopicPartition) -> int:
-    """Give a group's offset of a partition; negative if it has none."""
+    """Return a group's offset of a partition; negative if it has none."""
     config = {"bootstrap.servers": cluster.bootstrap, "group.id": group, "log_level": 0}
     consumer = confluent_kafka.Consumer(config)
     try:
@@ -484,9 +484,9 @@ def test_closing_raises_why_records_failed_if_nobody_was_told(
 
 
 def time_out(cluster: KafkaCluster, topic: str, new_producer: NewProducer) -> KafkaProducer:
-    """Give a producer whose transaction its coordinator has aborted; the topic has one partition.
+    """Return a producer whose transaction the coordinator has aborted; the topic has 1 partition.
 
-    A reader sees what another producer commits behind it only then.
+    Only then does a reader see what another producer commits after it.
     """
     producer = new_producer({"transaction.timeout.ms": 1000, "transactional.id": f"{topic}-slow"})
     producer.begin_transaction()
@@ -524,7 +524,7 @@ def test_in_version_2_a_producer_goes_on_after_its_transaction_timed_out(
     with pytest.raises(InvalidProducerEpochException):
         producer.flush()
     if "4-version-2" not in request.node.name:
-        # The coordinator has raised the epoch and, in version 1, tells it to nobody.
+        # The coordinator has bumped the epoch; in version 1 it notifies nobody.
         with pytest.raises(ProducerFencedException):
             producer.abort_transaction()
         return

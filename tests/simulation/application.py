@@ -1,7 +1,7 @@
-"""The caller's side of a simulated producer: appends and flushes, step by step.
+"""The caller of a simulated producer: appends and flushes, step by step.
 
-Does what `KafkaProducer` does around the accumulator, with time passing where its thread would be
-encoding, compressing or waiting for memory.
+It does what `KafkaProducer` does around the accumulator. Time passes where its thread would encode,
+compress or wait for memory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Application:
         self.is_done = False
 
     def start(self) -> None:
-        """Plan the work."""
+        """Schedule the work."""
         for tp in self._scenario.shape.partitions:
             self._state.metadata.track(tp.topic, 0.0)
         self._scheduler.after(self._left[0].at, self._next)
@@ -65,7 +65,7 @@ class Application:
             self._scheduler.after(self._scenario.close_at, self._close)
 
     def _close(self) -> None:
-        """Give up what is not acknowledged, as `close(0)` does, and take no more."""
+        """Give up unacknowledged batches, as `close(0)` does, and stop appending."""
         self._scheduler.trace("producer", "is closed")
         self._checker.is_closed = True
         self._left.clear()
@@ -108,7 +108,7 @@ class Application:
         since: float,
         reservation: Reservation,
     ) -> None:
-        # What expires at a broker keeps its memory up to the end of its request.
+        # The memory of an expired batch is kept until its request ends.
         self._checker.check_call("a wait for memory", since, self._delivery_s + self._request_s)
         self.last_step_at = self._scheduler.now
         accumulator = self._state.accumulator
@@ -187,5 +187,5 @@ class Application:
             self._state.accumulator.end_flush()
 
     def _moment(self) -> float:
-        """Give the time that work outside the lock takes: next to nothing, or a while."""
+        """Return the duration of work outside the lock, in seconds."""
         return self._random.choice([0.0, 0.0001, 0.001, 0.02])

@@ -1,4 +1,4 @@
-"""One run: the real producer thread's loop, accumulator, sender and network client, simulated time.
+"""One run: the real producer thread's loop, accumulator, sender and network client.
 
 `ProducerState` and `ProducerThread` are used as they are; only their clock, their chance, the
 thread itself and its sockets are exchanged for simulated ones.
@@ -38,7 +38,7 @@ _WATCH_S = 0.25
 
 
 class _NoThread:
-    """Stands for the I/O thread, whose loop the simulation runs itself."""
+    """Replaces the I/O thread, because the simulation runs its loop."""
 
     def __init__(self, **_: object) -> None: ...
 
@@ -46,7 +46,7 @@ class _NoThread:
 
 
 class Simulation:
-    """A scenario being run; `run` raises SimulationError where a promise is broken."""
+    """Runs a scenario; `run` raises SimulationError if a guarantee is broken."""
 
     def __init__(
         self, scenario: Scenario, *, as_bytes: bool = False, tracing: bool = False
@@ -87,7 +87,7 @@ class Simulation:
         self.sequences: Sequences | None = self.state._sequences
 
     def run(self) -> None:
-        """Run until everything appended has ended, then check what became of it."""
+        """Run until all appended rows have ended, then check their results."""
         self.faults.plan()
         self.application.start()
         self.scheduler.after(_WATCH_S, self._watch)
@@ -99,7 +99,7 @@ class Simulation:
             checker.check_transactions(application.written, self.cluster)
 
     def _run_thread(self) -> None:
-        """Run the I/O thread's loop, and those of the producers that take its place."""
+        """Run the loop of the I/O thread, and those of the producers that replace it."""
         with self._simulated():
             self.thread._loop()
         application = self.application

@@ -1,7 +1,7 @@
-"""The I/O thread's loop without its thread: run by who calls the producer, in between.
+"""The I/O thread's loop without its thread: the caller runs it between its calls.
 
-An experiment of `variants`: batches wait for their turn here while the caller has no rows, and
-whoever calls from two threads would be in the loop twice.
+An experiment of `variants`: batches wait here while the caller has no rows, and with two calling
+threads the loop would run twice.
 """
 
 from __future__ import annotations

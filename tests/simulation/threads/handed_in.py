@@ -1,7 +1,7 @@
-"""What a run hands to the product in place of the system: clock, threads, sockets and chance.
+"""Replace the system for a run: clock, threads, sockets and random source.
 
-The modules of the product name `threading`, `time`, `socket` and `selectors` as modules; while a
-run lasts, these names stand for the run's own. A module that comes to use one is in it by itself.
+The product's modules import `threading`, `time`, `socket` and `selectors` as modules. During a run,
+these names refer to the run's replacements. A module that starts to use one gets it automatically.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOT_OF_THE_PRODUCER: Final = ("spark", "consumer", "admin")
 
 @contextmanager
 def handed_in(world: World, network: Network) -> Iterator[None]:
-    """Have producers that are made and used in the block live in a world, with its network."""
+    """Let producers that are made and used in the block run in a world, with its network."""
     sockets, poller = network.names()
     threads = threads_of(world)
 
@@ -55,7 +55,7 @@ def handed_in(world: World, network: Network) -> Iterator[None]:
                 stack.enter_context(mock.patch.multiple(module, **names))
         stack.enter_context(mock.patch.multiple(producer_thread, **chance))
         stack.enter_context(mock.patch.multiple(slice_appender, **chance))
-        # What modules have made, or named, when they were imported.
+        # Objects that modules made or imported by name when they were imported.
         stack.enter_context(mock.patch.object(future, "_making_watches", threads["Lock"]()))  # type: ignore[operator] # a function
         new_signal = partial(SimulatedSignal, world)
         stack.enter_context(mock.patch.object(deadlines, "new_signal", new_signal))

@@ -1,7 +1,8 @@
-"""A producer in whose waits alone time passes, without an I/O thread.
+"""A producer without an I/O thread, in which time passes only during waits.
 
-Each wait lets time pass from one thing that happens to the next, up to the one that notifies it, or
-to its own end: who is not told waits on, as with a real condition.
+During a wait, time advances from one scheduled event to the next, until an event notifies the
+waiter or the wait times out. As with a real condition, a waiter that is not notified continues to
+wait.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from support.pure.unreachable import NOBODY
 
 
 class Clock:
-    """The time, and what is to happen at which."""
+    """The time, and the events scheduled for later times."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self._coming: list[tuple[float, Callable[[], None]]] = []
 
     def after(self, delay_s: float | None, call: Callable[[], None]) -> None:
-        """Have `call` made in `delay_s` seconds, never with None."""
+        """Schedule `call` in `delay_s` seconds; never if that is None."""
         if delay_s is not None:
             self._coming.append((self.now + delay_s, call))
             self._coming.sort(key=lambda event: event[0])
 
     def next_until(self, end: float) -> Callable[[], None] | None:
-        """Let time pass up to what happens next; None where that is the end."""
+        """Advance the time to the next event and return it, None if that is after `end`."""
         if not self._coming or self._coming[0][0] > end:
             self.now = max(self.now, end)
             return None
@@ -75,7 +76,7 @@ class TimedSignal:
 
 
 class NoThread:
-    """Stands for the I/O thread, which does nothing here."""
+    """Replaces the I/O thread and does nothing."""
 
     def __init__(self, **_: object) -> None: ...
 
@@ -91,7 +92,7 @@ class NoThread:
 
 
 def stop_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Have the producers that the test makes go by the clock that is given."""
+    """Make the producers of the test use the returned clock."""
     clock = Clock()
     threads = SimpleNamespace(Thread=NoThread, current_thread=threading.current_thread)
     monkeypatch.setattr(io_thread, "threading", threads)
@@ -102,14 +103,14 @@ def stop_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @contextmanager
 def made(**config: object) -> Iterator[KafkaProducer]:
-    """Make a producer that knows nothing; options with _ for the dots."""
+    """Yield a producer without metadata; options with _ instead of dots."""
     options = {name.replace("_", "."): value for name, value in config.items()}
     producer = KafkaProducer({"bootstrap.servers": NOBODY, **options})
     try:
         yield producer
     finally:
         producer.close(0)
-        producer._thread._client.close()  # which the I/O thread does
+        producer._thread._client.close()  # as the I/O thread does
 
 
 def tell(producer: KafkaProducer, response: MetadataResponse) -> None:

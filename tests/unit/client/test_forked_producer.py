@@ -1,6 +1,6 @@
-"""A forked child has its parent's producer without its threads, and maybe with taken locks.
+"""A forked child has its parent's producer without its threads, and possibly with held locks.
 
-Each public method says so at once there: none hangs, whoever had which lock at the fork.
+Each public method raises at once there: none hangs, whichever locks were held at the fork.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Noting(ProducerInterceptor):
     """Notes that it is called."""
 
     def on_send(self, record: Any) -> Any:  # noqa: ANN401 - handed on
-        """Raise: a child's rows are nobody's."""
+        """Raise, because a child's rows must not be sent."""
         raise AssertionError(record)
 
 

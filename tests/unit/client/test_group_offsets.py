@@ -1,4 +1,4 @@
-"""Offsets of a consumer group that no request can carry are refused before anything is sent."""
+"""Offsets of a consumer group that no request can carry are rejected before anything is sent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def manager_of(producer: KafkaProducer) -> TransactionManager:
     return manager
 
 
-# What no offsets are, and what is said of them.
+# Invalid offsets, and their messages.
 NO_OFFSETS: dict[str, tuple[Any, str]] = {
     "negative": ({PARTITION: OffsetAndMetadata(-1)}, "the offset of t-3 is -1: .* from 0 to 92"),
     "beyond int64": ({PARTITION: OffsetAndMetadata(2**63)}, "the offset of t-3 is 92.*: expected"),
@@ -67,7 +67,7 @@ NO_OFFSETS: dict[str, tuple[Any, str]] = {
         "the offset of t-3 is -1",
     ),
 }
-# What no group is, and what is said of it.
+# Invalid groups, and their messages.
 NO_GROUPS: dict[str, tuple[Any, str]] = {
     "empty": (ConsumerGroupMetadata(""), "the group id is empty"),
     "None": (ConsumerGroupMetadata(None), "the group id is None: expected a str"),  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""Callers that are interrupted, as by Ctrl-C: at any moment, with nothing lost, doubled or stuck.
+"""Interrupted callers (Ctrl-C): at any moment, with nothing lost, duplicated or stuck.
 
-Each moment of a call is tried with a producer of its own, which reaches no broker: what is in its
-batches expires, and whoever waits for a row is told of it, with the partition that it went to.
+Each moment of a call is tried with a producer of its own, which reaches no broker. Rows in its
+batches expire, and callers that wait for a row get the error with the row's partition.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class World:
             state.metadata.update(known, time.monotonic())
 
     def send(self, rows: range) -> None:
-        """Send rows one by one, each with a partition that its number gives."""
+        """Send rows one by one, each with a partition that depends on its number."""
         for row in rows:
 
             def told(metadata: RecordMetadata, _: object, row: int = row) -> None:
@@ -90,7 +90,7 @@ class World:
         self.producer.append(TOPIC, batch, told)
 
     def check(self) -> None:
-        """See that another thread can use the producer, and that it comes to rest."""
+        """Check that another thread can use the producer, and that it becomes idle."""
         with contextlib.suppress(KafkaException):
             if self.producer._caller.is_closed:
                 self.producer.close()

@@ -1,6 +1,7 @@
-"""Kafka's and the sink's marks for "none" (-1, -2) are no partitions, timestamps or offsets.
+"""Kafka's and the sink's special values for "none" (-1, -2) are not valid input.
 
-Whoever gives one by mistake is told so, wherever it comes from; none is what null or None say.
+A caller that passes one as a partition, timestamp or offset gets an error; only null or None mean
+none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Waits of a call share its time limit, to the moment: max.block.ms, or what `close` was told.
+"""The waits of a call share its time limit exactly: max.block.ms, or the timeout of `close`.
 
-Time passes in waits alone, and there is no I/O thread; see `support.pure.timed_waits`.
+Time passes only in waits, and there is no I/O thread; see `support.pure.timed_waits`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def producer(clock: Clock) -> Iterator[KafkaProducer]:
 
 
 def give(producer: KafkaProducer, partition: int | None, *, by_row: bool) -> KafkaException | None:
-    """Give the producer a row; tells why it does not take it."""
+    """Pass a row to the producer; return the error if it does not accept it."""
     if by_row:
         sent = producer.send(TOPIC, b"v", partition=partition)
         error = sent.exception(0) if sent.done() else None
@@ -151,7 +151,7 @@ def test_a_wait_for_metadata_that_was_too_long_has_what_brokers_said_as_its_caus
 
 
 def in_transaction(producer: KafkaProducer) -> PureTransactions:
-    """Have a transactional producer begin a transaction, with the test as its coordinator."""
+    """Begin a transaction of a transactional producer, with the test as its coordinator."""
     transactions = PureTransactions()
     assert producer._state.transactions is not None
     transactions.manager = producer._state.transactions

@@ -45,7 +45,7 @@ def with_memory(**config: object) -> Iterator[KafkaProducer]:
 
 
 class Gate:
-    """Stands for the turn to append: whoever takes it stops until the test goes on."""
+    """Blocks appends at a certain point until the test continues."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()

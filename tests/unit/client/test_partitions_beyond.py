@@ -1,6 +1,6 @@
-"""Partitions beyond those that are known: brokers are asked anew, and their answer to that counts.
+"""Partitions beyond the known ones: metadata is requested again, and its response counts.
 
-Time passes in waits alone, and there is no I/O thread; see `support.pure.timed_waits`.
+Time passes only in waits, and there is no I/O thread; see `support.pure.timed_waits`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_kafka_sink.wire.messages import MetadataRequest
 OTHER = "other"
 BEYOND = pa.record_batch({"value": ["v"], "partition": pa.array([1], pa.int32())})
 
-# Each asks for two partitions of the topic, and gives how many there are; fewer is an error.
+# Each requires two partitions of the topic, and returns their number; fewer is an error.
 Look = Callable[[KafkaProducer], int]
 
 
@@ -55,7 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def producer(clock: Clock) -> Iterator[KafkaProducer]:
-    """A producer that was told of one partition, and may ask again at once."""
+    """A producer that knows one partition and may request metadata again at once."""
     with made(max_block_ms=3000) as producer:
         track(producer, TOPIC)
         ask(producer)
@@ -80,7 +80,7 @@ def ask(producer: KafkaProducer) -> list[str | None]:
 
 
 def exchange(producer: KafkaProducer, *leaders: int) -> Callable[[], None]:
-    """Give a call in which a request that names the topic is sent and answered."""
+    """Return a call that sends and answers a request for the topic."""
 
     def exchanged() -> None:
         assert TOPIC in ask(producer)

@@ -40,7 +40,7 @@ A_WHILE_S = 20
 
 @contextmanager
 def producing(leaders: list[int], **config: object) -> Iterator[KafkaProducer]:
-    """Make a producer that knows the topic and reaches nobody."""
+    """Yield a producer that knows the topic and reaches no broker."""
     options = {name.replace("_", "."): value for name, value in config.items()}
     producer = KafkaProducer({"bootstrap.servers": NOBODY, "linger.ms": A_LONG_TIME_MS, **options})
     try:
@@ -53,7 +53,7 @@ def producing(leaders: list[int], **config: object) -> Iterator[KafkaProducer]:
 
 
 def rows_by_partition(producer: KafkaProducer) -> dict[int, int]:
-    """Give how many rows wait in batches of each partition."""
+    """Return the number of rows in batches of each partition."""
     found: dict[int, int] = defaultdict(int)
     for batch in producer._state.accumulator.incomplete:
         found[batch.topic_partition.partition] += batch.record_count
@@ -61,7 +61,7 @@ def rows_by_partition(producer: KafkaProducer) -> dict[int, int]:
 
 
 def client_id(producer: KafkaProducer) -> str:
-    """Give the name under which a producer's metrics stand."""
+    """Return the client-id tag of a producer's metrics."""
     (name,) = {metric.tags["client-id"] for metric in producer.metrics()}
     return name
 
@@ -295,7 +295,7 @@ def test_rows_that_send_raises_about_are_counted_but_no_call_after_close(
         assert measured(producer)["record-error-total"] == 2
 
 
-# What is no topic's name, and what is said of it.
+# Invalid topic names, and their messages.
 NO_NAMES = {
     "half a surrogate pair": ("\ud800", "cannot be written as UTF-8"),
     "too long": ("x" * 250, "found a name of 250 characters, expected at most 249"),

@@ -1,6 +1,6 @@
-"""What the end of a program loses, it tells: rows of producers that nobody has closed.
+"""The end of a program reports lost rows of producers that were not closed.
 
-No broker can be reached. `integration/test_program_end.py` has the ends that lose nothing.
+No broker can be reached. `integration/test_program_end.py` tests the ends that lose nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A user's own partitioner that takes long, or never returns: rows of other topics do not wait.
+"""A user's partitioner that is slow or never returns: rows of other topics do not wait.
 
-No broker can be reached: rows that went through the partitioner wait in batches.
+No broker can be reached: rows that passed the partitioner wait in batches.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUICKLY_OVER = {"linger_ms": 0, "request_timeout_ms": 500, "delivery_timeout_ms"
 
 
 class SlowPartitioner:
-    """Does not return for rows of the topic before it is told to; notes how it is called."""
+    """Does not return for rows of the topic until the test says so; records its calls."""
 
     def __init__(self) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -58,7 +58,7 @@ class SlowPartitioner:
 
 @contextmanager
 def producing(partitioner: object, **options: object) -> Iterator[KafkaProducer]:
-    """Make a producer that knows two topics of two partitions and reaches nobody."""
+    """Yield a producer that knows two topics of two partitions and reaches no broker."""
     configs: dict[str, Any] = {
         "bootstrap.servers": NOBODY,
         "reconnect.backoff.ms": A_LONG_TIME_MS,
@@ -102,10 +102,10 @@ def all_memory_is_free(producer: KafkaProducer) -> bool:
 
 @contextmanager
 def flushing(producer: KafkaProducer) -> Iterator[None]:
-    """Have another thread flush meanwhile."""
+    """Flush in another thread meanwhile."""
 
     def flush_to_the_end() -> None:
-        with suppress(KafkaException):  # it says that the producer was closed
+        with suppress(KafkaException):  # it raises that the producer was closed
             producer.flush()
 
     flush = threading.Thread(target=flush_to_the_end)
@@ -306,7 +306,7 @@ def test_a_partitioner_that_raises_fails_its_rows_alone(kind: type[BaseException
 
 
 def raising_partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
-    """Choose the first partition, but for bad rows."""
+    """Choose the first partition; raise for bad rows."""
     if b"bad" in batch["value"].to_pylist():
         message = "no place"
         raise ValueError(message)

@@ -33,7 +33,7 @@ ROW = pa.record_batch({"value": ["v"]})
 
 @contextmanager
 def giving_up(**options: object) -> Iterator[KafkaProducer]:
-    """Make a producer that gives up its rows at once."""
+    """Yield a producer that gives up its rows at once."""
     short = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
     given = {name.replace("_", "."): value for name, value in options.items()}
     producer = KafkaProducer({"bootstrap.servers": NOBODY, **short, **given})
@@ -83,7 +83,7 @@ def check_goes_on(producer: KafkaProducer) -> None:
 
 
 class Raise:
-    """Raises an exception of a kind, whatever it is called as; counts the calls."""
+    """Raises an exception of a kind in every method; counts the calls."""
 
     def __init__(self, kind: type[BaseException]) -> None:
         self.kind, self.calls = kind, 0
@@ -96,7 +96,7 @@ class Raise:
 
 
 class Interceptor(ProducerInterceptor):
-    """Calls a function in place of one of its methods."""
+    """Calls a function instead of one of its methods."""
 
     def __init__(self, **methods: Callable[..., object]) -> None:
         self.__dict__.update(methods)
@@ -171,7 +171,7 @@ def test_a_second_callback_that_raises_while_all_ends_keeps_no_socket_open() -> 
 
 
 class Unspeakable(Raise):
-    """Raises also where it is to be named in a log line."""
+    """Raises even when a log line names it."""
 
     def __repr__(self) -> str:
         raise SystemExit
@@ -289,7 +289,7 @@ def test_what_a_plugin_s_close_raises_reaches_the_caller_when_all_is_closed(
             return [0] * batch.num_rows
 
         def serialize(self, _: str, value: bytes) -> bytes:
-            """Give the value."""
+            """Return the value."""
             return value
 
         def close(self) -> None:

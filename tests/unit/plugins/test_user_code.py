@@ -27,7 +27,7 @@ class Plugin(ProducerInterceptor):
         return []
 
     def serialize(self, topic: str, value: str) -> bytes:
-        """Give the text."""
+        """Return the text as bytes."""
         return value.encode()
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Bench:
         self.plugins = {name: Plugin(name, self.closed) for name in ALL}
 
     def producer(self, **more: object) -> KafkaProducer:
-        """Make the producer, which reaches nobody."""
+        """Return a producer that reaches no broker."""
         config = {
             "bootstrap.servers": NOBODY,
             "interceptor.classes": [self.plugins["interceptor"]],
