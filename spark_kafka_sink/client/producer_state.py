@@ -56,9 +56,7 @@ class ProducerState(ProducerLock):
         self._sender = machines.sender
         self._is_adaptive = machines.is_adaptive
         self._user_calls = UserCalls()
-        # Callers that flush, and appends that are under way, where there are transactions. Each
-        # leaves once, however often it is taken out.
-        self._flushing: set[object] = set()
+        # Appends that are under way, where there are transactions.
         self._open_appends: set[object] = set()
         # What the I/O thread is to give up all batches with.
         self._interruption: KafkaException | None = None
@@ -387,11 +385,10 @@ class ProducerState(ProducerLock):
             waiting_for[:] = unfinished(waiting_for)
             return None if waiting_for else self._user_calls.due
 
-        started, token = self._clock(), object()
+        started, flush = self._clock(), object()
         try:
             with self.lock:
-                self._flushing.add(token)
-                self.accumulator.begin_flush()
+                self.accumulator.begin_flush(flush)
                 waiting_for += self.accumulator.incomplete
                 self._wake()
             calls = self.wait(
@@ -404,20 +401,16 @@ class ProducerState(ProducerLock):
                 deadline,
                 lambda: late("callbacks have not ended"),
             )
-            self._end_flush(token)
+            self._end_flush(flush)
         except BaseException:
-            self._end_flush(token)
+            self._end_flush(flush)
             raise
         finally:
             self.record_time("flush", self._clock() - started)
 
-    def _end_flush(self, token: object) -> None:
-        """Have rows linger, unless other callers flush; may be called twice."""
+    def _end_flush(self, flush: object) -> None:
         with self.lock:
-            if token in self._flushing:
-                with self._change:
-                    self._flushing.remove(token)
-                    self.accumulator.end_flush()
+            self.accumulator.end_flush(flush)
 
     def give_up(self, error: KafkaException) -> None:
         """Fail every batch with `error`, and take no more."""

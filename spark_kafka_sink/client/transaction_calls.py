@@ -201,6 +201,8 @@ class ProducerTransactions:
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
         """Give what begins the end of what is open, or goes on with it; None for nothing."""
+        if self._state.fatal_error is not None:  # nothing of it can be ended any more
+            return None
         unseen = self._manager.unseen_call
         match self._manager.state:
             case TransactionState.ABORTABLE_ERROR if unseen is not None:

@@ -64,7 +64,7 @@ class RecordAccumulator:
         self._held: set[TopicPartition] = set()
         self._packing: set[ProducerBatch] = set()
         self.pool = BufferPool(buffer_memory_bytes)
-        self._flushes = 0
+        self._flushes: set[object] = set()
         self._lingers = True
 
     @property
@@ -122,15 +122,15 @@ class RecordAccumulator:
     @property
     def flushes(self) -> int:
         """How many flushes are under way: nothing lingers meanwhile."""
-        return self._flushes
+        return len(self._flushes)
 
-    def begin_flush(self) -> None:
-        """Make every batch sendable until `end_flush`."""
-        self._flushes += 1
+    def begin_flush(self, flush: object) -> None:
+        """Make every batch sendable until `end_flush` of the same flush."""
+        self._flushes.add(flush)
 
-    def end_flush(self) -> None:
-        """End what `begin_flush` began."""
-        self._flushes -= 1
+    def end_flush(self, flush: object) -> None:
+        """End what `begin_flush` began; a flush that was interrupted may be ended twice."""
+        self._flushes.discard(flush)
 
     def stop_lingering(self) -> None:
         """Make every batch sendable from here on: the producer is to end."""
@@ -240,7 +240,7 @@ class RecordAccumulator:
         found = [b for b in heads if b.retry_at <= now and b not in self._packing]
         # An open batch behind a sealed one is not its partition's first.
         not_now = self._held.union(self._sealed)
-        hurry = self._flushes > 0 or not self._lingers or completes_transaction
+        hurry = bool(self._flushes) or not self._lingers or completes_transaction
         for topic_partition, batch in self._open.items():
             if not hurry and now < batch.created_at + self._linger_s:
                 break
