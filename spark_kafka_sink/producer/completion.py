@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
@@ -35,8 +36,10 @@ from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, 
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
 class Decision(Enum):

@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import (
     advice,
     api_exception,
 )
-from spark_kafka_sink.producer.transactions.producer_id import no_producer_id
+from spark_kafka_sink.producer.producer_id import no_producer_id
 from spark_kafka_sink.records.compression import ZSTD, Codec, codec
 from spark_kafka_sink.records.old_formats import check_old_format
 from spark_kafka_sink.wire.messages import INIT_PRODUCER_ID, PRODUCE

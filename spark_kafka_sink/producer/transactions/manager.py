@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Final
+from typing import Final, TypeGuard
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
@@ -45,7 +45,6 @@ from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions.answers import coordinator_of, read_answer
 from spark_kafka_sink.producer.transactions.partitions import TransactionPartitions
-from spark_kafka_sink.producer.transactions.producer_id import TransactionalProducerId
 from spark_kafka_sink.producer.transactions.queue import Coordinators, TransactionQueue
 from spark_kafka_sink.producer.transactions.requests import (
     CoordinatorKey,
@@ -56,6 +55,7 @@ from spark_kafka_sink.producer.transactions.requests import (
     TransactionalResult,
 )
 from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
+from spark_kafka_sink.producer.transactions.transactional_producer_id import TransactionalProducerId
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
 from spark_kafka_sink.wire.transaction_messages import (
     EndTxnResponse,
@@ -347,6 +347,10 @@ class TransactionManager:
             return
         self._queue.look_up_again(request)
         self._queue.retry(request, now)
+
+    def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
+        """Whether the context of a request to a broker says that it is one of `due`."""
+        return isinstance(context, TransactionalRequest)
 
     def answered(
         self, request: TransactionalRequest, response: Response | None, node_id: int, now: float

@@ -5,11 +5,11 @@ its producer here, with its connections, what it knows of the brokers and its pr
 next task whose whole configuration is equal takes it. Credentials are part of the configuration, so
 no task ever writes with those of another.
 
-A producer is kept only where it holds no rows and nobody's error and has no transactional.id, and
-what it knows of topics is asked anew by each task, over the open connection. Of a topic that it has
-written to it keeps metrics and sequences; one that has written to very many is closed, since a
-stream may name new ones for weeks. So is one that met an error, or that nobody takes for as long as
-Spark keeps an idle worker.
+A producer is kept only where it holds no rows and nobody's error, and what it knows of topics is
+asked anew by each task, over the open connection. Of a topic that it has written to it keeps
+metrics and sequences; one that has written to very many is closed, since a stream may name new ones
+for weeks. So is one that met an error, or that nobody takes for as long as Spark keeps an idle
+worker.
 A forked child knows of none: they are its parent's.
 """
 
@@ -24,8 +24,8 @@ from typing import Final, Protocol
 
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.task_producer import TaskProducer
 
 # Spark ends a worker that was idle for as long (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
 IDLE_S: Final = 60.0
@@ -42,7 +42,7 @@ class Timer(Protocol):
 
 @dataclass(eq=False, slots=True)
 class _Kept:
-    producer: KafkaProducer
+    producer: TaskProducer
     timer: Timer
 
 
@@ -60,13 +60,13 @@ class ProducerPool:
     @contextmanager
     def producer(
         self, config: ProducerConfig, brokers: Iterable[Node] = ()
-    ) -> Iterator[KafkaProducer]:
+    ) -> Iterator[TaskProducer]:
         """Lend a producer for a task; at the task's end, what it appended is delivered.
 
         brokers: as the driver knows them, for a producer that is made anew. After an error of the
         task, what is not acknowledged yet is given up.
         """
-        producer = self._take(config) or KafkaProducer(
+        producer = self._take(config) or TaskProducer(
             config, brokers=brokers, allow_auto_create_topics=False
         )
         try:
@@ -82,7 +82,7 @@ class ProducerPool:
         self._lock = threading.Lock()
         self._kept = {}
 
-    def _take(self, config: ProducerConfig) -> KafkaProducer | None:
+    def _take(self, config: ProducerConfig) -> TaskProducer | None:
         with self._lock:
             kept = self._kept.pop(config, None)
         if kept is None:
@@ -95,9 +95,9 @@ class ProducerPool:
             return None
         return kept.producer
 
-    def _keep(self, config: ProducerConfig, producer: KafkaProducer) -> None:
+    def _keep(self, config: ProducerConfig, producer: TaskProducer) -> None:
         producer.take_deliveries()
-        may_stay = config.transactional_id is None and producer.topics_written <= MANY_TOPICS
+        may_stay = producer.topics_written <= MANY_TOPICS
         with self._lock:
             if may_stay and config not in self._kept:
                 timer = self._after(IDLE_S, lambda: self._close_idle(config))
