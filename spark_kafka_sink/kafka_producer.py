@@ -29,7 +29,6 @@ from spark_kafka_sink.model import (
     checked,
     checked_brokers,
 )
-from spark_kafka_sink.network.security import with_login_identity as with_login_identity  # noqa: PLC0414 - for spark/
 from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS
 from spark_kafka_sink.plugins.user_code import UserCode, without_user_code
 

@@ -12,10 +12,11 @@ from spark_kafka_sink.client.base_producer import BaseProducer
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import IllegalArgumentException, KafkaException
 from spark_kafka_sink.model import AppendFailure, Node, checked
+from spark_kafka_sink.network.security import with_login_identity
 from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS, load_partitioner
 from spark_kafka_sink.plugins.loading import close_plugin
 
-__all__ = ["AppendFailure", "TaskProducer"]
+__all__ = ["AppendFailure", "TaskProducer", "with_login_identity"]
 
 
 class TaskProducer(BaseProducer):

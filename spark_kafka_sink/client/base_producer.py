@@ -27,7 +27,7 @@ from spark_kafka_sink.client.io_thread import Feeder, assemble
 from spark_kafka_sink.client.machines import MakeTransactions
 from spark_kafka_sink.client.unclosed import records_by_topic, say_lost, warn_unclosed
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import KafkaException, Option
+from spark_kafka_sink.errors import KafkaException, Option, message_of
 from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
@@ -131,7 +131,7 @@ class BaseProducer:
             plugins.close()
             if not isinstance(error, Exception):
                 raise
-            said = f"{type(error).__name__}: {error}"
+            said = f"{type(error).__name__}: {message_of(error)}"
             message = f"Failed to construct kafka producer: {said}"
             raise KafkaException(message) from error
         self._is_closing = False
@@ -418,7 +418,7 @@ class BaseProducer:
         except KeyboardInterrupt:
             raise
         except BaseException as failure:  # noqa: BLE001 - told; the exit code stays as it is
-            said.append(f"{type(failure).__name__}: {failure}")
+            said.append(f"{type(failure).__name__}: {message_of(failure)}")
         finally:
             if has_transaction:
                 said.insert(0, "its open transaction was not committed")

@@ -370,6 +370,12 @@ class RowFuture(Future[RecordMetadata]):
         return "FINISHED" if self._watched().is_told else "RUNNING"
 
 
+def _check_timeout(timeout: object) -> None:
+    """Refuse what is no time; a negative one waits for nothing, as in `concurrent.futures`."""
+    if timeout is not None:
+        check_timeout(max(timeout, 0) if isinstance(timeout, int | float) else timeout)
+
+
 # RowFuture(…) without its own function in Python, which is half its cost: who makes one sets
 # `_rows` and `_row`.
 new_row_future: Callable[[type[RowFuture]], RowFuture] = object.__new__

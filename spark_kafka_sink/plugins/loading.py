@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
-from spark_kafka_sink.errors import ConfigException, KafkaException
+from spark_kafka_sink.errors import ConfigException, KafkaException, message_of
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,8 @@ def close_plugin(option: str, plugin: object) -> KafkaException | None:
         logger.exception("close of %r, specified in %s, failed", plugin, option)
         message = (
             f"Failed to close kafka producer: close of {type(plugin).__qualname__}, specified in "
-            f"{option}, raised {type(error).__name__}: {error}; what it holds may still be open"
+            f"{option}, raised {type(error).__name__}: {message_of(error)}; what it holds may "
+            "still be open"
         )
         failure = KafkaException(message)
         failure.__cause__ = error

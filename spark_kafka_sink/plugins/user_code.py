@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_kafka_sink.config import names_own_partitioner
-from spark_kafka_sink.errors import KafkaException, message_of
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.plugins.batch_partitioner import (
     PARTITIONER_CLASS,
     BatchPartitioner,

@@ -5,12 +5,11 @@ its producer here, with its connections, what it knows of the brokers and its pr
 next task whose whole configuration is equal takes it. Credentials are part of the configuration, so
 no task ever writes with those of another; so is whose tickets a ticket cache of Kerberos has.
 
-A producer is kept only where it holds no rows and nobody's error, and what it knows of topics is
-asked anew by each task, over the open connection. Of a topic that it has written to it keeps
-metrics and sequences; one that has written to very many is closed, since a stream may name new ones
-for weeks. So is one that met an error, or that nobody takes for as long as Spark keeps an idle
-worker.
-A forked child knows of none: they are its parent's.
+A producer is kept only if it holds no rows and has no error. Each task refreshes the metadata of
+topics, over the open connection. The producer keeps metrics and sequences of each topic that it has
+written to, so one that has written to very many topics is closed: a stream may name new topics for
+weeks. A producer is also closed after an error, or if no task takes it for as long as Spark keeps
+an idle worker. A forked child starts with an empty pool: the producers are its parent's.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Final, Protocol
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.task_producer import TaskProducer
+from spark_kafka_sink.task_producer import TaskProducer, with_login_identity
 
 # Spark's limit for an idle worker (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
 IDLE_S: Final = 60.0
@@ -61,11 +60,12 @@ class ProducerPool:
     def producer(
         self, config: ProducerConfig, brokers: Iterable[Node] = ()
     ) -> Iterator[TaskProducer]:
-        """Lend a producer for a task; at the task's end, what it appended is delivered.
+        """Lend a producer to a task and flush it at the end of the task.
 
         brokers: of the cluster, as the driver knows them, for a new producer. After an error of the
         task, its unacknowledged rows are discarded.
         """
+        config = with_login_identity(config)
         producer = self._take(config) or TaskProducer(
             config, brokers=brokers, allow_auto_create_topics=False
         )
