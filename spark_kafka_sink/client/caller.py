@@ -158,8 +158,10 @@ class Caller:
 
     def topics(self, names: Sequence[str], call: Call) -> list[TopicMetadata]:
         """Return the metadata of topics; who knows all of them waits for nothing."""
-        known = self._state.known_topics(names)
-        return self.wait_for(dict.fromkeys(names, 0), call) if known is None else known
+        known = [topic for topic in map(self._state.metadata.topic, names) if topic is not None]
+        if len(known) == len(names):
+            return known
+        return self.wait_for(dict.fromkeys(names, 0), call)
 
     def wait_for(
         self, partitions: Mapping[str, int], call: Call, *, must_grow: bool = False
