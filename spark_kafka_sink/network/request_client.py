@@ -15,8 +15,7 @@ from typing import Final, Self
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ApiException, IllegalStateException, api_exception
+from spark_kafka_sink.errors import ApiException, IllegalStateException, api_exception, error_code
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
 from spark_kafka_sink.network.security import Security

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import error_code
 
 
 class ProducerKind(Enum):

@@ -20,11 +20,11 @@ from uuid import UUID
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     INTERNAL_TOPICS,
     ApiException,
     KafkaException,
+    error_code,
     topic_advice,
     topic_refusal,
 )

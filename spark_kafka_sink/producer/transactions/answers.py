@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     CommitFailedException,
     KafkaException,
     advice,
     api_exception,
+    error_code,
     listed,
 )
 from spark_kafka_sink.model import Node, TopicPartition

@@ -8,7 +8,6 @@ from support.pure_transactions import EVERY_VERSION, GROUP, OFFSETS, PARTITION, 
 from support.transaction_answers import COORDINATOR, versions_of
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     CommitFailedException,
     KafkaException,
@@ -17,6 +16,7 @@ from spark_kafka_sink.errors import (
     TopicAuthorizationException,
     TransactionalIdAuthorizationException,
     UnsupportedVersionException,
+    error_code,
 )
 from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.error_actions import Action, Call
