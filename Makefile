@@ -58,21 +58,21 @@ test-long: java $(VENV)/.test kafka  ## the tests that are marked long, each wit
 
 # What make test begins with waits for different things: disk, network, JVMs.
 kafka: $(VENV)/.test
-	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
-	@$(TESTS_PATH) $(BIN)/python -m support.compiled_spark
-	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.class_archives
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
+	@$(TESTS_PATH) $(BIN)/python -m support.spark.compiled_spark
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.class_archives
 
 test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
-	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
 	@$(JAVA_PATH) FAULT_ROUNDS=$(or $(ROUNDS),150) exec $(BIN)/pytest -s --timeout 7200 tests/integration/test_faults.py tests/integration/test_cluster_faults.py $(ARGS)
 
 test-matrix: java $(VENV)/.test  ## the tests of Spark on each pyspark and Python that is supported and here; ARGS="--spark 4.2 --python 3.13"
-	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.fetch_kafka
-	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m support.matrix $(ARGS)
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
+	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m support.programs.matrix $(ARGS)
 
 test-lowest: java .venv-lowest/.lowest  ## the unit suite and jobs of Spark on Python 3.11 with the lowest versions that pyproject.toml allows
-	@$(TESTS_PATH) .venv-lowest/bin/python -m support.lowest versions
-	@$(JAVA_PATH) $(TESTS_PATH) .venv-lowest/bin/python -m support.fetch_kafka
+	@$(TESTS_PATH) .venv-lowest/bin/python -m support.programs.lowest versions
+	@$(JAVA_PATH) $(TESTS_PATH) .venv-lowest/bin/python -m support.brokers.fetch_kafka
 	@$(JAVA_PATH) .venv-lowest/bin/python -P -m pytest $(PARALLEL) -m "not kafka and not spark and not long" tests/unit $(ARGS)
 	@$(JAVA_PATH) REQUIRE_KAFKA=1 .venv-lowest/bin/python -P -m pytest tests/spark/test_columns.py tests/jobs/test_bench.py $(ARGS)
 
@@ -114,7 +114,7 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 
 .venv-lowest/.lowest: $(SOURCES) | python
 	@echo "installing the lowest versions of everything into .venv-lowest …"
-	@$(TESTS_PATH) $(PYTHON) -m support.lowest make .venv-lowest
+	@$(TESTS_PATH) $(PYTHON) -m support.programs.lowest make .venv-lowest
 	@touch $@
 
 # The benchmark's peers are not in the environment of the tests.

@@ -3,7 +3,7 @@ r"""Measures ways to write a DataFrame to Kafka, side by side in one Spark appli
 Contenders take turns, round by round, on the same cached rows and the same topic settings. What
 counts are the ratios within one run; they stand first.
 
-  PYTHONPATH=jobs spark-submit --jars <jars of Spark's own Kafka sink> \
+  spark-submit --jars <jars of Spark's own Kafka sink> \
     benchmarks/run.py --bootstrap host:port
 
 `make bench` does it with an application and a broker for each cell. --list names cells and
@@ -20,6 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from bench.cells import CELLS, CONTENDERS, CORE, Cell
+
+# The modules that jobs share lie beside this folder.
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "jobs"))
+
 from job import arguments, running
 
 _NAME: Final = "run.py"

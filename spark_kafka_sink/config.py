@@ -33,6 +33,12 @@ Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 PositiveLong = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 IdleMs = Annotated[int, Meta(ge=5000, le=2**63 - 1)]
 BufferSize = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+WindowFactor = Annotated[float, Meta(ge=0.5, le=1.0)]
+WindowJitter = Annotated[float, Meta(ge=0.0, le=0.25)]
+MinPeriod = Annotated[int, Meta(ge=0, le=900)]
+BufferTime = Annotated[int, Meta(ge=0, le=3600)]
+AssertionLife = Annotated[int, Meta(ge=0, le=86_400)]
+AssertionAge = Annotated[int, Meta(ge=0, le=3600)]
 GzipLevel = Literal[-1, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 Lz4Level = Annotated[int, Meta(ge=1, le=17)]
 ZstdLevel = Annotated[int, Meta(ge=-131072, le=22)]
@@ -166,8 +172,108 @@ class ProducerConfig(
     sasl_oauthbearer_token_endpoint_url: str | None = field(
         name="sasl.oauthbearer.token.endpoint.url", default=None
     )
-    """Where the token of OAUTHBEARER is: a file that somebody keeps up to date, as `file:///path`.
-    Each login reads it. An endpoint that is asked by HTTP is not there yet."""
+    """Where OAUTHBEARER gets its token: an endpoint, `https://…` or `http://…`, or a file that
+    something else keeps up to date, `file:///path`, which each login reads."""
+    sasl_oauthbearer_scope: str | None = field(name="sasl.oauthbearer.scope", default=None)
+    """The scope to ask the token endpoint for; in place of JAAS's `scope`."""
+    sasl_oauthbearer_client_credentials_client_id: str | None = field(
+        name="sasl.oauthbearer.client.credentials.client.id", default=None
+    )
+    """The client's name at the token endpoint; in place of JAAS's `clientId`."""
+    sasl_oauthbearer_client_credentials_client_secret: Secret | None = field(
+        name="sasl.oauthbearer.client.credentials.client.secret", default=None
+    )
+    """The client's secret at the token endpoint; in place of JAAS's `clientSecret`."""
+    sasl_oauthbearer_header_urlencode: bool = field(
+        name="sasl.oauthbearer.header.urlencode", default=False
+    )
+    """Whether the client's name and secret are URL-encoded in the header that has them, as RFC 6749
+    says and few endpoints want."""
+    sasl_oauthbearer_jwt_retriever_class: Annotated[str, Meta(min_length=1)] = field(
+        name="sasl.oauthbearer.jwt.retriever.class",
+        default="org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
+    )
+    """How tokens are fetched: Java's `DefaultJwtRetriever`, `ClientCredentialsJwtRetriever`,
+    `FileJwtRetriever` or `JwtBearerJwtRetriever`, with the package or without; or `module.Name` of
+    a Python callable that returns a token and when it expires."""
+    sasl_oauthbearer_assertion_file: str | None = field(
+        name="sasl.oauthbearer.assertion.file", default=None
+    )
+    """A file with an assertion that something else keeps up to date; it is read for each token."""
+    sasl_oauthbearer_assertion_private_key_file: str | None = field(
+        name="sasl.oauthbearer.assertion.private.key.file", default=None
+    )
+    """A PEM file with the key that signs assertions here, which needs the extra `[pkcs12]`."""
+    sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = field(
+        name="sasl.oauthbearer.assertion.private.key.passphrase", default=None
+    )
+    """What opens an encrypted sasl.oauthbearer.assertion.private.key.file."""
+    sasl_oauthbearer_assertion_algorithm: Literal["RS256", "ES256"] = field(
+        name="sasl.oauthbearer.assertion.algorithm", default="RS256"
+    )
+    """How assertions are signed: `RS256` or `ES256`."""
+    sasl_oauthbearer_assertion_template_file: str | None = field(
+        name="sasl.oauthbearer.assertion.template.file", default=None
+    )
+    """A JSON file with more of an assertion: `{"header": {…}, "payload": {…}}`."""
+    sasl_oauthbearer_assertion_claim_aud: str | None = field(
+        name="sasl.oauthbearer.assertion.claim.aud", default=None
+    )
+    """The claim `aud` of assertions, mostly the token endpoint's URL."""
+    sasl_oauthbearer_assertion_claim_iss: str | None = field(
+        name="sasl.oauthbearer.assertion.claim.iss", default=None
+    )
+    """The claim `iss` of assertions. Where it is set, clients show an assertion in place of a
+    secret."""
+    sasl_oauthbearer_assertion_claim_sub: str | None = field(
+        name="sasl.oauthbearer.assertion.claim.sub", default=None
+    )
+    """The claim `sub` of assertions."""
+    sasl_oauthbearer_assertion_claim_exp_seconds: AssertionLife = field(
+        name="sasl.oauthbearer.assertion.claim.exp.seconds", default=300
+    )
+    """How long an assertion is good."""
+    sasl_oauthbearer_assertion_claim_nbf_seconds: AssertionAge = field(
+        name="sasl.oauthbearer.assertion.claim.nbf.seconds", default=60
+    )
+    """How long before it was made an assertion is good already, for clocks that differ."""
+    sasl_oauthbearer_assertion_claim_jti_include: bool = field(
+        name="sasl.oauthbearer.assertion.claim.jti.include", default=False
+    )
+    """Whether each assertion has an id of its own."""
+    sasl_login_refresh_window_factor: WindowFactor = field(
+        name="sasl.login.refresh.window.factor", default=0.8
+    )
+    """After which part of its life a token is refreshed."""
+    sasl_login_refresh_window_jitter: WindowJitter = field(
+        name="sasl.login.refresh.window.jitter", default=0.05
+    )
+    """Which part of its life is added to that at most, by chance."""
+    sasl_login_refresh_min_period_seconds: MinPeriod = field(
+        name="sasl.login.refresh.min.period.seconds", default=60
+    )
+    """How long a token is not refreshed at least; of no effect on one that ends too soon."""
+    sasl_login_refresh_buffer_seconds: BufferTime = field(
+        name="sasl.login.refresh.buffer.seconds", default=300
+    )
+    """How long before its end a token is refreshed at least; of no effect on one that ends too
+    soon."""
+    sasl_login_connect_timeout_ms: NonNegative | None = field(
+        name="sasl.login.connect.timeout.ms", default=None
+    )
+    """How long it may take to connect to the token endpoint; none: 10 s."""
+    sasl_login_read_timeout_ms: NonNegative | None = field(
+        name="sasl.login.read.timeout.ms", default=None
+    )
+    """How long the token endpoint's whole answer may take; none: 10 s."""
+    sasl_login_retry_backoff_ms: NonNegativeLong = field(
+        name="sasl.login.retry.backoff.ms", default=100
+    )
+    """The pause before the token endpoint is asked again; doubles up to the maximum."""
+    sasl_login_retry_backoff_max_ms: NonNegativeLong = field(
+        name="sasl.login.retry.backoff.max.ms", default=10_000
+    )
+    """The longest pause before the token endpoint is asked again, and the one after a refusal."""
     sasl_jaas_config: Secret | None = field(name="sasl.jaas.config", default=None)
     """Whom to log in, in Java's form: a login module and its options."""
     sasl_username: str | None = field(name="sasl.username", default=None)
@@ -432,8 +538,10 @@ def _normal(name: str, value: Any) -> Any:
     if name == "bootstrap.servers" and value is not None:
         entries = value if isinstance(value, list | tuple) else str(value).split(",")
         return ",".join(entry for each in entries if (entry := str(each).strip()))
-    if name in _options_of(int):
+    if name in _options_of(int) or name in _UNSET_NUMBERS:
         return integer(value)
+    if name in _options_of(float):
+        return _number(value)
     if name in _LISTS and value is not None:
         entries = value if isinstance(value, list | tuple) else str(value).split(",")
         return ",".join(entry for each in entries if (entry := str(each).strip()))
@@ -457,6 +565,12 @@ def integer(value: Any) -> Any:
     is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
     is_whole = isinstance(value, float) and value.is_integer()
     return int(value) if is_text or is_whole else value
+
+
+def _number(value: Any) -> Any:
+    """Give the number that a text is; anything else as it is."""
+    is_text = isinstance(value, str) and _DECIMAL.fullmatch(value.strip())
+    return float(value) if is_text else value
 
 
 @functools.cache
@@ -519,6 +633,10 @@ def _expected(name: str, kind: msgspec.inspect.Type) -> str:
         return f"one of {', '.join(_ALLOWED[name])}"
     if isinstance(kind, msgspec.inspect.BoolType):
         return "true or false"
+    if name in _UNSET_NUMBERS and isinstance(kind, msgspec.inspect.UnionType):
+        kind = next(each for each in kind.types if isinstance(each, msgspec.inspect.IntType))
+    if isinstance(kind, msgspec.inspect.FloatType):
+        return f"a number from {kind.ge:g} to {kind.le:g}"
     if isinstance(kind, msgspec.inspect.IntType):
         return f"a whole number from {kind.ge} to {kind.le}"
     return "text" if isinstance(kind, msgspec.inspect.StrType) else "text that is not empty"
@@ -534,6 +652,9 @@ _UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 _ALIKE: Final = 0.76
 # No option takes a number of more digits, and int() does not look at some that have.
 _INTEGER: Final = re.compile(r"[+-]?\d{1,100}")
+_DECIMAL: Final = re.compile(r"[+-]?(\d{1,100}(\.\d{0,100})?|\.\d{1,100})")
+# Numbers that are unset by default.
+_UNSET_NUMBERS: Final = ("sasl.login.connect.timeout.ms", "sasl.login.read.timeout.ms")
 # Strings have a length of 16 bits; a transactional.id is also a client.id, behind "producer-".
 _LONGEST_NAME_BYTES: Final = 32_767 - len("producer-")
 _LOWER_CASE: Final = (
@@ -543,12 +664,19 @@ _LOWER_CASE: Final = (
     "client.dns.lookup",
     "metadata.recovery.strategy",
 )
-_UPPER_CASE: Final = ("security.protocol", "ssl.keystore.type", "ssl.truststore.type")
+_UPPER_CASE: Final = (
+    "sasl.oauthbearer.assertion.algorithm",
+    "security.protocol",
+    "ssl.keystore.type",
+    "ssl.truststore.type",
+)
 _LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
 # Options whose values nothing may show.
 SECRETS: Final = frozenset(
     {
         "sasl.jaas.config",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.client.credentials.client.secret",
         "sasl.password",
         "ssl.key.password",
         "ssl.keystore.certificate.chain",
@@ -589,6 +717,7 @@ _ALLOWED: Final = {
         "module.Name of a Python callable",
         "or nothing for the built-in one",
     ),
+    "sasl.oauthbearer.assertion.algorithm": ("RS256", "ES256"),
     "security.protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     "ssl.enabled.protocols": ("TLSv1.2", "TLSv1.3", "or both"),
     "ssl.endpoint.identification.algorithm": ("https", "or nothing, which checks no host name"),
@@ -709,6 +838,21 @@ NO_EFFECT: Final[Mapping[str, str]] = {
     "auto.include.jmx.reporter": "it is about the Java runtime",
     "metric.reporters": "it names Java classes",
     "metrics.recording.level": "all metrics are always kept",
+    **dict.fromkeys(
+        (
+            "sasl.oauthbearer.clock.skew.seconds",
+            "sasl.oauthbearer.expected.audience",
+            "sasl.oauthbearer.expected.issuer",
+            "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+            "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+            "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+            "sasl.oauthbearer.jwks.endpoint.url",
+            "sasl.oauthbearer.jwt.validator.class",
+            "sasl.oauthbearer.scope.claim.name",
+            "sasl.oauthbearer.sub.claim.name",
+        ),
+        "brokers check tokens",
+    ),
 }
 # Options of the Java producer that can be off here and not on, and why.
 OFF_ONLY: Final[Mapping[str, str]] = {
@@ -721,6 +865,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "config.providers": "env, file and directory are there without it, and no others",
     "interceptor.classes": "interceptors see row by row: only KafkaProducer.send has them",
     "key.serializer": "keys are the bytes of a column: only KafkaProducer.send has serializers",
+    "sasl.login.class": "it names a Java class",
     "security.providers": "it names Java classes",
     "ssl.engine.factory.class": "it names a Java class",
     "ssl.keymanager.algorithm": "it is about the Java runtime",
@@ -743,40 +888,5 @@ NOT_YET: Final = frozenset(
         "sasl.kerberos.ticket.renew.jitter",
         "sasl.kerberos.ticket.renew.window.factor",
         "sasl.login.callback.handler.class",
-        "sasl.login.class",
-        "sasl.login.connect.timeout.ms",
-        "sasl.login.read.timeout.ms",
-        "sasl.login.refresh.buffer.seconds",
-        "sasl.login.refresh.min.period.seconds",
-        "sasl.login.refresh.window.factor",
-        "sasl.login.refresh.window.jitter",
-        "sasl.login.retry.backoff.max.ms",
-        "sasl.login.retry.backoff.ms",
-        "sasl.oauthbearer.assertion.algorithm",
-        "sasl.oauthbearer.assertion.claim.aud",
-        "sasl.oauthbearer.assertion.claim.exp.seconds",
-        "sasl.oauthbearer.assertion.claim.iss",
-        "sasl.oauthbearer.assertion.claim.jti.include",
-        "sasl.oauthbearer.assertion.claim.nbf.seconds",
-        "sasl.oauthbearer.assertion.claim.sub",
-        "sasl.oauthbearer.assertion.file",
-        "sasl.oauthbearer.assertion.private.key.file",
-        "sasl.oauthbearer.assertion.private.key.passphrase",
-        "sasl.oauthbearer.assertion.template.file",
-        "sasl.oauthbearer.client.credentials.client.id",
-        "sasl.oauthbearer.client.credentials.client.secret",
-        "sasl.oauthbearer.clock.skew.seconds",
-        "sasl.oauthbearer.expected.audience",
-        "sasl.oauthbearer.expected.issuer",
-        "sasl.oauthbearer.header.urlencode",
-        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
-        "sasl.oauthbearer.jwks.endpoint.url",
-        "sasl.oauthbearer.jwt.retriever.class",
-        "sasl.oauthbearer.jwt.validator.class",
-        "sasl.oauthbearer.scope",
-        "sasl.oauthbearer.scope.claim.name",
-        "sasl.oauthbearer.sub.claim.name",
     }
 )

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 from job import broker
-from support import class_archives, fetch_kafka, shared
-from support.fault_proxy import FaultProxy
-from support.job_server import JobServer, job_server
-from support.kafka_cluster import KafkaCluster
-from support.readers import create_topic
-from support.secured_kafka import SecuredKafka
-from support.spark_processes import ConnectServer, connect_server
+from support.brokers import class_archives, fetch_kafka, shared
+from support.brokers.fault_proxy import FaultProxy
+from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.secured_kafka import SecuredKafka
+from support.oracles.readers import create_topic
+from support.spark.job_server import JobServer, job_server
+from support.spark.spark_processes import ConnectServer, connect_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

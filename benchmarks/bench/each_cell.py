@@ -23,9 +23,10 @@ from typing import Any, Final
 
 import run
 from job import kafka_jars, running
-from support import checkout, fetch_kafka
-from support.own_broker import broker_in, memory_with_room
-from support.spark_processes import SPARK_SUBMIT, environment
+from support.brokers import fetch_kafka
+from support.brokers.own_broker import broker_in, memory_with_room
+from support.documents import checkout
+from support.spark.spark_processes import SPARK_SUBMIT, environment
 
 from bench.cells import CELLS, FIRST_WARM_UPS
 from bench.report import BEGUN, print_targets, write_report

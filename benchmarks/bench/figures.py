@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from support.made_tables import with_tables
+from support.documents.made_tables import with_tables
 
 from bench import figures_of_runs
 from bench.cells import CODECS

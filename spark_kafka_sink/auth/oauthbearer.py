@@ -9,7 +9,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -155,13 +155,20 @@ class OAuthBearerExchange:
 
     A broker rejects a token with a response that is not an error. The error comes after the client
     has acknowledged that response.
+
+    refused: called with the token if the broker rejects it.
     """
 
     mechanism: Final = OAUTHBEARER
 
-    def __init__(self, token: OAuthBearerToken) -> None:
+    def __init__(
+        self,
+        token: OAuthBearerToken,
+        refused: Callable[[OAuthBearerToken], None] | None = None,
+    ) -> None:
         self.is_complete = False
         self._token = token
+        self._refused = refused
         self._refusal: str | None = None
 
     def first(self) -> bytes:
@@ -178,6 +185,8 @@ class OAuthBearerExchange:
             self.is_complete = True
             return None
         self._refusal = _status(challenge)
+        if self._refused is not None:
+            self._refused(self._token)
         return _SEPARATOR.encode()
 
     def _failed(self, words: str) -> SaslAuthenticationException:

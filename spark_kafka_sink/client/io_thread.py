@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
@@ -75,11 +75,12 @@ class ProducerThread:
         self,
         config: ProducerConfig,
         client_id: str,
-        brokers: Iterable[Node] = (),
+        brokers: Sequence[Node] = (),
         *,
         allow_auto_create_topics: bool = True,
     ) -> None:
-        security = Security.of(config)
+        # Tasks begin at the same time; they have heard of brokers from the driver.
+        security = Security.of(config, is_one_of_many=bool(brokers))
         self._clock = time.monotonic
         random = Random()  # noqa: S311 - jitter, not secrets
         retry_backoff = ExponentialBackoff.of_ms(

@@ -27,6 +27,7 @@ from spark_kafka_sink.errors import (
     AuthenticationException,
     KafkaException,
     ProtocolError,
+    RetriableException,
     SslAuthenticationException,
     UnsupportedVersionException,
 )
@@ -134,6 +135,8 @@ class NetworkClient:
         self._was_ever_ready = False
         self._fatal_error: AuthenticationException | None = None
         self._auth_error: AuthenticationException | None = None
+        if security is not None:
+            security.wake = selector.wakeup
         self._selector = selector
         self._config = config
         self._clock = clock
@@ -233,6 +236,8 @@ class NetworkClient:
         failures = [f"{node}: {problem}" for node, problem in found if problem]
         if self._initial_nodes_error:
             failures.append(self._initial_nodes_error)
+        if self._security is not None and (problem := self._security.problem):
+            failures.insert(0, problem)
         if len(failures) > _MAX_LISTED:
             failures[_MAX_LISTED:] = [f"and {len(failures) - _MAX_LISTED} more"]
         return "; ".join(failures)
@@ -249,6 +254,8 @@ class NetworkClient:
         """Close every connection."""
         for state in list(self._channels.values()):
             self._release(state)
+        if self._security is not None:
+            self._security.close()
         self._selector.close_all()
 
     # -- what happens -----------------------------------------------------------------------------
@@ -296,7 +303,11 @@ class NetworkClient:
         for node_id, state in self._states.items():
             connection = state.connection
             if connection is None:
-                if node_id in self._connect_to or (self._unassigned and state.retry_at > now):
+                is_wanted = node_id in self._connect_to or (
+                    self._unassigned and state.retry_at > now
+                )
+                # The selector is woken when there is a login.
+                if is_wanted and state.awaits_login_since is None:
                     due.append(state.retry_at)
                 continue
             if self._unassigned and state.throttled_until > now:
@@ -434,6 +445,8 @@ class NetworkClient:
             if not state.is_canonical:
                 state = self._canonical(state)
                 node = state.node
+            if not self._has_login(state, now):
+                return
             address = state.next_address(self._resolver)
         except (OSError, UnicodeError) as error:
             self._connection_lost(state, f"the host name cannot be resolved ({error})", now)
@@ -442,7 +455,10 @@ class NetworkClient:
         if self._security is not None:
             try:
                 layer = self._security.layer(node)
-                login = self._security.login(self._random.random())
+                login = self._security.login(node, self._random.random())
+            except RetriableException as error:
+                self._connection_lost(state, str(error), now)
+                return
             except KafkaException as error:
                 auth_error = AuthenticationException(str(error))
                 if isinstance(error, AuthenticationException):
@@ -464,6 +480,15 @@ class NetworkClient:
         state.channel, self._next_channel = self._next_channel, self._next_channel + 1
         self._channels[state.channel] = state
         self._selector.connect(state.channel, address, layer)
+
+    def _has_login(self, state: NodeState, now: float) -> bool:
+        """Return whether a new connection can log in now; it may have to wait."""
+        if self._security is None or self._security.has_login(state.node):
+            state.awaits_login_since = None
+            return True
+        if state.awaits_login_since is None:
+            state.awaits_login_since = now
+        return False
 
     def _canonical(self, state: NodeState) -> NodeState:
         """Replace a bootstrap host by its canonical names, and return the first of them."""

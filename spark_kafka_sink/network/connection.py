@@ -29,6 +29,7 @@ from spark_kafka_sink.errors import (
     AuthenticationException,
     IllegalSaslStateException,
     IllegalStateException,
+    KafkaException,
     ProtocolError,
     SaslAuthenticationException,
     SslAuthenticationException,
@@ -391,7 +392,7 @@ class Connection:
         if self._login is None or now < self._began_login_at + _RENEWAL_PAUSE_S:
             return
         # The session goes on for a while: what is wrong now may be right with the next request.
-        with suppress(SaslAuthenticationException):
+        with suppress(KafkaException):
             exchange = self._login.exchange()
             if exchange is not None:
                 self._begin_login(exchange, ConnectionEvent.RENEW, now)

@@ -45,6 +45,8 @@ class NodeState:
     last_attempt: float = float("-inf")
     retry_at: float = 0.0
     setup_until: float = float("inf")
+    # Since when a connection waits for a login that is being made; None if none does.
+    awaits_login_since: float | None = None
     last_used: float = 0.0
     throttled_until: float = 0.0
     # The last error and its time; the error is empty after a response.
@@ -122,13 +124,23 @@ class NodeState:
 
     def problem(self, now: float) -> str:
         """Return a description of the node's error, empty if none is known."""
+        if not self.last_error:
+            return self._pending(now)
+        waited = now - self.last_attempt
+        if self.is_ready and waited > _MIN_READY_S:
+            return ""
+        minutes = int((now - self.failed_at) // 60)
+        return self.last_error + (f", {minutes} min ago" if minutes else "")
+
+    def _pending(self, now: float) -> str:
+        """Return a description of what the node has waited for, empty for a short wait."""
         waited = now - self.last_attempt
         connection = self.connection
-        if self.last_error:
-            if connection is not None and connection.is_ready and waited > _MIN_READY_S:
-                return ""
-            minutes = int((now - self.failed_at) // 60)
-            return self.last_error + (f", {minutes} min ago" if minutes else "")
+        if connection is None and self.awaits_login_since is not None:
+            awaited = now - self.awaits_login_since
+            return (
+                f"no ticket or token after {awaited:.0f} s" if awaited >= _MIN_CONNECTING_S else ""
+            )
         if connection is None or connection.is_ready or waited < _MIN_CONNECTING_S:
             return ""
         if connection.state is ConnectionState.CONNECTING:

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import secrets
-import stat
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from spark_kafka_sink.auth.jaas import JaasEntry, check_module, parse_jaas
+from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
     OAUTHBEARER,
     PLAIN,
@@ -34,19 +31,18 @@ from spark_kafka_sink.auth.mechanisms import (
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerExchange,
     OAuthBearerToken,
-    bearer_token,
     token_facts,
 )
-from spark_kafka_sink.auth.pem import StoreKind, store_kind
-from spark_kafka_sink.auth.references import ALLOWED_PATHS, ProcessLimits, References, providers
 from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
-from spark_kafka_sink.logs import masked, warn_once
-from spark_kafka_sink.model import Node, Secret
-from spark_kafka_sink.network.cipher_suites import cipher_suites
+from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Login
+from spark_kafka_sink.network.oauth import OAuth
+from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.network.stores import tls_settings
 
 if TYPE_CHECKING:
     from spark_kafka_sink.network.tls import TlsContext, TlsLayer, TlsSettings
@@ -54,13 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SUPPORTED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
-_EXTENSION: Final = "extension_"
-_FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", re.DOTALL)
 _KEY_CACHE: Final = KeyCache()
-# A limit on memory; it is far more than any store or file of secrets has.
-_MAX_FILE_BYTES: Final = 16 << 20
-# Files of the kernel are not read, or a process's environment could be read in spite of the limits.
-_KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
 os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
 
@@ -79,32 +69,29 @@ class _Credentials:
         return f"of {kind} {printable(self.name)!r} by {mechanism}"
 
 
-class _Disk:
-    """The files of this machine."""
-
-    def real_path(self, path: str) -> str:
-        """Return the absolute path without links."""
-        return os.path.realpath(path)
-
-    def read(self, path: str) -> bytes:
-        """Return the contents of a file. Raise OSError or ValueError if it cannot be used."""
-        return _content(path)
-
-
 class Security:
-    """Makes the TLS layers and the logins of connections. Raise ConfigException if it cannot."""
+    """Makes the TLS layers and the logins of connections. Raise ConfigException if it cannot.
 
-    def __init__(self, config: ProducerConfig) -> None:
+    wake: called by another thread when a login is ready that a connection waits for.
+    is_one_of_many: whether other processes log in at the same time.
+    """
+
+    def __init__(self, config: ProducerConfig, *, is_one_of_many: bool = False) -> None:
         self._config = config
-        self._files = _Disk()
-        self._limits = ProcessLimits.of(os.environ, "this process")
-        self._references = References(providers({}), self._limits, os.environ, self._files)
+        self._values = OptionValues(config.option_prefix)
+        self.wake: Callable[[], None] = lambda: None
+        self._oauth: OAuth | None = None
         if config.has_tls:
             self._warn_of_tls()
             self._context(self._settings())
         if config.has_sasl:
             self._mechanism = self._checked_mechanism()
-            self._exchange()
+            if self._mechanism == OAUTHBEARER:
+                self._oauth = OAuth(config, self._values, is_one_of_many=is_one_of_many)
+                if self._oauth.source is not None:
+                    self._oauth.source.attach(self)
+            else:
+                self._exchange()
             if self._mechanism == PLAIN and not config.has_tls:
                 warn_once(
                     logger,
@@ -113,9 +100,17 @@ class Security:
                 )
 
     @classmethod
-    def of(cls, config: ProducerConfig) -> Self | None:
+    def of(cls, config: ProducerConfig, *, is_one_of_many: bool = False) -> Self | None:
         """Return the security of a configuration, None for PLAINTEXT."""
-        return None if config.security_protocol == "PLAINTEXT" else cls(config)
+        if config.security_protocol == "PLAINTEXT":
+            return None
+        return cls(config, is_one_of_many=is_one_of_many)
+
+    def close(self) -> None:
+        """Call `wake` no more."""
+        self.wake = lambda: None
+        if self._oauth is not None and self._oauth.source is not None:
+            self._oauth.source.detach(self)
 
     @property
     def selector_class(self) -> type[Selector]:
@@ -136,19 +131,38 @@ class Security:
             return None
         return self._context(self._settings()).layer(node.host, str(node))
 
-    def login(self, chance: float) -> Login | None:
+    def has_login(self, node: Node) -> bool:
+        """Return whether `login` can be called now. If not, `wake` is called once it can be."""
+        del node
+        if self._oauth is None or self._oauth.source is None:
+            return True
+        try:
+            return self._oauth.source.token() is not None
+        except SaslAuthenticationException:
+            return True
+
+    @property
+    def problem(self) -> str:
+        """Why there is no login now, empty if that is not known. Any thread may read this."""
+        if self._oauth is None or self._oauth.source is None:
+            return ""
+        return self._oauth.source.problem()
+
+    def login(self, node: Node, chance: float) -> Login | None:
         """Return the login of a new connection, None without SASL.
 
-        chance: a random number from 0 to 1. Raise ConfigException if the credentials cannot be used
+        chance: a random number from 0 to 1. Raise KafkaException if the credentials cannot be used
         (any more).
         """
+        del node
         if not self._config.has_sasl:
             return None
+        if self._oauth is not None:
+            token = self._token()
+            facts = "there is no token" if token is None else token_facts(token.value)
+            return Login(self._exchange_again, f"by {OAUTHBEARER} ({facts})", chance)
         # Find errors in the credentials before there is a connection.
         self._exchange()
-        if self._mechanism == OAUTHBEARER:
-            description = f"by {OAUTHBEARER} ({token_facts(self._token().value)})"
-            return Login(self._exchange_again, description, chance)
         return Login(self._exchange_again, self._credentials().description(self._mechanism), chance)
 
     def _checked_mechanism(self) -> str:
@@ -173,7 +187,7 @@ class Security:
         config = self._config
         if config.sasl_jaas_config is not None:
             text = config.sasl_jaas_config.value
-            if self._is_reference(text):
+            if self._values.is_reference(text):
                 return True
             # Search the parsed values, because escapes can hide a reference in the text.
             options = parse_jaas(text).options
@@ -181,68 +195,24 @@ class Security:
         else:
             password = config.sasl_password
             values = [config.sasl_username or "", "" if password is None else password.value]
-        return any(self._references.within(value) for value in values)
+        return any(self._values.has_reference(value) for value in values)
 
-    def _is_reference(self, text: str) -> bool:
-        whole = self._references.within(text)
-        return len(whole) == 1 and str(whole[0]) == text.strip()
+    def _token(self) -> OAuthBearerToken | None:
+        """Return the token to log in with now, None while it is fetched.
 
-    def _token(self) -> OAuthBearerToken:
-        """Return the token that the file has now.
-
-        Raise ConfigException if the file cannot be read, and SaslAuthenticationException if it has
-        no token.
+        Raise KafkaException if there is none.
         """
-        config, prefix = self._config, self._config.option_prefix
-        option = f"{prefix}sasl.oauthbearer.token.endpoint.url"
-        if config.sasl_username is not None:
-            raise ConfigException(
-                f"{prefix}sasl.username has no effect with {OAUTHBEARER}: remove it"
-            )
-        url = self._text(
-            "sasl.oauthbearer.token.endpoint.url", config.sasl_oauthbearer_token_endpoint_url
-        )
-        found = None if url is None else _FILE_URL.fullmatch(url)
-        if url is None or found is None:
-            raise ConfigException(
-                f"{option} is {'not set' if url is None else 'not the URL of a file'}: expected "
-                "file:///path of a file with the token; HTTP endpoints are not "
-                "supported yet"
-            )
-        extensions = {}
-        if config.sasl_jaas_config is not None:
-            entry = self._jaas(config.sasl_jaas_config.value)
-            extensions = {
-                name.removeprefix(_EXTENSION): value for name, value in entry.options.items()
-            }
-            if any(not name.startswith(_EXTENSION) for name in entry.options):
-                raise ConfigException(
-                    f"{prefix}sasl.jaas.config has options other than {_EXTENSION}…: a client "
-                    f"that fetches its token is not supported yet; set {option} to a file "
-                    "with a token"
-                )
-        self._limits.check_url(url)
-        return bearer_token(
-            self._file(option, found["path"]).strip(), time.time(), extensions=extensions
-        )
+        if self._oauth is None:
+            return None
+        source = self._oauth.source
+        return self._oauth.file_token() if source is None else source.token()
 
-    def _file(self, option: str, path: str) -> str:
-        """Return the text of a file that this process may read; messages do not show its path."""
-        try:
-            real = self._files.real_path(path)
-            self._limits.check_path(real, self._files)
-            return self._files.read(real).decode()
-        except ConfigException:
-            why = f"{ALLOWED_PATHS} of this process does not allow it"
-        except UnicodeDecodeError:
-            why = "it is not UTF-8"
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-        raise ConfigException(f"the file of {option} cannot be read: {why}")
-
-    def _exchange(self) -> SaslExchange:
-        if self._mechanism == OAUTHBEARER:
-            return OAuthBearerExchange(self._token())
+    def _exchange(self) -> SaslExchange | None:
+        """Return a login, None while its token is fetched. Raise KafkaException for none."""
+        if self._oauth is not None:
+            token = self._token()
+            refused = None if self._oauth.source is None else self._oauth.source.refused
+            return None if token is None else OAuthBearerExchange(token, refused)
         given = self._credentials()
         if self._mechanism == PLAIN:
             return PlainExchange(given.user, given.password)
@@ -255,7 +225,7 @@ class Security:
             is_token=given.is_token,
         )
 
-    def _exchange_again(self) -> SaslExchange:
+    def _exchange_again(self) -> SaslExchange | None:
         """Return another exchange.
 
         Raise SaslAuthenticationException if the credentials became invalid.
@@ -270,11 +240,11 @@ class Security:
         config, prefix = self._config, self._config.option_prefix
         jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
         if jaas is not None:
-            entry = self._jaas(jaas.value)
+            entry = self._values.jaas(jaas.value, self._mechanism)
             found = [entry.options.get(name, "") for name in ("username", "password")]
             is_token = entry.options.get("tokenauth", "").lower() == "true"
             name = jaas.value.strip()
-            if not self._is_reference(jaas.value):
+            if not self._values.is_reference(jaas.value):
                 name = parse_jaas(jaas.value).options.get("username", "")
             return _Credentials(found[0], found[1], name, is_token=is_token)
         if user is None or password is None:
@@ -283,67 +253,13 @@ class Security:
                 f"{prefix}sasl.jaas.config, or {prefix}sasl.username and {prefix}sasl.password"
             )
         return _Credentials(
-            self._resolved("sasl.username", user),
-            self._resolved("sasl.password", password.value),
+            self._values.resolved("sasl.username", user),
+            self._values.resolved("sasl.password", password.value),
             user,
         )
 
-    def _jaas(self, text: str) -> JaasEntry:
-        option = "sasl.jaas.config"
-        if self._is_reference(text):
-            # The value of a reference is not searched for references again.
-            entry = parse_jaas(self._resolved(option, text))
-        else:
-            entry = parse_jaas(text).resolved(lambda value: self._resolved(option, value))
-        check_module(entry, self._mechanism)
-        return entry
-
-    def _resolved(self, option: str, text: str) -> str:
-        return self._references.resolved(f"{self._config.option_prefix}{option}", text)
-
-    def _text(self, option: str, value: str | Secret | None) -> str | None:
-        """Return the value of an option with its references resolved."""
-        text = value.value if isinstance(value, Secret) else value
-        return None if text is None else self._resolved(option, text)
-
-    def _pem(self, option: str, path: str) -> tuple[str, str]:
-        return _pem_file(
-            f"{self._config.option_prefix}{option}", path, self._resolved(option, path)
-        )
-
     def _settings(self) -> TlsSettings:
-        from spark_kafka_sink.network.tls import PROTOCOLS, TlsSettings  # noqa: PLC0415 - imports ssl
-
-        config = self._config
-        suites = cipher_suites([each for each in config.ssl_cipher_suites.split(",") if each])
-        allowed = PROTOCOLS if config.ssl_protocol != "TLSv1.2" else frozenset({"TLSv1.2"})
-        protocols = suites.protocols & allowed & {*config.ssl_enabled_protocols.split(",")}
-        if not protocols:
-            raise ConfigException(
-                "ssl.protocol, ssl.enabled.protocols and ssl.cipher.suites have no version of TLS "
-                "in common"
-            )
-        chain = self._text("ssl.keystore.certificate.chain", config.ssl_keystore_certificate_chain)
-        key_text, origin = self._text("ssl.keystore.key", config.ssl_keystore_key), ""
-        if config.ssl_keystore_location is not None:
-            key_text, origin = self._pem("ssl.keystore.location", config.ssl_keystore_location)
-        trusted = self._text("ssl.truststore.certificates", config.ssl_truststore_certificates)
-        trusted_origin = ""
-        if config.ssl_truststore_location is not None:
-            trusted, trusted_origin = self._pem(
-                "ssl.truststore.location", config.ssl_truststore_location
-            )
-        return TlsSettings(
-            truststore=trusted,
-            key=key_text,
-            chain=chain,
-            key_password=self._text("ssl.key.password", config.ssl_key_password),
-            truststore_origin=trusted_origin or "ssl.truststore.certificates",
-            key_origin=origin or "ssl.keystore.key",
-            protocols=frozenset(protocols),
-            ciphers=suites.openssl,
-            checks_host=config.ssl_endpoint_identification_algorithm == "https",
-        )
+        return tls_settings(self._config, self._values)
 
     def _context(self, settings: TlsSettings) -> TlsContext:
         from spark_kafka_sink.network.tls import client_context  # noqa: PLC0415 - imports ssl
@@ -358,54 +274,3 @@ class Security:
                 f"{prefix}ssl.endpoint.identification.algorithm is empty: anyone with a "
                 "certificate of a trusted CA can pose as a broker",
             )
-        passwords = {
-            "ssl.truststore.password": config.ssl_truststore_password,
-            "ssl.keystore.password": config.ssl_keystore_password,
-        }
-        for name in (name for name, value in passwords.items() if value is not None):
-            warn_once(logger, f"{prefix}{name} has no effect: PEM files have no such password")
-
-
-def _content(path: str) -> bytes:
-    """Return the contents of a file.
-
-    Raise OSError or ValueError for other kinds and large files.
-    """
-    real = Path(os.path.realpath(path))
-    # Check this before opening the file: opening a pipe would wait for a writer.
-    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_KERNEL_FILES):
-        raise ValueError("it is not a regular file on a disk")
-    with real.open("rb") as file:
-        content = file.read(_MAX_FILE_BYTES + 1)
-    if len(content) > _MAX_FILE_BYTES:
-        raise ValueError(f"it has more than {_MAX_FILE_BYTES} bytes")
-    return content
-
-
-def _pem_file(option: str, given: str, path: str) -> tuple[str, str]:
-    """Return the text of a PEM file, and its description for messages.
-
-    given: the option's value with unresolved references. path: the resolved path.
-    """
-    shown = masked(given)
-    origin = f"the file {shown} of {option}"
-    scheme, found, _ = path.partition("://")
-    if found:
-        raise ConfigException(
-            f"{option} is {shown}, and {scheme}: is not a folder of this machine: ship the file "
-            "with --files, and set the option to its name"
-        )
-    try:
-        content = _content(path)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-    else:
-        why = ""
-    if why:
-        raise ConfigException(f"{origin} cannot be read: {why}")
-    if store_kind(content, Path(given).name, origin) is StoreKind.PKCS12:
-        raise ConfigException(
-            f"{origin} is PKCS12, which is not supported yet: convert it with openssl pkcs12 -in "
-            f"{Path(given).name} -out {Path(given).stem}.pem -nodes"
-        )
-    return content.decode(errors="replace"), origin

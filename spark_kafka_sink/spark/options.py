@@ -430,7 +430,13 @@ def _complain(message: str, *, lenient: bool) -> None:
     warn_once(logger, message)
 
 
-_MAY_BE_SHIPPED: Final = ("ssl_truststore_location", "ssl_keystore_location")
+_MAY_BE_SHIPPED: Final = (
+    "sasl_oauthbearer_assertion_file",
+    "sasl_oauthbearer_assertion_private_key_file",
+    "sasl_oauthbearer_assertion_template_file",
+    "ssl_truststore_location",
+    "ssl_keystore_location",
+)
 
 
 def with_shipped_files(config: ProducerConfig) -> ProducerConfig:

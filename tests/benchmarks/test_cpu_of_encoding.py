@@ -15,8 +15,8 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
-from support.idle_producer import idle_producer
-from support.pure_producer import TOPIC
+from support.pure.idle_producer import idle_producer
+from support.pure.pure_producer import TOPIC
 
 ROWS, VALUE_BYTES = 30_000, 100
 PARTITIONS = 12

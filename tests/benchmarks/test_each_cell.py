@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from bench.cells import CONTENDERS
-from bench.each_cell import agreed
+from bench.each_cell import agreed, main
+from job import running
 from job.running import JobError
-from support import checkout, fetch_kafka
+from support.brokers import fetch_kafka
+from support.documents import checkout
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 120
 
 
-def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bench.each_cell", *arguments],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(["benchmarks", "tests", "jobs"])},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-    )
+class Ended(NamedTuple):
+    """How a run of `make bench` ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Bench = Callable[..., Ended]
+
+
+@pytest.fixture
+def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Runs ``make bench`` in this process."""
+    monkeypatch.chdir(ROOT)
+
+    def run(*arguments: str | Path) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["make bench", *map(str, arguments)])
+        capsys.readouterr()
+        code = running.run(main, "make bench")
+        return Ended(code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture
@@ -45,7 +59,7 @@ def measured(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_cells_that_are_measured_are_left_out(measured: Path) -> None:
+def test_cells_that_are_measured_are_left_out(bench: Bench, measured: Path) -> None:
     before = (measured / "results.json").read_text()
     done = bench("--cells", "100B", "1KB", "--resume", "--output", measured)
     assert done.returncode == 0, done.stderr
@@ -63,14 +77,14 @@ def test_cells_that_are_measured_are_left_out(measured: Path) -> None:
     ],
 )
 def test_cells_that_were_measured_otherwise_are_not_added_to(
-    measured: Path, arguments: tuple[str, ...], says: str
+    bench: Bench, measured: Path, arguments: tuple[str, ...], says: str
 ) -> None:
     done = bench("--resume", "--output", measured, *arguments)
     assert done.returncode == 2
     assert done.stderr.startswith(f"make bench: --resume: {measured} has cells of {says}")
 
 
-def test_cells_of_another_commit_are_not_added_to(measured: Path) -> None:
+def test_cells_of_another_commit_are_not_added_to(bench: Bench, measured: Path) -> None:
     file = measured / "results.json"
     file.write_text(file.read_text().replace(checkout.commit(), "0123456789"))
     done = bench("--resume", "--output", measured)
@@ -101,7 +115,7 @@ def test_a_cell_that_found_another_machine_is_not_of_the_report() -> None:
         '{"about": {}, "cells": {"100B": {"results": [{"name": 1}], "cell": {}}}}',
     ],
 )
-def test_a_file_that_is_no_report_is_told(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_report_is_told(bench: Bench, tmp_path: Path, text: str) -> None:
     (tmp_path / "results.json").write_text(text)
     done = bench("--resume", "--output", tmp_path)
     assert done.returncode == 2
@@ -110,7 +124,7 @@ def test_a_file_that_is_no_report_is_told(tmp_path: Path, text: str) -> None:
     assert "cell 1 of" not in done.stdout
 
 
-def test_a_wrong_cell_is_told_before_any_is_measured() -> None:
+def test_a_wrong_cell_is_told_before_any_is_measured(bench: Bench) -> None:
     done = bench("--cells", "100B", "1GB")
     assert done.returncode == 2
     assert done.stderr.startswith("make bench: --cells 1GB is not one of 100B, 100B-lz4, ")

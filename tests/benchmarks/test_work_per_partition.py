@@ -10,8 +10,8 @@ from functools import partial
 
 import pyarrow as pa
 from benchmarks.test_work_per_row import ONE_BATCH_EACH, PLENTY, values, work_of
-from support.idle_producer import idle_producer
-from support.pure_producer import TOPIC, PureProducer, Settings
+from support.pure.idle_producer import idle_producer
+from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.wire.frames import encode_request
 from spark_kafka_sink.wire.messages import PRODUCE

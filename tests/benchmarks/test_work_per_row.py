@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pytest
-from support.idle_producer import idle_producer
-from support.pure_producer import TOPIC, PureProducer, Settings
+from support.pure.idle_producer import idle_producer
+from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
@@ -160,7 +160,9 @@ def write(options: SinkOptions, batches: list[pa.RecordBatch]) -> None:
 def work_of_task(columns: dict[str, pa.Array], given: dict[str, str]) -> Work:
     """Count what a task does about rows that come in Arrow batches; given: options of the sink."""
     topic = {} if "topic" in columns else {"topic": TOPIC}
-    options = sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", **topic, **given})
+    # However slow tracing makes the task, no batch waits long enough to be sent on its own.
+    linger = {"kafka.linger.ms": "60000"}
+    options = sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", **linger, **topic, **given})
     batch = pa.record_batch(columns)
     each = batch.num_rows // ARROW_BATCHES
     batches = [batch.slice(number * each, each) for number in range(ARROW_BATCHES)]

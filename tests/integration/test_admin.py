@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from conftest import NewTopic as TopicMaker
-from support.access import allow_only
-from support.fault_proxy import METADATA, FaultProxy
-from support.kafka_cluster import KafkaCluster
-from support.readers import create_topic
+from support.brokers.access import allow_only
+from support.brokers.fault_proxy import METADATA, FaultProxy
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import create_topic
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
 from spark_kafka_sink.config import ProducerConfig, producer_config

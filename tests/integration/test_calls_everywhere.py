@@ -16,10 +16,10 @@ from functools import partial
 from typing import Final
 
 import pytest
-from support.calling_scene import CLASSES, ENOUGH_S, TOPIC, TOPIC_READ, Scene, admin_broker
-from support.forked import in_child
-from support.mock_cluster import PRODUCE, MockCluster
-from support.public_methods import public_methods
+from support.brokers.calling_scene import CLASSES, ENOUGH_S, TOPIC, TOPIC_READ, Scene, admin_broker
+from support.brokers.mock_cluster import PRODUCE, MockCluster
+from support.programs.forked import in_child
+from support.pure.public_methods import public_methods
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.error_codes import INVALID_RECORD

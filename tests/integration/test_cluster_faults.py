@@ -23,19 +23,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from conftest import NewTopic, need_kafka, running_cluster
 from pyspark.sql import SparkSession
-from support import fetch_kafka
-from support.fault_proxy import PRODUCE, Fault, FaultProxy, Kind
-from support.flights import check_every_row_once, rows
-from support.kafka_cluster import KafkaCluster
-from support.measured_metrics import measured
-from support.readers import (
-    committed_values,
-    create_topic,
-    read_at_least,
-    read_with_confluent,
-    read_with_kafka_python,
-)
-from support.steady_load import (
+from support.brokers import fetch_kafka
+from support.brokers.fault_proxy import PRODUCE, Fault, FaultProxy, Kind
+from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.steady_load import (
     SteadyLoad,
     leader_of,
     move_leaders,
@@ -43,6 +34,15 @@ from support.steady_load import (
     wait_for_leader_but,
     wait_for_replicas,
 )
+from support.oracles.readers import (
+    committed_values,
+    create_topic,
+    read_at_least,
+    read_with_confluent,
+    read_with_kafka_python,
+)
+from support.pure.measured_metrics import measured
+from support.spark.flights import check_every_row_once, rows
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.consumer.topic_reader import TopicReader

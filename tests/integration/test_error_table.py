@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from support.mock_cluster import INIT_PRODUCER_ID, PRODUCE, MockCluster
-from support.readers import read_with_confluent
+from support.brokers.mock_cluster import INIT_PRODUCER_ID, PRODUCE, MockCluster
+from support.oracles.readers import read_with_confluent
 
 from spark_kafka_sink import KafkaProducer, errors
 from spark_kafka_sink.config import producer_config

@@ -12,7 +12,7 @@ from random import Random, SystemRandom
 from typing import NamedTuple
 
 import pytest
-from support.fault_proxy import (
+from support.brokers.fault_proxy import (
     API_VERSIONS,
     INIT_PRODUCER_ID,
     METADATA,
@@ -21,9 +21,14 @@ from support.fault_proxy import (
     FaultProxy,
     Kind,
 )
-from support.kafka_cluster import KafkaCluster
-from support.numbered_rows import NumberedRows, numbers
-from support.readers import READERS, create_topic, read_with_confluent, read_with_kafka_python
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.numbered_rows import NumberedRows, numbers
+from support.oracles.readers import (
+    READERS,
+    create_topic,
+    read_with_confluent,
+    read_with_kafka_python,
+)
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import BufferExhaustedException, TimeoutException

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 from pyspark.sql.types import MapType, StringType, StructType
-from support.scripted_broker import ScriptedBroker, describe
+from support.brokers.scripted_broker import ScriptedBroker, describe
 
 from spark_kafka_sink.errors import (
     ApiException,

@@ -8,8 +8,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from support.inner_tests import TESTS, options
-from support.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.brokers.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.programs.inner_tests import TESTS, options
 
 TIMEOUT_S = 120
 # Nobody writes into the pipe. What a worker of pytest-xdist says on stdout, nobody hears.
@@ -26,14 +26,9 @@ def test_waits(old_kafka):
 
 @pytest.mark.kafka
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
+@pytest.mark.long(reason="it runs pytest in pytest, with a broker; only who writes tests gains")
 @pytest.mark.parametrize(
-    "workers",
-    [
-        pytest.param(("-n", "2"), id="by workers"),
-        pytest.param(
-            (), id="alone", marks=pytest.mark.long(reason="make test has workers, as above")
-        ),
-    ],
+    "workers", [pytest.param(("-n", "2"), id="by workers"), pytest.param((), id="alone")]
 )
 def test_ctrl_c_in_the_middle_of_a_test_leaves_no_broker_and_no_file(
     tmp_path: Path, workers: tuple[str, ...]

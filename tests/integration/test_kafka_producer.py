@@ -12,8 +12,8 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from conftest import NewTopic
-from support.kafka_cluster import KafkaCluster
-from support.readers import create_topic, read_topics, read_with_confluent
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import create_topic, read_topics, read_with_confluent
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import (

@@ -13,14 +13,14 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from conftest import NewTopic
 from pyspark.sql import DataFrame, SparkSession
-from support.flights import check_every_row_once, rows
-from support.kafka_cluster import KafkaCluster
-from support.readers import (
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import (
     Record,
     read_at_least,
     read_with_confluent,
     read_with_kafka_python,
 )
+from support.spark.flights import check_every_row_once, rows
 
 from spark_kafka_sink import KafkaProducer
 

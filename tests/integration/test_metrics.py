@@ -7,9 +7,9 @@ import math
 import pyarrow as pa
 import pytest
 from conftest import NewTopic
-from support.kafka_cluster import KafkaCluster
-from support.measured_metrics import measured
-from support.readers import read_with_confluent
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
+from support.pure.measured_metrics import measured
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import (

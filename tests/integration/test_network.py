@@ -14,9 +14,9 @@ from confluent_kafka.admin import AdminClient
 from conftest import NewTopic, topic_maker
 from kafka import TopicPartition as PythonTopicPartition
 from kafka.admin import KafkaAdminClient
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
-from support.scripted_broker import ScriptedBroker, describe
+from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.scripted_broker import ScriptedBroker, describe
+from support.oracles.readers import read_with_confluent
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin

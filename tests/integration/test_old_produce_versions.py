@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from conftest import NewTopic, need_kafka
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructType
-from support import fetch_kafka
-from support.kafka_0_10 import OldBroker
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent, read_with_kafka_python
+from support.brokers import fetch_kafka
+from support.brokers.kafka_0_10 import OldBroker
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent, read_with_kafka_python
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import (

@@ -9,9 +9,9 @@ import uuid
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from support.kafka_cluster import KafkaCluster
-from support.program_ends import ProgramEnd, program_ends
-from support.readers import create_topic, read_with_confluent, wait_for_transactions
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import create_topic, read_with_confluent, wait_for_transactions
+from support.programs.program_ends import ProgramEnd, program_ends
 
 pytestmark = pytest.mark.kafka
 

@@ -15,8 +15,8 @@ from concurrent.futures import Future
 import pyarrow as pa
 import pytest
 from conftest import NewTopic
-from support.kafka_cluster import KafkaCluster
-from support.readers import READERS, Record, read_with_confluent
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import READERS, Record, read_with_confluent
 
 from spark_kafka_sink import KafkaProducer, ProducerInterceptor, ProducerRecord, RecordMetadata
 from spark_kafka_sink.client.future import OnDelivery

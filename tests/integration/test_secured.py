@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
-from support.certificates import openssl
-from support.readers import create_topic, read_with_confluent
-from support.secured_kafka import ODD_USER, PASSWORD, USER, SecuredKafka, quoted
+from support.brokers.certificates import openssl
+from support.brokers.secured_kafka import ODD_USER, PASSWORD, USER, SecuredKafka, quoted
+from support.oracles.readers import create_topic, read_with_confluent
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 from conftest import NewTopic
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
 
 from spark_kafka_sink import KafkaProducer
 

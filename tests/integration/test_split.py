@@ -8,8 +8,8 @@ import random
 import pyarrow as pa
 import pytest
 from conftest import NewTopic
-from support.kafka_cluster import KafkaCluster
-from support.readers import (
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import (
     Record,
     create_topic,
     read_with_confluent,

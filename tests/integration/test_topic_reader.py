@@ -12,8 +12,8 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
-from support.kafka_cluster import KafkaCluster
-from support.readers import (
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import (
     READERS,
     Record,
     create_topic,

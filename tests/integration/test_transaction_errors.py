@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from support.mock_cluster import (
+from support.brokers.mock_cluster import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
     END_TXN,
@@ -21,7 +21,7 @@ from support.mock_cluster import (
     TXN_OFFSET_COMMIT,
     MockCluster,
 )
-from support.readers import read_with_confluent
+from support.oracles.readers import read_with_confluent
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import ApiException, KafkaException, ProducerFencedException

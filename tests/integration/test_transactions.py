@@ -17,10 +17,10 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 from conftest import NewTopic, need_kafka, topic_maker
-from support import fetch_kafka
-from support.class_archives import kafka_options
-from support.kafka_cluster import KafkaCluster
-from support.readers import committed_values, read_with_kafka_python
+from support.brokers import fetch_kafka
+from support.brokers.class_archives import kafka_options
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import committed_values, read_with_kafka_python
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client.chunk import RowChunk, RowQueue

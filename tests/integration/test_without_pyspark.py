@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from conftest import NewTopic
-from support.kafka_cluster import KafkaCluster
-from support.pythons import PYSPARK, modules_without, run_with
-from support.readers import read_with_confluent
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
+from support.programs.pythons import PYSPARK, modules_without, run_with
 
 pytestmark = pytest.mark.kafka
 

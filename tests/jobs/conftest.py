@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from conftest import shared_value
-from support import processes
-from support.job_server import ROOT, TIMEOUT_S, Ended, JobServer
+from support.brokers import processes
+from support.spark.job_server import ROOT, TIMEOUT_S, Ended, JobServer
 
 SubmitAll = Callable[[Sequence[Sequence[str]]], list[Ended]]
 RunMany = Callable[[Sequence[Sequence[str]]], list[Ended]]

@@ -12,9 +12,9 @@ import pyarrow.csv
 import pyarrow.orc
 import pyarrow.parquet
 import pytest
-from support.job_server import Ended
-from support.kafka_cluster import KafkaCluster
-from support.readers import create_topic, read_with_kafka_python
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import create_topic, read_with_kafka_python
+from support.spark.job_server import Ended
 
 from .conftest import RunMany
 

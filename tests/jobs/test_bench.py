@@ -7,8 +7,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from support.job_server import command
-from support.kafka_cluster import KafkaCluster
+from support.brokers.kafka_cluster import KafkaCluster
+from support.spark.job_server import command
 
 from .conftest import SubmitAll
 

@@ -22,9 +22,9 @@ import pyspark
 import pytest
 from conftest import need_kafka
 from job import kafka_jars
-from support.job_server import ROOT, TIMEOUT_S
-from support.processes import hear, listened_to, marked_processes, press_ctrl_c
-from support.topic_settings import nodes, setting
+from support.brokers.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.brokers.topic_settings import nodes, setting
+from support.spark.job_server import ROOT, TIMEOUT_S
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
@@ -310,7 +310,9 @@ def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Pa
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("command", [(*BROKER, "--port", "0"), ("-m", "support.fetch_kafka")])
+@pytest.mark.parametrize(
+    "command", [(*BROKER, "--port", "0"), ("-m", "support.brokers.fetch_kafka")]
+)
 def test_ctrl_c_while_jars_come_is_no_traceback(
     mirror: Mirror, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -371,6 +373,7 @@ def test_a_broker_ends_when_the_program_that_started_it_is_killed(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long(reason="a broker takes its time to make 200 partitions, and nothing else does")
 @pytest.mark.kafka
 def test_a_broker_keeps_less_of_each_partition_when_it_has_many(tmp_path: Path) -> None:
     need_kafka()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.job_server import ROOT
+from support.spark.job_server import ROOT
 
 from spark_kafka_sink.config import option_fields, producer_config
 from spark_kafka_sink.spark.options import SINK_DEFAULTS

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import demo
 import pytest
-from support.job_server import ROOT, TIMEOUT_S
-from support.kafka_cluster import KafkaCluster
-from support.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.spark.job_server import ROOT, TIMEOUT_S
 
 # The promise is two minutes; streams are six times Spark in place of two.
 WHOLE_DEMO_S, STREAMS_TOO_S = 120, 480

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
 from job import progress
-from support.job_server import TIMEOUT_S
+from support.spark.job_server import TIMEOUT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import pages
-from support.kafka_cluster import KafkaCluster
+from support.brokers.kafka_cluster import KafkaCluster
+from support.documents import pages
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.job_server import ROOT, TIMEOUT_S, Ended, command
-from support.kafka_cluster import KafkaCluster
-from support.processes import hear, listened_to, press_ctrl_c
-from support.readers import create_topic, read_with_confluent
+from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.processes import hear, listened_to, press_ctrl_c
+from support.oracles.readers import create_topic, read_with_confluent
+from support.spark.job_server import ROOT, TIMEOUT_S, Ended, command
 
 from .conftest import RunMany
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
-from support.job_server import ROOT, TIMEOUT_S, command
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
+from support.spark.job_server import ROOT, TIMEOUT_S, command
 
 from .conftest import RunMany, SubmitAll
 

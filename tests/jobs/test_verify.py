@@ -9,9 +9,9 @@ from typing import NamedTuple
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
-from support.job_server import Ended
-from support.kafka_cluster import KafkaCluster
-from support.readers import create_topic
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import create_topic
+from support.spark.job_server import Ended
 
 from .conftest import RunMany
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 from conftest import need_kafka, topic_maker
-from support import fetch_kafka
-from support.kafka_cluster import KafkaCluster
-from support.peer import OURS, THEIRS, Sink
+from support.brokers import fetch_kafka
+from support.brokers.kafka_cluster import KafkaCluster
+from support.spark.peer import OURS, THEIRS, Sink
+
+_BOTH = [
+    OURS,
+    pytest.param(
+        THEIRS,
+        marks=pytest.mark.long(reason="what Spark's own sink does changes with Spark alone"),
+    ),
+]
 
 
-@pytest.fixture(params=[OURS, THEIRS] if fetch_kafka.takes_jvm_sink() else [OURS])
+@pytest.fixture(params=_BOTH if fetch_kafka.takes_jvm_sink() else [OURS])
 def sink(request: pytest.FixtureRequest) -> Sink:
     """Each of the sinks."""
     if request.param == THEIRS:

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import fetch_kafka
-from support.peer import THEIRS, Sink
-from support.spark_processes import SPARK_SUBMIT, environment
+from support.brokers import fetch_kafka
+from support.spark.peer import THEIRS, Sink
+from support.spark.spark_processes import SPARK_SUBMIT, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 240

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import pytest
 from conftest import NewTopic
 from pyspark.sql import SparkSession
-from support.named_tests import ROOT
-from support.peer import SOON, WRITE_FAILED, Sink
-from support.readers import read_with_confluent
+from support.documents.named_tests import ROOT
+from support.oracles.readers import read_with_confluent
+from support.spark.peer import SOON, WRITE_FAILED, Sink
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 from conftest import NewTopic
 from pyspark.sql import DataFrame, SparkSession
-from support import fetch_kafka
-from support.peer import WRITE_FAILED, Sink
-from support.readers import read_with_confluent
+from support.brokers import fetch_kafka
+from support.oracles.readers import read_with_confluent
+from support.spark.peer import WRITE_FAILED, Sink
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 _ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
 # A JRE has it as well, the command javac only a JDK.
 _JAVAC = ("java", "-m", "jdk.compiler/com.sun.tools.javac.Main")
-_FIRST_PARTITIONER = Path(__file__).parents[1] / "support" / "java" / "FirstPartitioner.java"
+_FIRST_PARTITIONER = (
+    Path(__file__).parents[1] / "support" / "brokers" / "java" / "FirstPartitioner.java"
+)
 
 
 def partitions_by_key(sink: Sink, topic: str) -> dict[bytes | None, int]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from conftest import NewTopic
 from pyspark.sql import DataFrameWriter, SparkSession
-from support.peer import WRITE_FAILED, Sink
-from support.readers import read_with_confluent
+from support.oracles.readers import read_with_confluent
+from support.spark.peer import WRITE_FAILED, Sink
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

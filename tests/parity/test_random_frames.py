@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from conftest import NewTopic
 from pyspark.sql import SparkSession
-from support import fetch_kafka
-from support.kafka_cluster import KafkaCluster
-from support.peer import OURS, THEIRS, Sink
-from support.readers import READERS, Record
+from support.brokers import fetch_kafka
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import READERS, Record
+from support.spark.peer import OURS, THEIRS, Sink
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -13,9 +13,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from support import fetch_kafka
-from support.peer import SOON, Sink
-from support.readers import read_with_confluent
+from support.brokers import fetch_kafka
+from support.oracles.readers import read_with_confluent
+from support.spark.peer import SOON, Sink
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from support.named_tests import ROOT, cells, exists, named_tests
+from support.documents.named_tests import ROOT, cells, exists, named_tests
 
 from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
 

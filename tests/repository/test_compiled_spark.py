@@ -7,12 +7,12 @@ import sys
 import zipfile
 from pathlib import Path
 
-from support.job_server import ROOT, TIMEOUT_S
+from support.spark.job_server import ROOT, TIMEOUT_S
 
 COMPILE = """
 import sys
 from pathlib import Path
-from support.compiled_spark import compile_archives
+from support.spark.compiled_spark import compile_archives
 print("ready", flush=True)
 sys.stdin.readline()
 compile_archives(Path(sys.argv[1]))

@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from support import fetch_kafka, pages
-from support.jvm import run_java
-from support.matrix import TESTS
-from support.migration_table import DEFAULTS_OF_3_9, DOCUMENT, with_table
-from support.named_tests import ROOT, cells, exists, named_tests
+from support.brokers import fetch_kafka
+from support.brokers.jvm import run_java
+from support.documents import pages
+from support.documents.migration_table import DEFAULTS_OF_3_9, DOCUMENT, with_table
+from support.documents.named_tests import ROOT, cells, exists, named_tests
+from support.programs.matrix import TESTS
 
 from spark_kafka_sink.config import option_fields
 
@@ -121,7 +122,8 @@ def test_every_difference_names_the_test_that_shows_it() -> None:
 def test_the_guide_to_migrating_has_the_options_of_today() -> None:
     text = DOCUMENT.read_text()
     assert with_table(text) == text, (
-        f"docs/{DOCUMENT.name} is stale: PYTHONPATH=tests:jobs python -m support.migration_table"
+        f"docs/{DOCUMENT.name} is stale: "
+        "PYTHONPATH=tests:jobs python -m support.documents.migration_table"
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.flights import check_every_row_once, expected
-from support.readers import Record
+from support.oracles.readers import Record
+from support.spark.flights import check_every_row_once, expected
 
 COUNT, TASKS, PARTITIONS = 400, 2, 3
 # By number: with key and headers; without key; with a partition of its own; without a value.

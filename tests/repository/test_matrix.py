@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support import matrix
+from support.programs import matrix
 
 
 def run(

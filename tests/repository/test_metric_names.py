@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from support import metrics_table
-from support.jvm import run_java
-from support.metrics_table import ABSENT, groups
+from support.brokers.jvm import run_java
+from support.documents import metrics_table
+from support.documents.metrics_table import ABSENT, groups
 
 
 def ours() -> set[tuple[str, str, str]]:

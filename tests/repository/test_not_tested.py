@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.inner_tests import TESTS, options
+from support.programs.inner_tests import TESTS, options
 
 TIMEOUT_S = 120
 NEEDS_KAFKA = """
@@ -67,7 +67,13 @@ def run_tests(folder: Path, *, has_java: bool = True, **environment: str) -> tup
     return run(folder, "pytest", *options(folder), str(test), has_java=has_java, **environment)
 
 
-@pytest.mark.parametrize(("has_java", "reason"), [(True, NO_JARS), (False, NO_JAVA)])
+_ANOTHER_RUN = pytest.mark.long(reason="it runs pytest once more, to say another sentence")
+
+
+@pytest.mark.parametrize(
+    ("has_java", "reason"),
+    [(True, NO_JARS), pytest.param(False, NO_JAVA, marks=_ANOTHER_RUN)],
+)
 def test_a_green_run_without_brokers_says_what_it_did_not_test(
     tmp_path: Path, *, has_java: bool, reason: str
 ) -> None:
@@ -91,13 +97,17 @@ def test_jars_that_cannot_be_fetched_are_a_sentence_each(
     tmp_path: Path, required: str, code: int
 ) -> None:
     ended, said = run(
-        tmp_path, "support.fetch_kafka", REQUIRE_KAFKA=required, KAFKA_JARS_MIRROR=NO_NETWORK
+        tmp_path,
+        "support.brokers.fetch_kafka",
+        REQUIRE_KAFKA=required,
+        KAFKA_JARS_MIRROR=NO_NETWORK,
     )
     assert ended == code
     for name in ("Apache Kafka 4.3.1", "Apache Kafka 3.9.2", "Spark's Kafka sink 4.2.0"):
         assert f"{name} could not be fetched from {NO_NETWORK}" in said
 
 
+@_ANOTHER_RUN
 @pytest.mark.parametrize(("required", "code"), [("0", 0), ("1", 1)])
 def test_a_comparison_without_the_other_sink_is_told(
     tmp_path: Path, required: str, code: int

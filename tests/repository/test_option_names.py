@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.pure_producer import PureProducer, Settings
+from support.pure.pure_producer import PureProducer, Settings
 
 import spark_kafka_sink
 from spark_kafka_sink import KafkaProducer

@@ -13,7 +13,11 @@ import pytest
 ROOT: Final = Path(__file__).parents[2]
 
 # In the environments of make demo and make bench.
-COMMANDS: Final = ("bench.each_cell", "support.kafka_cluster", "support.fetch_kafka")
+COMMANDS: Final = (
+    "bench.each_cell",
+    "support.brokers.kafka_cluster",
+    "support.brokers.fetch_kafka",
+)
 
 
 @pytest.mark.parametrize("module", COMMANDS)

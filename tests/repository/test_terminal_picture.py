@@ -8,7 +8,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from support import terminal_picture
+from support.documents import terminal_picture
 
 PRINTS = r"""
 print("\x1b[31mred\x1b[0m and plain")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.record_batches import Producer, Row, kafka_python_batch
+from support.oracles.record_batches import Producer, Row, kafka_python_batch
 
 from simulation.batches import NUMBER, Batch, GroupOffset, read_batch
 from simulation.group_coordinator import committed_offsets

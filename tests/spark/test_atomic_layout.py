@@ -16,10 +16,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.streaming.query import StreamingQuery
-from support.kafka_cluster import KafkaCluster
-from support.readers import Record, add_partitions, read_with_confluent
-from support.sink import save
-from support.spark_processes import ConnectServer
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import Record, add_partitions, read_with_confluent
+from support.spark.sink import save
+from support.spark.spark_processes import ConnectServer
 
 from spark_kafka_sink import atomic_layout, write_batch
 from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
@@ -288,7 +288,7 @@ _SCRIPT = """
 import sys
 from pyspark.sql import SparkSession
 from spark_kafka_sink import atomic_layout
-from support.readers import add_partitions
+from support.oracles.readers import add_partitions
 remote, bootstrap, topic = sys.argv[1:]
 spark = SparkSession.builder.remote(remote).getOrCreate()
 frame = spark.range(300).selectExpr("CAST(id AS STRING) AS value", f"'{topic}' AS topic")

@@ -10,9 +10,9 @@ import pytest
 from conftest import NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from support.kafka_cluster import KafkaCluster
-from support.readers import Record, read_with_confluent
-from support.sink import save
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import Record, read_with_confluent
+from support.spark.sink import save
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from conftest import NewTopic
 from pyspark.sql.types import StringType, StructType
-from support.fault_proxy import API_VERSIONS, FaultProxy
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
+from support.brokers.fault_proxy import API_VERSIONS, FaultProxy
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
 
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.model import Node

@@ -20,11 +20,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructType
-from support.mock_cluster import PRODUCE, MockCluster
-from support.scripted_broker import ScriptedBroker, describe
-from support.sink import save
-from support.spark_processes import ConnectServer
-from support.unreachable import NOBODY
+from support.brokers.mock_cluster import PRODUCE, MockCluster
+from support.brokers.scripted_broker import ScriptedBroker, describe
+from support.pure.unreachable import NOBODY
+from support.spark.sink import save
+from support.spark.spark_processes import ConnectServer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin

@@ -10,14 +10,14 @@ import pytest
 from chispa import assert_df_equality
 from conftest import NewTopic
 from pyspark.sql import SparkSession
-from support.kafka_cluster import KafkaCluster
-from support.readers import (
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import (
     create_topics,
     read_topics,
     read_with_confluent,
     read_with_kafka_python,
 )
-from support.sink import read_frame, save
+from support.spark.sink import read_frame, save
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

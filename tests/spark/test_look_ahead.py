@@ -13,8 +13,8 @@ import pytest
 from conftest import NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
 
 from spark_kafka_sink import write_batch
 from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from conftest import NewTopic
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
-from support.spark_processes import plain_environment
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
+from support.spark.spark_processes import plain_environment
 
 pytestmark = [
     pytest.mark.kafka,

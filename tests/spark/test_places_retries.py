@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 from conftest import topic_maker
-from support.kafka_cluster import KafkaCluster
-from support.spark_processes import environment, without_work_left
-from support.unlucky import Outcome, run_unlucky_job
-from support.unlucky_job import ROWS, TASKS
+from support.brokers.kafka_cluster import KafkaCluster
+from support.spark.spark_processes import environment, without_work_left
+from support.spark.unlucky import Outcome, run_unlucky_job
+from support.spark.unlucky_job import ROWS, TASKS
 
 pytestmark = [
     pytest.mark.kafka,

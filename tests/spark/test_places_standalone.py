@@ -16,18 +16,19 @@ from pathlib import Path
 
 import pytest
 from conftest import NewTopic
-from support import environments, flights, unlucky_job
-from support.flights import check_every_row_once
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
-from support.spark_processes import (
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
+from support.programs import environments
+from support.spark import flights, unlucky_job
+from support.spark.flights import check_every_row_once
+from support.spark.spark_processes import (
     environment,
     plain_environment,
     standalone_cluster,
     submit,
 )
-from support.unlucky import run_unlucky_job
-from support.unlucky_job import ROWS
+from support.spark.unlucky import run_unlucky_job
+from support.spark.unlucky_job import ROWS
 
 import spark_kafka_sink
 
@@ -46,7 +47,7 @@ from spark_kafka_sink import KafkaDataSource, register
 
 tests, bootstrap, topic, report, how = sys.argv[1:]
 sys.path.append(tests)
-from support.flights import rows
+from support.spark.flights import rows
 
 spark = SparkSession.builder.getOrCreate()
 if how == "registered":

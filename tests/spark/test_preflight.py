@@ -18,17 +18,17 @@ from conftest import NewTopic, topic_maker
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StringType, StructType, TimestampType
-from support.access import allow_only
-from support.fault_proxy import METADATA, FaultProxy
-from support.kafka_cluster import KafkaCluster
-from support.readers import (
+from support.brokers.access import allow_only
+from support.brokers.fault_proxy import METADATA, FaultProxy
+from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.topic_settings import set_config
+from support.oracles.readers import (
     delete_topics,
     partition_count,
     read_with_confluent,
     read_with_kafka_python,
 )
-from support.sink import save
-from support.topic_settings import set_config
+from support.spark.sink import save
 
 from spark_kafka_sink.errors import InvalidTopicException, RecordTooLargeException, TimeoutException
 from spark_kafka_sink.kafka_producer import KafkaProducer

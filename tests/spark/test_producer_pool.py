@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 from conftest import NewTopic, topic_maker
-from support.fault_proxy import API_VERSIONS, Fault, FaultProxy, Kind
-from support.kafka_cluster import KafkaCluster
-from support.readers import create_topic, read_with_confluent
+from support.brokers.fault_proxy import API_VERSIONS, Fault, FaultProxy, Kind
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import create_topic, read_with_confluent
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.config import ProducerConfig, producer_config

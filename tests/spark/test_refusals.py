@@ -11,9 +11,9 @@ import pytest
 from conftest import NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
-from support.sink import plan, save
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
+from support.spark.sink import plan, save
 
 from spark_kafka_sink.errors import ConfigException, DataException
 

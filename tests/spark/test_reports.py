@@ -11,8 +11,8 @@ import pytest
 from conftest import NewTopic
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
-from support.kafka_cluster import KafkaCluster
-from support.sink import save
+from support.brokers.kafka_cluster import KafkaCluster
+from support.spark.sink import save
 
 from spark_kafka_sink import last_reports, write_batch
 from spark_kafka_sink.spark.options import sink_options

@@ -14,9 +14,9 @@ import pytest
 from conftest import NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
-from support.spark_processes import ConnectServer
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
+from support.spark.spark_processes import ConnectServer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 from conftest import NewTopic
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
-from support.spark_processes import connect_server
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
+from support.spark.spark_processes import connect_server
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
-from support.readers import create_topic, read_with_confluent
-from support.secured_kafka import PASSWORD, USER, SecuredKafka, quoted
-from support.sink import save
+from support.brokers.secured_kafka import PASSWORD, USER, SecuredKafka, quoted
+from support.oracles.readers import create_topic, read_with_confluent
+from support.spark.sink import save
 
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 

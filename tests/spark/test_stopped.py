@@ -15,8 +15,8 @@ import pytest
 from conftest import NewTopic
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import DataFrame, SparkSession
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_at_least, read_with_confluent
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_at_least, read_with_confluent
 
 from spark_kafka_sink import register
 

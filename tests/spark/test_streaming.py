@@ -19,8 +19,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_at_least, read_with_confluent
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_at_least, read_with_confluent
 
 from spark_kafka_sink import register, write_batch
 from spark_kafka_sink.errors import ConfigException

@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from conftest import NewTopic, topic_maker
 from pyarrow import parquet
-from support.fault_proxy import Fault, FaultProxy, Kind
-from support.kafka_cluster import KafkaCluster
-from support.readers import create_topics, read_at_least, read_with_confluent
+from support.brokers.fault_proxy import Fault, FaultProxy, Kind
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import create_topics, read_at_least, read_with_confluent
 
 from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer

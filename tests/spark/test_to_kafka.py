@@ -13,10 +13,10 @@ import pytest
 from conftest import NewTopic
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
-from support.sink import save
-from support.spark_processes import ConnectServer
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
+from support.spark.sink import save
+from support.spark.spark_processes import ConnectServer
 
 from spark_kafka_sink import to_kafka, write_batch
 from spark_kafka_sink.errors import ConfigException, DataException

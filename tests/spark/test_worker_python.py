@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import NewTopic
 from pyspark.sql import SparkSession
-from support.kafka_cluster import KafkaCluster
-from support.readers import read_with_confluent
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import read_with_confluent
 
 from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigException

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from support.timed_waits import Clock
-from support.unreachable import NOBODY, TOPIC
+from support.pure.timed_waits import Clock
+from support.pure.unreachable import NOBODY, TOPIC
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic

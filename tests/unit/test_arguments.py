@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from support.unreachable import NOBODY, TOPIC, answer
+from support.pure.unreachable import NOBODY, TOPIC, answer
 
 import spark_kafka_sink
 from spark_kafka_sink import (

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support import fetch_kafka
-from support.configuration_table import DOCUMENT, render
-from support.jvm import run_java
+from support.brokers import fetch_kafka
+from support.brokers.jvm import run_java
+from support.documents.configuration_table import DOCUMENT, render
 
 from spark_kafka_sink.config import (
     NO_EFFECT,
@@ -106,6 +106,40 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
     "retry.backoff.max.ms": (1000, {"0": 0}, ["-1"]),
     "retry.backoff.ms": (100, {"0": 0}, ["-1"]),
     "sasl.jaas.config": (None, {"p": Secret("p")}, []),
+    "sasl.login.connect.timeout.ms": (
+        None, {"0": 0, " 5 ": 5, MAX_INT: MAX_INT, None: None}, ["x", "1.5", "-1"]
+    ),
+    "sasl.login.read.timeout.ms": (None, {"0": 0, "5": 5}, ["x", "-1"]),
+    "sasl.login.refresh.buffer.seconds": (300, {"0": 0, "3600": 3600}, ["-1", "3601"]),
+    "sasl.login.refresh.min.period.seconds": (60, {"0": 0, "900": 900}, ["-1", "901"]),
+    "sasl.login.refresh.window.factor": (
+        0.8, {"0.5": 0.5, " 1 ": 1.0, "1.": 1.0, 0.75: 0.75}, ["0.49", "1.01", "x", "", "nan"]
+    ),
+    "sasl.login.refresh.window.jitter": (0.05, {"0": 0.0, ".25": 0.25}, ["-0.01", "0.26", "inf"]),
+    "sasl.login.retry.backoff.max.ms": (10_000, {"0": 0}, ["x", "-1"]),
+    "sasl.login.retry.backoff.ms": (100, {"0": 0}, ["x", "-1"]),
+    "sasl.oauthbearer.assertion.algorithm": (
+        "RS256", {"es256": "ES256", "RS256": "RS256"}, ["HS256"]
+    ),
+    "sasl.oauthbearer.assertion.claim.aud": (None, {"a": "a"}, []),
+    "sasl.oauthbearer.assertion.claim.exp.seconds": (
+        300, {"0": 0, "86400": 86_400}, ["-1", "86401"]
+    ),
+    "sasl.oauthbearer.assertion.claim.iss": (None, {"a": "a"}, []),
+    "sasl.oauthbearer.assertion.claim.jti.include": (False, {"true": True}, ["x"]),
+    "sasl.oauthbearer.assertion.claim.nbf.seconds": (60, {"0": 0, "3600": 3600}, ["-1", "3601"]),
+    "sasl.oauthbearer.assertion.claim.sub": (None, {"a": "a"}, []),
+    "sasl.oauthbearer.assertion.file": (None, {"a": "a"}, []),
+    "sasl.oauthbearer.assertion.private.key.file": (None, {"a": "a"}, []),
+    "sasl.oauthbearer.assertion.private.key.passphrase": (None, {"p": Secret("p")}, []),
+    "sasl.oauthbearer.assertion.template.file": (None, {"a": "a"}, []),
+    "sasl.oauthbearer.client.credentials.client.id": (None, {"a": "a"}, []),
+    "sasl.oauthbearer.client.credentials.client.secret": (None, {"p": Secret("p")}, []),
+    "sasl.oauthbearer.header.urlencode": (False, {"TRUE": True}, ["x"]),
+    "sasl.oauthbearer.jwt.retriever.class": (
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever", {"a.B": "a.B"}, []
+    ),
+    "sasl.oauthbearer.scope": (None, {"a": "a"}, []),
     "sasl.mechanism": ("GSSAPI", {"PLAIN": "PLAIN"}, []),
     "sasl.oauthbearer.token.endpoint.url": (None, {"file:///t": "file:///t"}, []),
     "sasl.password": (None, {}, ["a password without its user"]),
@@ -155,6 +189,10 @@ GONE: Final = {"auto.include.jmx.reporter"}
 # What Java takes and this producer does not, and why not.
 STRICTER: Final = {
     ("request.timeout.ms", "0"): "no response would ever be in time",
+    ("sasl.login.connect.timeout.ms", "-1"): "no endpoint would be reached",
+    ("sasl.login.read.timeout.ms", "-1"): "no endpoint would answer in time",
+    ("sasl.login.retry.backoff.max.ms", "-1"): "there is no such pause",
+    ("sasl.login.retry.backoff.ms", "-1"): "there is no such pause",
     ("ssl.enabled.protocols", ""): "no version is left",
     ("ssl.enabled.protocols", "x"): "there is no such version",
     ("ssl.endpoint.identification.algorithm", "none"): "that is librdkafka's: write it empty",
@@ -176,6 +214,7 @@ MORE_LENIENT: Final = {
     ("client.dns.lookup", "USE_ALL_DNS_IPS"),
     ("compression.type", "GZIP"),
     ("linger.ms", 5.0),
+    ("sasl.oauthbearer.jwt.retriever.class", "a.B"),
 } | {
     ("partitioner.class", value)
     for value in ("", "roundrobin", "RoundRobinPartitioner", "uniformsticky",
@@ -239,7 +278,7 @@ def test_defaults_are_the_java_clients(java_defaults: dict[str, str]) -> None:
     for name, default in fields().items():
         if name in {"bootstrap.servers", *OWN}:
             continue
-        java = java_defaults[name]
+        java = java_defaults[name].removeprefix("class ")
         expected = {"true": True, "false": False, "null": None, "[]": ""}.get(java, java)
         if isinstance(expected, str) and expected.startswith("["):
             expected = expected.strip("[]").replace(" ", "")
@@ -306,10 +345,7 @@ def test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_onc
     (record,) = caplog.records
     said = record.getMessage()
     assert said == str(refused.value)
-    assert (
-        f"kafka.sasl.login.connect.timeout.ms and {len(names) - 10} more: of no effect with "
-        in said
-    )
+    assert f"kafka.{names[9]} and {len(names) - 10} more: of no effect with " in said
     assert "kafka.security.protocol=PLAINTEXT, by which nothing is encrypted" in said
     assert "secret" not in said
 
@@ -553,7 +589,7 @@ def test_defaults_of_the_caller_are_not_the_users_words() -> None:
 def test_the_table_of_options_is_what_the_code_says() -> None:
     assert DOCUMENT.read_text() == render(), (
         "docs/configuration.md is stale: "
-        "PYTHONPATH=tests:jobs python -m support.configuration_table"
+        "PYTHONPATH=tests:jobs python -m support.documents.configuration_table"
     )
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.error_tables import CALLS, ROWS
-from support.jvm import run_java
+from support.brokers.jvm import run_java
+from support.oracles.error_tables import CALLS, ROWS
 
 from spark_kafka_sink import error_codes, errors
 from spark_kafka_sink.errors import (

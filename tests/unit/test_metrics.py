@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.metrics import (
     MetricName,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.idle_producer import idle_producer
-from support.pure_producer import TOPIC
+from support.pure.idle_producer import idle_producer
+from support.pure.pure_producer import TOPIC
 
 from spark_kafka_sink.errors import DataException, KafkaException, RecordTooLargeException
 from spark_kafka_sink.producer.partitioner import check_partitions

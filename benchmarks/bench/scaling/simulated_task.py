@@ -15,8 +15,8 @@ from random import Random
 
 import numpy as np
 import pyarrow as pa
-from support.pure_producer import TOPIC, PureProducer, batches
-from support.pure_producer import Settings as PureSettings
+from support.pure.pure_producer import TOPIC, PureProducer, batches
+from support.pure.pure_producer import Settings as PureSettings
 
 from bench.scaling.model import Settings
 from spark_kafka_sink.producer.buffer_pool import Reservation

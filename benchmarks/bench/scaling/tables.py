@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from support.made_tables import with_tables
+from support.documents.made_tables import with_tables
 
 from bench.scaling import broker_cost, worker_bytes
 from bench.scaling.job import (

@@ -20,9 +20,9 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
-from support.idle_producer import idle_producer
-from support.pure_producer import TOPIC
-from support.record_batches import Row, kafka_python_batch
+from support.oracles.record_batches import Row, kafka_python_batch
+from support.pure.idle_producer import idle_producer
+from support.pure.pure_producer import TOPIC
 
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.producer import slices as producer_slices

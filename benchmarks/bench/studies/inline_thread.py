@@ -7,7 +7,7 @@ whoever calls from two threads would be in the loop twice.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from spark_kafka_sink.client.io_thread import ProducerThread
@@ -49,7 +49,7 @@ class InlineThread(ProducerThread):
         self,
         config: ProducerConfig,
         client_id: str,
-        brokers: Iterable[Node] = (),
+        brokers: Sequence[Node] = (),
         *,
         allow_auto_create_topics: bool = True,
     ) -> None:

@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import psutil
-from support.own_broker import own_broker
-from support.own_session import own_session
+from support.brokers.own_broker import own_broker
+from support.spark.own_session import own_session
 
 from bench.studies.worker_profile import SECONDS, named_cells, warm_writer
 from spark_kafka_sink import register

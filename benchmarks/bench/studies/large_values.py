@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
-from support.chance import binary_column
+from support.pure.chance import binary_column
 
 from spark_kafka_sink.producer.slices import SLICE_BYTES
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns

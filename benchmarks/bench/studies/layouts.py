@@ -15,9 +15,9 @@ import time
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from support.own_broker import own_broker
-from support.own_session import own_session
-from support.readers import create_topic, delete_topics
+from support.brokers.own_broker import own_broker
+from support.oracles.readers import create_topic, delete_topics
+from support.spark.own_session import own_session
 
 from bench.meter import Meter
 from spark_kafka_sink import atomic_layout, register

@@ -17,8 +17,8 @@ from random import Random
 from typing import Final
 
 import numpy as np
-from support.chance import binary_column
-from support.pure_producer import TOPIC, PureProducer, Settings
+from support.pure.chance import binary_column
+from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
 from spark_kafka_sink.producer.produce_requests import DrainedBatches

@@ -24,9 +24,9 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from support.kafka_cluster import KafkaCluster
-from support.own_broker import own_broker
-from support.readers import create_topic
+from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.own_broker import own_broker
+from support.oracles.readers import create_topic
 
 VALUE_BYTES = 100
 PARTITIONS = 6

@@ -22,9 +22,9 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
-from support.own_broker import own_broker
-from support.own_session import own_session
-from support.readers import create_topic, delete_topics
+from support.brokers.own_broker import own_broker
+from support.oracles.readers import create_topic, delete_topics
+from support.spark.own_session import own_session
 
 from bench.meter import Meter
 from spark_kafka_sink import KafkaProducer, atomic_layout, register

@@ -27,9 +27,9 @@ from unittest import mock
 import numpy as np
 import psutil
 import pyarrow as pa
-from support.chance import binary_column, binary_values
-from support.own_broker import own_broker
-from support.readers import create_topic
+from support.brokers.own_broker import own_broker
+from support.oracles.readers import create_topic
+from support.pure.chance import binary_column, binary_values
 
 from bench.studies.inline_thread import InlineThread
 from spark_kafka_sink import kafka_producer

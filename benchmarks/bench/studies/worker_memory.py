@@ -25,9 +25,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
-from support.own_broker import own_broker
-from support.own_session import own_session
-from support.readers import create_topic
+from support.brokers.own_broker import own_broker
+from support.oracles.readers import create_topic
+from support.spark.own_session import own_session
 
 from bench.cells import CELLS, Cell, Kind
 from bench.meter import Meter

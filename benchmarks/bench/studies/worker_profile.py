@@ -30,9 +30,9 @@ from typing import Final
 
 import psutil
 from pyspark.sql import SparkSession
-from support.own_broker import own_broker
-from support.own_session import own_session
-from support.readers import create_topic, delete_topics
+from support.brokers.own_broker import own_broker
+from support.oracles.readers import create_topic, delete_topics
+from support.spark.own_session import own_session
 
 from bench.cells import CELLS
 from bench.rows import cache, row_numbers, sink_columns

@@ -1,8 +1,8 @@
 """Interrupt: KeyboardInterrupt in a thread of the user's, at a moment that a seed draws.
 
-Python looks for signals where a function begins and where one of C ends (`support.interrupts`), and
-while a thread waits for a lock or a condition. What is the driver's own is not interrupted: in its
-place there is C.
+Python looks for signals where a function begins and where one of C ends
+(`support.pure.interrupts`), and while a thread waits for a lock or a condition. What is the
+driver's own is not interrupted: in its place there is C.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.auth.jaas import LOGIN_MODULES, JaasEntry, check_module, parse_jaas
 from spark_kafka_sink.auth.mechanisms import MECHANISMS

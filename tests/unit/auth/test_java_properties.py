@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 import pytest
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.auth.java_properties import properties
 

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerExchange,

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.certificates import Authority, Certificate, openssl
+from support.brokers.certificates import Authority, Certificate, openssl
 
 from spark_kafka_sink.auth.pem import (
     PemBlock,

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.auth.references import (
     ALLOWED_PATHS,

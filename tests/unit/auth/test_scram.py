@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.auth.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512
 from spark_kafka_sink.auth.scram import (

@@ -1,6 +1,6 @@
 """An Arrow batch whose transaction another thread ends while only a part of it has been appended.
 
-Time passes in waits alone, and there is no I/O thread; see `support.timed_waits`.
+Time passes in waits alone, and there is no I/O thread; see `support.pure.timed_waits`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
-from support.pure_transactions import PureTransactions
-from support.timed_waits import made, stop_time, tell
-from support.transaction_answers import COORDINATOR, versions_of
-from support.unreachable import TOPIC, answer
+from support.pure.pure_transactions import PureTransactions
+from support.pure.timed_waits import made, stop_time, tell
+from support.pure.transaction_answers import COORDINATOR, versions_of
+from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException

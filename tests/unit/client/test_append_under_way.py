@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.timed_waits import Clock, made, stop_time, tell
-from support.unreachable import TOPIC, answer
+from support.pure.timed_waits import Clock, made, stop_time, tell
+from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import appender, row_producer

@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.forked import ENOUGH_S, in_child, taken
-from support.idle_producer import idle_producer
-from support.public_methods import public_methods
-from support.pure_producer import TOPIC
+from support.programs.forked import ENOUGH_S, in_child, taken
+from support.pure.idle_producer import idle_producer
+from support.pure.public_methods import public_methods
+from support.pure.pure_producer import TOPIC
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import future as row_futures

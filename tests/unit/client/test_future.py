@@ -14,9 +14,9 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pure_producer import TOPIC, Settings
-from support.record_batches import BYTES, HEADERS, TIMESTAMPS
-from support.row_broker import RowBroker, SentRow, StoredRecord, sent_rows
+from support.oracles.record_batches import BYTES, HEADERS, TIMESTAMPS
+from support.pure.pure_producer import TOPIC, Settings
+from support.pure.row_broker import RowBroker, SentRow, StoredRecord, sent_rows
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.client import future as row_futures

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from support.idle_producer import idle_producer
+from support.pure.idle_producer import idle_producer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import DataException, IllegalArgumentException, TimeoutException

@@ -20,11 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.interrupts import AlarmError, InterruptError, interrupted
-from support.pure_transactions import PureTransactions
-from support.timed_waits import made, stop_time, tell
-from support.transaction_answers import COORDINATOR, versions_of
-from support.unreachable import NOBODY, TOPIC, answer
+from support.pure.interrupts import AlarmError, InterruptError, interrupted
+from support.pure.pure_transactions import PureTransactions
+from support.pure.timed_waits import made, stop_time, tell
+from support.pure.transaction_answers import COORDINATOR, versions_of
+from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client.appender import SliceAppender

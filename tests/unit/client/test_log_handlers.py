@@ -6,11 +6,11 @@ import threading
 import time
 
 import pytest
-from support.idle_producer import idle_producer
-from support.log_handlers import handling
-from support.pure_producer import TOPIC
-from support.scripted_broker import ScriptedBroker, describe
-from support.unreachable import NOBODY
+from support.brokers.scripted_broker import ScriptedBroker, describe
+from support.pure.idle_producer import idle_producer
+from support.pure.log_handlers import handling
+from support.pure.pure_producer import TOPIC
+from support.pure.unreachable import NOBODY
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.error_codes import REBOOTSTRAP_REQUIRED

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from support.idle_producer import idle_producer
-from support.pure_producer import TOPIC
+from support.pure.idle_producer import idle_producer
+from support.pure.pure_producer import TOPIC
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.consumer.topic_reader import TopicReader

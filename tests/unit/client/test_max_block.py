@@ -1,6 +1,6 @@
 """Waits of a call share its time limit, to the moment: max.block.ms, or what `close` was told.
 
-Time passes in waits alone, and there is no I/O thread; see `support.timed_waits`.
+Time passes in waits alone, and there is no I/O thread; see `support.pure.timed_waits`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
-from support.pure_transactions import PARTITION, PureTransactions
-from support.timed_waits import Clock, made, stop_time, tell
-from support.transaction_answers import COORDINATOR, versions_of
-from support.unreachable import TOPIC, answer
+from support.pure.pure_transactions import PARTITION, PureTransactions
+from support.pure.timed_waits import Clock, made, stop_time, tell
+from support.pure.transaction_answers import COORDINATOR, versions_of
+from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink import error_codes as codes

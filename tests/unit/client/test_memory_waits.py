@@ -1,6 +1,6 @@
 """Who waits for memory goes on as soon as there is some, whatever freed it, and in turn.
 
-Time passes in waits alone, and there is no I/O thread; see `support.timed_waits`.
+Time passes in waits alone, and there is no I/O thread; see `support.pure.timed_waits`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
-from support.timed_waits import Clock, made, stop_time, tell
-from support.unreachable import TOPIC, answer
+from support.pure.timed_waits import Clock, made, stop_time, tell
+from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client.appender import SliceProgress

@@ -1,6 +1,6 @@
 """Partitions beyond those that are known: brokers are asked anew, and their answer to that counts.
 
-Time passes in waits alone, and there is no I/O thread; see `support.timed_waits`.
+Time passes in waits alone, and there is no I/O thread; see `support.pure.timed_waits`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from concurrent.futures import Future
 
 import pyarrow as pa
 import pytest
-from support.row_broker import sent_rows
-from support.timed_waits import Clock, made, stop_time, tell
-from support.unreachable import TOPIC, answer
+from support.pure.row_broker import sent_rows
+from support.pure.timed_waits import Clock, made, stop_time, tell
+from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer, RecordMetadata
 from spark_kafka_sink.client.chunk import RowChunk, RowQueue

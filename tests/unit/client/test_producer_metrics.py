@@ -6,10 +6,10 @@ import math
 from random import Random
 
 import pytest
-from support.in_memory_selector import InMemorySelector
-from support.metrics_table import groups
-from support.pure_producer import TOPIC, PureProducer, Settings, batches
-from support.scripted_broker import ScriptedBroker, describe
+from support.brokers.scripted_broker import ScriptedBroker, describe
+from support.documents.metrics_table import groups
+from support.pure.in_memory_selector import InMemorySelector
+from support.pure.pure_producer import TOPIC, PureProducer, Settings, batches
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.backoff import ExponentialBackoff

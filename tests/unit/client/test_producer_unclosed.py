@@ -9,7 +9,7 @@ import threading
 import warnings
 
 import pytest
-from support.unreachable import NOBODY
+from support.pure.unreachable import NOBODY
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.producer.sender import Sender, SenderPoll

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.measured_metrics import measured
-from support.unreachable import NOBODY, TOPIC, answer
+from support.pure.measured_metrics import measured
+from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin

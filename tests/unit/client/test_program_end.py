@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from support.program_ends import ProgramEnd, program_ends
+from support.programs.program_ends import ProgramEnd, program_ends
 
 # Makes a producer that knows its topic, with rows that stay. The time at the end is cut short.
 BEGIN = """
@@ -16,7 +16,7 @@ import threading, time
 import pyarrow as pa
 from spark_kafka_sink import KafkaProducer, kafka_producer
 from spark_kafka_sink.network import client
-from support.unreachable import NOBODY, TOPIC, answer
+from support.pure.unreachable import NOBODY, TOPIC, answer
 
 kafka_producer._AT_EXIT_S = 0.3
 # The machine may be busy.

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 import pytest
-from support.idle_producer import idle_producer
-from support.pure_producer import TOPIC
+from support.pure.idle_producer import idle_producer
+from support.pure.pure_producer import TOPIC
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client.future import OnDelivery

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.idle_producer import idle_producer
-from support.pure_producer import TOPIC
+from support.pure.idle_producer import idle_producer
+from support.pure.pure_producer import TOPIC
 
 from spark_kafka_sink.client.appender import SliceOwner
 from spark_kafka_sink.errors import KafkaException

@@ -17,9 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.log_handlers import handling
-from support.pure_producer import TOPIC
-from support.unreachable import NOBODY, answer
+from support.pure.log_handlers import handling
+from support.pure.pure_producer import TOPIC
+from support.pure.unreachable import NOBODY, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import chunk_feeder, partitioner_threads

@@ -15,8 +15,8 @@ from typing import NoReturn
 
 import pyarrow as pa
 import pytest
-from support.measured_metrics import measured
-from support.unreachable import NOBODY, TOPIC, answer
+from support.pure.measured_metrics import measured
+from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import KafkaException, RecordTooLargeException, TimeoutException

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.in_memory_selector import InMemorySelector
+from support.pure.in_memory_selector import InMemorySelector
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import (

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.log_records import (
+from support.oracles.log_records import (
     OLD_ROWS,
     batch_of,
     emptied,
     old_batch_of,
     with_attributes,
 )
-from support.record_batches import Producer, Row
+from support.oracles.record_batches import Producer, Row
 
 from spark_kafka_sink.consumer.reading import SCHEMA, fetched_records, next_offset
 from spark_kafka_sink.errors import CorruptRecordException

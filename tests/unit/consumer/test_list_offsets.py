@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.reading_cluster import BACKOFF, TOPIC, lead, metadata_of
+from support.pure.reading_cluster import BACKOFF, TOPIC, lead, metadata_of
 
 from spark_kafka_sink.consumer.list_offsets import OffsetsLookup, OffsetsQuery
 from spark_kafka_sink.errors import TopicAuthorizationException, UnsupportedVersionException

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.config import option_fields
 from spark_kafka_sink.consumer.reader_config import ReaderConfig, reader_config

@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.log_records import batch_of
-from support.reading_cluster import BACKOFF, TOPIC, TOPIC_ID, lead, metadata_of
-from support.record_batches import Row
+from support.oracles.log_records import batch_of
+from support.oracles.record_batches import Row
+from support.pure.reading_cluster import BACKOFF, TOPIC, TOPIC_ID, lead, metadata_of
 
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
 from spark_kafka_sink.errors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.certificates import openssl
+from support.brokers.certificates import openssl
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.network.cipher_suites import TLS_1_2_SUITES, TLS_1_3_SUITES, cipher_suites

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from support.client_world import CONFIG, NODES, World, metadata
+from support.pure.client_world import CONFIG, NODES, World, metadata
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.model import Node

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from support.client_world import CONFIG, NODES, World, metadata
+from support.pure.client_world import CONFIG, NODES, World, metadata
 
 from spark_kafka_sink.errors import SslAuthenticationException
 from spark_kafka_sink.model import Node

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from socket import AF_INET
 
 import pytest
-from support.client_world import NODES, World, metadata
+from support.pure.client_world import NODES, World, metadata
 
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Node

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support import client_world
-from support.client_world import BOOTSTRAP, CONFIG, NODES, metadata
+from support.pure import client_world
+from support.pure.client_world import BOOTSTRAP, CONFIG, NODES, metadata
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.wire.exchange import Event, NodeDown, RequestFailed

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink import __version__
 from spark_kafka_sink.errors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from support.in_memory_selector import InMemorySelector
+from support.pure.in_memory_selector import InMemorySelector
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.metrics import Metrics

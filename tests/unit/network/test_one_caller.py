@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.forked import ENOUGH_S, found_by, in_child
-from support.mock_cluster import MockCluster
-from support.public_methods import public_methods
-from support.unreachable import NOBODY, TOPIC
+from support.brokers.mock_cluster import MockCluster
+from support.programs.forked import ENOUGH_S, found_by, in_child
+from support.pure.public_methods import public_methods
+from support.pure.unreachable import NOBODY, TOPIC
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic

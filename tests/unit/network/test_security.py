@@ -10,6 +10,7 @@ import pytest
 
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.security import Security
 
 SECRET = "hunter2-of-the-environment"
@@ -48,7 +49,7 @@ def test_a_path_that_a_reference_gives_is_not_shown(options: dict[str, str]) -> 
 def test_a_user_that_a_reference_gives_is_not_shown() -> None:
     options = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_password": "p"}
     made = security(security_protocol="SASL_SSL", sasl_username=REFERENCE, **options)
-    login = made.login(0.5)
+    login = made.login(Node(id=1, host="h", port=1), 0.5)
     assert login is not None
     assert SECRET not in repr(login)
     assert REFERENCE in repr(login)

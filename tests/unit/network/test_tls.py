@@ -20,8 +20,8 @@ from typing import Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.certificates import Authority, Certificate, openssl
-from support.tls_peers import Client, connected, served, server_context
+from support.brokers.certificates import Authority, Certificate, openssl
+from support.brokers.tls_peers import Client, connected, served, server_context
 
 from spark_kafka_sink.errors import ConfigException, SslAuthenticationException
 from spark_kafka_sink.network import tls

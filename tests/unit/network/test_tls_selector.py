@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.certificates import Authority, Certificate
-from support.tls_peers import served, server_context
+from support.brokers.certificates import Authority, Certificate
+from support.brokers.tls_peers import served, server_context
 
 from spark_kafka_sink.errors import SslAuthenticationException
 from spark_kafka_sink.network.selector import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pure_producer import TOPIC, PureProducer, Settings, batches
+from support.pure.pure_producer import TOPIC, PureProducer, Settings, batches
 
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.pure_producer import PureProducer, Settings, batches
+from support.pure.pure_producer import PureProducer, Settings, batches
 
 from spark_kafka_sink.producer.batch_splitter import split
 from spark_kafka_sink.producer.producer_batch import ProducerBatch

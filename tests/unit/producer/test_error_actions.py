@@ -6,7 +6,7 @@ A code that no table names is decided by whether it is retriable.
 from __future__ import annotations
 
 import pytest
-from support.error_tables import CALLS, COORDINATOR_CALLS, OTHERS, ROWS
+from support.oracles.error_tables import CALLS, COORDINATOR_CALLS, OTHERS, ROWS
 
 from spark_kafka_sink.errors import ERROR_CODES, error_code
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import pytest
-from support.pure_producer import TOPIC, PureProducer, Settings, batches
+from support.pure.pure_producer import TOPIC, PureProducer, Settings, batches
 
 from spark_kafka_sink.errors import UnsupportedVersionException
 from spark_kafka_sink.model import TopicPartition

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
-from support.record_batches import SHAPES, Shape
+from support.oracles.record_batches import SHAPES, Shape
 
 from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
 from spark_kafka_sink.producer.partitioner import hash_keys

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.pure_producer import PureProducer, Settings, batches
+from support.pure.pure_producer import PureProducer, Settings, batches
 
 from spark_kafka_sink.producer.error_actions import Call
 from spark_kafka_sink.producer.transactions.requests import TransactionalRequest

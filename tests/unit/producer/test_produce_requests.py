@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from support.pure_producer import TOPIC, PureProducer, Settings, batches
+from support.pure.pure_producer import TOPIC, PureProducer, Settings, batches
 
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.batch_state import BatchState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.pure_producer import FULL, PureProducer, Settings, batches, bytes_of, sequences
+from support.pure.pure_producer import FULL, PureProducer, Settings, batches, bytes_of, sequences
 
 from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.buffer_pool import Reservation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.pure_producer import PureProducer, Settings, batches
+from support.pure.pure_producer import PureProducer, Settings, batches
 
 from spark_kafka_sink.errors import UnsupportedCompressionTypeException
 from spark_kafka_sink.producer.batch_state import BatchState

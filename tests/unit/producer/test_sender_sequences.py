@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.pure_producer import FULL, PureProducer, Settings, batches, bytes_of, sequences
+from support.pure.pure_producer import FULL, PureProducer, Settings, batches, bytes_of, sequences
 
 from spark_kafka_sink.errors import ClusterAuthorizationException
 from spark_kafka_sink.model import ProducerIdAndEpoch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.pure_producer import FULL, PureProducer, Settings, batches
+from support.pure.pure_producer import FULL, PureProducer, Settings, batches
 
 from spark_kafka_sink.errors import OutOfOrderSequenceException
 from spark_kafka_sink.producer.batch_state import BatchState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from support.pure_producer import TOPIC, PureProducer, Settings
+from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.errors import (
     ClusterAuthorizationException,

@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.pure_producer import TOPIC, PureProducer, Settings
+from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.pure_producer import TOPIC, PureProducer, Settings
+from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.producer.partitioner import TopicLoad
 from spark_kafka_sink.producer.slices import topic_load

@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
-from support.record_batches import PRODUCERS, Producer
+from support.oracles.record_batches import PRODUCERS, Producer
 
 from spark_kafka_sink.records.batch import (
     MAX_SEQUENCE,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.util import decode_varint
-from support.record_batches import (
+from support.oracles.record_batches import (
     BATCHES,
     HEADERS,
     NO_PRODUCER,

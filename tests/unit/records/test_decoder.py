@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from support.log_records import expected, found
-from support.record_batches import BATCHES, Row, columns_of, records_of
+from support.oracles.log_records import expected, found
+from support.oracles.record_batches import BATCHES, Row, columns_of, records_of
 
 from spark_kafka_sink.errors import CorruptRecordException
 from spark_kafka_sink.records.decoder import decode

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.record_batches import NO_PRODUCER, Producer, Row, columns_of, records_of, seal
+from support.oracles.record_batches import NO_PRODUCER, Producer, Row, columns_of, records_of, seal
 
 from spark_kafka_sink.model import ProducerIdAndEpoch
 

@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
-from support.jvm import run_java
-from support.record_batches import NO_PRODUCER, Producer, Row, columns_of, records_of
+from support.brokers.jvm import run_java
+from support.oracles.record_batches import NO_PRODUCER, Producer, Row, columns_of, records_of
 
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.records.batch import BatchInfo, batch_header

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint
-from support.log_records import CODECS, OLD_ROWS, batch_of, checked, found, old_batch_of
-from support.record_batches import BATCHES, Row
-from support.traced_memory import traced_memory
+from support.oracles.log_records import CODECS, OLD_ROWS, batch_of, checked, found, old_batch_of
+from support.oracles.record_batches import BATCHES, Row
+from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import CorruptRecordException
 from spark_kafka_sink.records.compression import codec

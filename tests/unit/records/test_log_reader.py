@@ -8,7 +8,7 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.log_records import (
+from support.oracles.log_records import (
     CODECS,
     OLD_ROWS,
     at_offset,
@@ -21,7 +21,7 @@ from support.log_records import (
     old_batch_of,
     with_attributes,
 )
-from support.record_batches import BATCHES, PRODUCERS, Producer, Row
+from support.oracles.record_batches import BATCHES, PRODUCERS, Producer, Row
 
 from spark_kafka_sink.errors import CorruptRecordException
 from spark_kafka_sink.records.log_reader import LogBatch, read_log

@@ -10,8 +10,8 @@ from pathlib import Path
 import lz4.frame
 import pytest
 from hypothesis import given
-from support.jvm import run_java
-from support.log_records import (
+from support.brokers.jvm import run_java
+from support.oracles.log_records import (
     CODECS,
     OLD_ROWS,
     batch_of,
@@ -20,7 +20,7 @@ from support.log_records import (
     found_by_kafka_python,
     old_batch_of,
 )
-from support.record_batches import NO_PRODUCER, SHAPES, Producer, Row, Shape, columns_of
+from support.oracles.record_batches import NO_PRODUCER, SHAPES, Producer, Row, Shape, columns_of
 
 from spark_kafka_sink.errors import ApiException
 from spark_kafka_sink.model import ProducerIdAndEpoch

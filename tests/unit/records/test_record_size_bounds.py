@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.util import size_of_varint
-from support.record_batches import BATCHES, SHAPES, Row, Shape, columns_of
+from support.oracles.record_batches import BATCHES, SHAPES, Row, Shape, columns_of
 
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import encode, record_size_bounds

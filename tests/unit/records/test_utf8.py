@@ -7,7 +7,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.records.utf8 import decode_utf8, valid_utf8
 

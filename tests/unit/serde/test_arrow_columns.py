@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.record_batches import SHAPES, Shape
+from support.oracles.record_batches import SHAPES, Shape
 
 from spark_kafka_sink.records.columns import BinaryColumn, valid_mask
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.record_batches import Headers
+from support.oracles.record_batches import Headers
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.records.utf8 import decode_utf8

@@ -52,9 +52,9 @@ def imports(script: str, names: Sequence[str]) -> str:
     return done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_who_plans_a_job_imports_nothing_that_tasks_need(codec: str) -> None:
-    assert imports(PLAN % (OPTIONS % codec), HEAVY) == "[]"
+def test_who_plans_a_job_imports_nothing_that_tasks_need() -> None:
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    assert imports("".join(PLAN % (OPTIONS % codec) for codec in codecs), HEAVY) == "[]"
 
 
 WRITERS = {

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.pythons import PYSPARK, modules_without, run_with
+from support.programs.pythons import PYSPARK, modules_without, run_with
 
 NEED_SPARK = (
     "KafkaDataSource",

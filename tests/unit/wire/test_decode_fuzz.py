@@ -22,15 +22,15 @@ from random import Random, SystemRandom
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.kafka_schemas import at_version, message_schema, one_of_everything, trees
-from support.traced_memory import traced_memory
-from support.wire_messages import (
+from support.oracles.kafka_schemas import at_version, message_schema, one_of_everything, trees
+from support.oracles.wire_messages import (
     EVERY_API,
     EVERY_VERSION,
     response_schema,
     their_response_frame,
     versions,
 )
+from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink import wire
 from spark_kafka_sink.errors import ProtocolError

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.traced_memory import traced_memory
+from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.wire.frames import FrameSplitter

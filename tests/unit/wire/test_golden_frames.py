@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.wire_messages import versions
+from support.oracles.wire_messages import versions
 
 from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.wire.frames import FrameSplitter, decode_response, encode_request

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from support.kafka_schemas import MessageSchema, SchemaField
-from support.wire_messages import (
+from support.oracles.kafka_schemas import MessageSchema, SchemaField
+from support.oracles.wire_messages import (
     EVERY_API,
     class_beside,
     request_schema,

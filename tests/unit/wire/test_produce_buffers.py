@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from support.traced_memory import traced_memory
-from support.wire_messages import versions
+from support.oracles.wire_messages import versions
+from support.pure.traced_memory import traced_memory
 
 from spark_kafka_sink.wire.frames import encode_request
 from spark_kafka_sink.wire.messages import (

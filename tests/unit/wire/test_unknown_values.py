@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.schemas.fields.codecs import EncodeBuffer, TaggedFields
-from support.kafka_schemas import SchemaField, Tree, at_version, one_of_everything, trees
-from support.wire_messages import (
+from support.oracles.kafka_schemas import SchemaField, Tree, at_version, one_of_everything, trees
+from support.oracles.wire_messages import (
     EVERY_VERSION,
     SPOKEN,
     our_response,

@@ -6,8 +6,8 @@ import struct
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.kafka_schemas import at_version, trees
-from support.wire_messages import (
+from support.oracles.kafka_schemas import at_version, trees
+from support.oracles.wire_messages import (
     EVERY_API,
     our_request,
     our_response,

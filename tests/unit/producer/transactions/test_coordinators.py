@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.transaction_answers import versions_of
+from support.pure.transaction_answers import versions_of
 
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.producer.transactions.queue import Coordinators

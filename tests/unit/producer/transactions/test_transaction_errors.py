@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from support.error_tables import CALLS
-from support.pure_transactions import EVERY_VERSION, GROUP, OFFSETS, PARTITION, PureTransactions
-from support.transaction_answers import COORDINATOR, versions_of
+from support.oracles.error_tables import CALLS
+from support.pure.pure_transactions import (
+    EVERY_VERSION,
+    GROUP,
+    OFFSETS,
+    PARTITION,
+    PureTransactions,
+)
+from support.pure.transaction_answers import COORDINATOR, versions_of
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.jvm import run_java
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
 

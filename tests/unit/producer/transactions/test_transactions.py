@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.pure_transactions import EVERY_VERSION, GROUP, OFFSETS, PARTITION, PureTransactions
-from support.transaction_answers import COORDINATOR, versions_of
+from support.pure.pure_transactions import (
+    EVERY_VERSION,
+    GROUP,
+    OFFSETS,
+    PARTITION,
+    PureTransactions,
+)
+from support.pure.transaction_answers import COORDINATOR, versions_of
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import IllegalStateException, KafkaException

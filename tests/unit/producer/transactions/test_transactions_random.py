@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.pure_transactions import GROUP, OFFSETS, PureTransactions
-from support.transaction_answers import COORDINATOR, versions_of
+from support.pure.pure_transactions import GROUP, OFFSETS, PureTransactions
+from support.pure.transaction_answers import COORDINATOR, versions_of
 
 from spark_kafka_sink.errors import ERROR_CODES, KafkaException
 from spark_kafka_sink.model import TopicPartition

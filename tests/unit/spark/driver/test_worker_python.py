@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
-from support.pythons import modules_without
+from support.programs.pythons import modules_without
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.driver.worker_python import choose_worker_python

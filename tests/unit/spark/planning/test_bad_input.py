@@ -31,8 +31,8 @@ from pyspark.sql.types import (
     VariantType,
     YearMonthIntervalType,
 )
-from support import fetch_kafka
-from support.jvm import run_java
+from support.brokers import fetch_kafka
+from support.brokers.jvm import run_java
 
 from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
 from spark_kafka_sink.errors import ConfigException, DataException

@@ -1,0 +1,130 @@
+"""Assertions: JWTs by which a client proves to a token endpoint who it is (RFC 7523).
+
+The claims are laid over each other as in the Java client: those of options, those of a template,
+those of the moment. Signing needs the library cryptography, which is imported only here and where
+PKCS12 is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from spark_kafka_sink.errors import ConfigException
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+RS256: Final = "RS256"
+ES256: Final = "ES256"
+_COORDINATE_BYTES: Final = 32
+MISSING_LIBRARY: Final = (
+    "needs the library cryptography, which is not installed: pip install 'spark-kafka-sink[pkcs12]'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AssertionClaims:
+    """What the options `sasl.oauthbearer.assertion.claim.*` say; None where one is not set."""
+
+    aud: str | None = None
+    iss: str | None = None
+    sub: str | None = None
+    exp_s: int = 300
+    nbf_s: int = 60
+    has_jti: bool = False
+
+
+def assertion(
+    claims: AssertionClaims,
+    template: Mapping[str, Mapping[str, object]],
+    algorithm: str,
+    key: PrivateKeyTypes,
+    *,
+    now: float,
+    jti: str,
+) -> str:
+    """Return a signed JWT; template: its `header` and `payload`; key: by `signing_key`."""
+    begin = int(now)
+    fixed = {"aud": claims.aud, "iss": claims.iss, "sub": claims.sub}
+    payload = {
+        **{name: value for name, value in fixed.items() if value is not None},
+        **template.get("payload", {}),
+        "iat": begin,
+        "exp": begin + claims.exp_s,
+        "nbf": begin - claims.nbf_s,
+        **({"jti": jti} if claims.has_jti else {}),
+    }
+    header = {**template.get("header", {}), "alg": algorithm, "typ": "JWT"}
+    text = ".".join(_coded(json.dumps(part).encode()) for part in (header, payload))
+    return f"{text}.{_coded(_signature(algorithm, key, text.encode()))}"
+
+
+def parse_template(text: str, origin: str) -> dict[str, Mapping[str, object]]:
+    """Return a template of assertions. Raise ConfigException if it is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    parts: dict[str, Mapping[str, object]] = found if isinstance(found, dict) else {"": {}}
+    if not parts.keys() <= {"header", "payload"} or not all(
+        isinstance(part, dict) for part in parts.values()
+    ):
+        raise ConfigException(
+            f'{origin} is no template of assertions: expected {{"header": {{…}}, "payload": {{…}}}}'
+        )
+    return parts
+
+
+def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -> PrivateKeyTypes:
+    """Return a private key for an algorithm. Raise ConfigException if it cannot be used for it."""
+    try:
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - an extra
+        from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415
+    except ImportError:
+        raise ConfigException(f"{origin}: to sign assertions here {MISSING_LIBRARY}") from None
+    try:
+        key = serialization.load_pem_private_key(
+            pem.encode(), None if passphrase is None else passphrase.encode()
+        )
+    except TypeError:
+        # One of the two is there without the other.
+        why = "is encrypted: set" if passphrase is None else "is not encrypted: remove"
+        why += " sasl.oauthbearer.assertion.private.key.passphrase"
+    except Exception as error:  # noqa: BLE001 - several kinds, whose messages are OpenSSL's
+        why = f"cannot be read as PEM of a private key ({type(error).__name__})"
+        if passphrase is not None:
+            why += ", or sasl.oauthbearer.assertion.private.key.passphrase does not open it"
+    else:
+        if algorithm == RS256 and isinstance(key, rsa.RSAPrivateKey):
+            return key
+        if algorithm == ES256 and isinstance(key, ec.EllipticCurvePrivateKey):
+            if isinstance(key.curve, ec.SECP256R1):
+                return key
+            why = f"is on the curve {key.curve.name}: {ES256} takes P-256"
+        else:
+            wanted = "an RSA key" if algorithm == RS256 else "a key of the curve P-256"
+            why = f"is no key for {algorithm}, which takes {wanted}: see "
+            why += "sasl.oauthbearer.assertion.algorithm"
+    # Outside of the handlers: the other exceptions may show a part of the key.
+    raise ConfigException(f"{origin} {why}")
+
+
+def _signature(algorithm: str, key: PrivateKeyTypes, data: bytes) -> bytes:
+    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - an extra
+    from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils  # noqa: PLC0415
+
+    if algorithm == RS256 and isinstance(key, rsa.RSAPrivateKey):
+        return key.sign(data, padding.PKCS1v15(), hashes.SHA256())
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        # JWTs have the two numbers side by side, in place of ASN.1 (RFC 7518, 3.4).
+        numbers = utils.decode_dss_signature(key.sign(data, ec.ECDSA(hashes.SHA256())))
+        return b"".join(number.to_bytes(_COORDINATE_BYTES, "big") for number in numbers)
+    raise ConfigException(f"the key cannot sign by {algorithm}")
+
+
+def _coded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -1,0 +1,82 @@
+"""PKCS12 stores, read by the library cryptography (the extra `[pkcs12]`) and given as PEM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from spark_kafka_sink.errors import ConfigException
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
+
+_LONGEST_CHAIN: Final = 20
+
+
+def truststore(content: bytes, password: str | None, origin: str, option: str) -> str:
+    """Return the certificates of a store as PEM. Raise ConfigException if it has none.
+
+    origin: how messages call the store; option: the one that has its password.
+    """
+    store = _store(content, password, origin, option)
+    found = [store.cert, *store.additional_certs]
+    text = "".join(_pem(each.certificate) for each in found if each is not None)
+    if not text:
+        raise ConfigException(f"{origin} has no certificate")
+    return text
+
+
+def keystore(content: bytes, password: str | None, origin: str, option: str) -> str:
+    """Return the private key of a store and its chain as PEM, the client's certificate first.
+
+    Raise ConfigException if it has no key, or no certificate of it.
+    """
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - an extra
+
+    store = _store(content, password, origin, option)
+    if store.key is None or store.cert is None:
+        raise ConfigException(f"{origin} has no private key with its certificate")
+    key = store.key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    chain = _chain(store.cert.certificate, [each.certificate for each in store.additional_certs])
+    return key.decode() + "".join(map(_pem, chain))
+
+
+def _chain(first: x509.Certificate, others: list[x509.Certificate]) -> list[x509.Certificate]:
+    """Return the certificates in the order in which each is signed by the next."""
+    chain = [first]
+    while len(chain) < _LONGEST_CHAIN and chain[-1].issuer != chain[-1].subject:
+        signer = next((each for each in others if each.subject == chain[-1].issuer), None)
+        if signer is None or signer in chain:
+            break
+        chain.append(signer)
+    return chain
+
+
+def _store(
+    content: bytes, password: str | None, origin: str, option: str
+) -> PKCS12KeyAndCertificates:
+    try:
+        from cryptography.hazmat.primitives.serialization.pkcs12 import (  # noqa: PLC0415 - an extra
+            load_pkcs12,
+        )
+    except ImportError:
+        raise ConfigException(
+            f"{origin} is PKCS12, which needs the library cryptography: pip install "
+            "'spark-kafka-sink[pkcs12]', or convert the file to PEM by openssl pkcs12 -nodes"
+        ) from None
+    try:
+        return load_pkcs12(content, None if password is None else password.encode())
+    except Exception as error:  # noqa: BLE001 - several kinds, whose messages name no cause
+        why = type(error).__name__
+    advice = f"set {option}" if password is None else f"{option} does not open it, or it is damaged"
+    raise ConfigException(f"{origin} cannot be read as PKCS12 ({why}): {advice}")
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - an extra
+
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()

@@ -1,0 +1,109 @@
+"""What a token endpoint is asked, and what its answers mean (RFC 6749; KIP-768, 1139, 1258).
+
+Of an answer's body, messages show ``error`` and ``error_description`` alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from spark_kafka_sink.auth.mechanisms import printable
+from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken, bearer_token
+from spark_kafka_sink.auth.token_renewal import TokenException
+from spark_kafka_sink.errors import SaslAuthenticationException
+
+_JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+# Another try may end otherwise: Request Timeout, Precondition Failed, Too Early, Too Many Requests.
+_TRIED_AGAIN: Final = frozenset({408, 412, 425, 429})
+_NEVER_TRIED_AGAIN: Final = frozenset({501, 505})
+# Under these names endpoints give the token; the first that is there counts.
+_TOKEN_NAMES: Final = ("access_token", "id_token")
+
+
+def by_secret(scope: str | None) -> dict[str, str]:
+    """Return the form of a client that shows its secret in a header (`basic_authorization`)."""
+    return {"grant_type": "client_credentials", **_scope(scope)}
+
+
+def basic_authorization(client_id: str, secret: str, encode: Callable[[str], str] | None) -> str:
+    """Return the header; encode: what each of the two goes through before, None for nothing."""
+    pair = [client_id, secret] if encode is None else [encode(client_id), encode(secret)]
+    return f"Basic {base64.b64encode(':'.join(pair).encode()).decode()}"
+
+
+def by_client_assertion(assertion: str, client_id: str | None, scope: str | None) -> dict[str, str]:
+    """Return the form of a client that shows an assertion in place of a secret (KIP-1258)."""
+    return {
+        "grant_type": "client_credentials",
+        "client_assertion_type": _CLIENT_ASSERTION,
+        "client_assertion": assertion,
+        **({} if client_id is None else {"client_id": client_id}),
+        **_scope(scope),
+    }
+
+
+def by_jwt_bearer(assertion: str, scope: str | None) -> dict[str, str]:
+    """Return the form that gives an assertion for a token (KIP-1139)."""
+    return {"grant_type": _JWT_BEARER, "assertion": assertion, **_scope(scope)}
+
+
+def _scope(scope: str | None) -> dict[str, str]:
+    return {"scope": scope} if scope else {}
+
+
+def token_of_answer(
+    status: int,
+    body: bytes,
+    now: float,
+    *,
+    retry_after_s: float | None = None,
+    extensions: Mapping[str, str] | None = None,
+) -> OAuthBearerToken:
+    """Return the token that an endpoint has answered at `now`. Raise TokenException if none is."""
+    found = _object(body)
+    if not 200 <= status < 300:
+        is_final = status not in _TRIED_AGAIN and (status < 500 or status in _NEVER_TRIED_AGAIN)
+        raise TokenException(
+            f"it answered {status}{_described(found)}",
+            is_final=is_final,
+            retry_after_s=None if is_final else retry_after_s,
+        )
+    if found is None:
+        raise TokenException(f"it answered {status} with what is no JSON object", is_final=True)
+    value = next((found[name] for name in _TOKEN_NAMES if name in found), None)
+    if not isinstance(value, str):
+        raise TokenException(f"it answered {status} without an access_token", is_final=True)
+    try:
+        return bearer_token(value, now, expires_in=_seconds(found), extensions=extensions)
+    except SaslAuthenticationException as error:
+        raise TokenException(str(error), is_final=True) from None
+
+
+def _object(body: bytes) -> Mapping[str, object] | None:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _described(found: Mapping[str, object] | None) -> str:
+    texts = [(found or {}).get(name) for name in ("error", "error_description")]
+    said = ": ".join(printable(text) for text in texts if isinstance(text, str) and text)
+    return f" ({said})" if said else ""
+
+
+def _seconds(found: Mapping[str, object]) -> float | None:
+    """Return `expires_in`, which some endpoints write as a text."""
+    value = found.get("expires_in")
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        seconds = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return seconds if 0 <= seconds < 1e10 else None

@@ -1,0 +1,101 @@
+"""Which OAuth token serves now, and when the next one is fetched. Pure: times are arguments.
+
+::
+
+    NOTHING ──fetched──> SERVING ──its window begins──> SERVING, and another is fetched
+       ^  failed: again after a pause  │  failed: again after a pause, the old one serves
+       └──────── expired ──────────────┘
+
+A failure that another try cannot mend is told to whoever waits for a token; it is tried again all
+the same, after the longest pause, since somebody may mend it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken, RefreshWindow, refresh_at
+from spark_kafka_sink.backoff import ExponentialBackoff
+
+if TYPE_CHECKING:
+    from random import Random
+
+# For how long a token serves of which nobody says when it ends, and one that seems to have ended
+# when it comes: the broker's clock counts, not this machine's.
+_ASSUMED_LIFE_S: Final = 300.0
+_LEAST_LIFE_S: Final = 60.0
+# No endpoint keeps clients away for longer.
+_LONGEST_RETRY_AFTER_S: Final = 300.0
+# A token that brokers refuse sooner would be refused again.
+_FRESH_S: Final = 10.0
+
+
+class TokenException(Exception):
+    """There is no token; the message has no secret.
+
+    is_final: whether another try would end the same way. retry_after_s: how long the endpoint wants
+    to be left alone, None where it does not say.
+    """
+
+    def __init__(
+        self, message: str, *, is_final: bool = False, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.is_final = is_final
+        self.retry_after_s = retry_after_s
+
+
+class TokenRenewal:
+    """The token of one configuration; times are seconds since 1970.
+
+    fetch_at: when the next one is to be fetched. failure: why the last fetch gave none, None if it
+    gave one.
+    """
+
+    def __init__(
+        self, window: RefreshWindow, backoff: ExponentialBackoff, fetch_at: float = 0.0
+    ) -> None:
+        self._window = window
+        self._backoff = backoff
+        self._token: OAuthBearerToken | None = None
+        self._fetched_at = self._ends_at = 0.0
+        self._failures = 0
+        self.fetch_at = fetch_at
+        self.failure: TokenException | None = None
+
+    def serving(self, now: float) -> OAuthBearerToken | None:
+        """Return the token to log in with, None where there is none."""
+        return self._token if now < self._ends_at else None
+
+    def fetched(self, token: OAuthBearerToken, now: float, chance: float) -> None:
+        """Take a token; chance: a random number from 0 to 1."""
+        ends_at = now + _ASSUMED_LIFE_S if token.expires_at is None else token.expires_at
+        issued_at = token.issued_at
+        if ends_at <= now:
+            ends_at, issued_at = now + _LEAST_LIFE_S, None
+        self._token, self._fetched_at, self._ends_at = token, now, ends_at
+        self.failure, self._failures = None, 0
+        self.fetch_at = refresh_at(
+            self._window, now=now, issued_at=issued_at, expires_at=ends_at, chance=chance
+        )
+
+    def failed(self, failure: TokenException, now: float, random: Random) -> None:
+        """Note that a fetch gave no token."""
+        pause_s = self._backoff.max_s
+        if not failure.is_final:
+            pause_s = self._backoff.delay_s(self._failures, random)
+            self._failures += 1
+        if failure.retry_after_s is not None:
+            pause_s = max(pause_s, min(failure.retry_after_s, _LONGEST_RETRY_AFTER_S))
+        self.failure = failure
+        self.fetch_at = now + pause_s
+
+    def refused(self, token: OAuthBearerToken, now: float) -> None:
+        """Note that a broker has refused a token: another one may be taken.
+
+        One that was just fetched is kept, since another one would be refused as well.
+        """
+        if token is self._token and now >= self._fetched_at + _FRESH_S:
+            self._token, self._ends_at = None, 0.0
+            if self.failure is None:
+                self.fetch_at = now

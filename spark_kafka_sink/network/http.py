@@ -1,0 +1,331 @@
+"""HTTP to a token endpoint: one POST, limited in time and size, that follows no redirect.
+
+One deadline spans the connection with its TLS handshake, and another one the whole answer: a peer
+that sends a byte now and then does not move it. Only ``http`` and ``https`` are spoken. Proxies are
+those of the process's environment.
+
+This is the only module that imports urllib.
+"""
+
+from __future__ import annotations
+
+import io
+import ipaddress
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.error import URLError
+from urllib.parse import quote_plus, urlencode, urlsplit
+from urllib.request import (
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+)
+
+from spark_kafka_sink.errors import ConfigException
+
+if TYPE_CHECKING:
+    import ssl
+
+MOST_BYTES: Final = 1 << 20
+"""The most that the body of an answer may have."""
+# Status line, headers, the frames of chunks.
+_MOST_OVERHEAD: Final = 256 << 10
+_SCHEMES: Final = ("http", "https")
+_AGENT: Final = "spark-kafka-sink"
+
+
+class HttpException(Exception):
+    """There is no answer; the message has nothing that the peer sent.
+
+    is_refused: whether another try would end the same way.
+    """
+
+    def __init__(self, message: str, *, is_refused: bool = False) -> None:
+        super().__init__(message)
+        self.is_refused = is_refused
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What the endpoint answered; retry_after_s: when it wants to be asked again, None for any."""
+
+    status: int
+    body: bytes = field(repr=False)
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """How long it may take to connect, and then to get the whole answer."""
+
+    connect_s: float
+    read_s: float
+
+
+def check_url(option: str, url: str) -> None:
+    """Raise ConfigException, which does not show the URL, if it cannot be asked by HTTP."""
+    try:
+        parts = urlsplit(url)
+        scheme, host, has_user = parts.scheme, parts.hostname, parts.username is not None
+        _ = parts.port
+    except ValueError:
+        scheme, host, has_user = "", None, False
+    if scheme not in _SCHEMES or not host or not url.isascii() or not url.isprintable():
+        raise ConfigException(
+            f"{option} is no URL that can be asked for a token: expected https://host/path, or "
+            "file:///path of a file with the token"
+        )
+    if has_user or " " in url:
+        raise ConfigException(
+            f"{option} has a user or a blank in it: credentials have options of their own, "
+            "sasl.oauthbearer.client.credentials.client.id and .client.secret"
+        )
+
+
+def shown_url(url: str) -> str:
+    """Return a URL as messages show it: without what follows the path."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def is_encrypted(url: str) -> bool:
+    """Return whether what is sent to a URL is encrypted."""
+    return urlsplit(url).scheme == "https"
+
+
+def leaves_the_machine(url: str) -> bool:
+    """Return whether a URL leads to another machine, as far as its host says."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True
+
+
+def url_encoded(text: str) -> str:
+    """Return a text as a form has it."""
+    return quote_plus(text)
+
+
+def post(
+    url: str,
+    form: Mapping[str, str],
+    headers: Mapping[str, str],
+    limits: HttpLimits,
+    context: ssl.SSLContext | None = None,
+) -> HttpAnswer:
+    """Send a form and return the answer, whatever its status.
+
+    context: the TLS of ``https``. Raise HttpException if there is no whole answer in time.
+    """
+    request = Request(  # noqa: S310 - checked by check_url, and the opener has no other schemes
+        url,
+        data=urlencode(form).encode(),
+        headers={"Accept": "application/json", "User-Agent": _AGENT, **headers},
+        method="POST",
+    )
+    deadline = _Deadline(limits)
+    try:
+        response = cast("HTTPResponse | None", _opener(deadline, context).open(request))
+        if response is None:
+            raise HttpException("the proxy of the environment is neither http nor https")
+        with closing(response):
+            body = response.read(MOST_BYTES + 1)
+        if len(body) > MOST_BYTES:
+            raise _TooLargeError
+        retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
+        return HttpAnswer(response.status, body, retry_after_s)
+    except URLError as error:
+        failure = _failure(error.reason, deadline)
+    except (OSError, HTTPException, ValueError) as error:
+        failure = _failure(error, deadline)
+    finally:
+        deadline.close()
+    # Outside of the handlers: the other exception may have what the peer sent.
+    raise failure
+
+
+class _TooLargeError(OSError):
+    """The peer sends more than any answer has."""
+
+
+class _Deadline:
+    """Until when the socket may be waited for, and the socket."""
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self.limits = limits
+        self.is_connected = False
+        self._until = time.monotonic() + limits.connect_s
+        self._socket: socket.socket | None = None
+
+    def connected(self) -> None:
+        """Begin the time for the answer."""
+        self.is_connected = True
+        self._until = time.monotonic() + self.limits.read_s
+
+    def left_s(self) -> float:
+        """Return how long to wait. Raise TimeoutError if it is over."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
+        """Connect to the first address of a host that can be reached."""
+        failure: OSError = OSError("the host has no address")
+        for family, kind, protocol, _name, target in socket.getaddrinfo(
+            *address, type=socket.SOCK_STREAM
+        ):
+            try:
+                made = socket.socket(family, kind, protocol)
+            except OSError as error:
+                failure = error
+                continue
+            try:
+                made.settimeout(self.left_s())
+                made.connect(target)
+            except OSError as error:
+                made.close()
+                failure = error
+                continue
+            # The TLS handshake waits no longer as a whole.
+            made.settimeout(self.left_s())
+            self._socket = made
+            return made
+        raise failure
+
+    def close(self) -> None:
+        """Close the socket, if an error has left it open."""
+        if self._socket is not None:
+            self._socket.close()
+
+
+class _TimedReader(io.RawIOBase):
+    """What a peer sends, until the deadline and up to a size."""
+
+    def __init__(self, peer: socket.socket, deadline: _Deadline) -> None:
+        self._peer = peer
+        self._raw = peer.makefile("rb", buffering=0)
+        self._deadline = deadline
+        self._left = MOST_BYTES + _MOST_OVERHEAD
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:  # noqa: ANN401 - as in RawIOBase
+        self._peer.settimeout(self._deadline.left_s())
+        size = self._raw.readinto(buffer)
+        self._left -= size or 0
+        if self._left < 0:
+            raise _TooLargeError
+        return size
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _TimedSocket:
+    """A socket as HTTPResponse uses it."""
+
+    def __init__(self, peer: socket.socket, deadline: _Deadline) -> None:
+        self._peer = peer
+        self._deadline = deadline
+
+    def makefile(self, *_: object) -> io.BufferedReader:
+        return io.BufferedReader(_TimedReader(self._peer, self._deadline))
+
+
+def _response(
+    deadline: _Deadline,
+    peer: socket.socket,
+    *arguments: Any,  # noqa: ANN401 - handed on
+    **more: Any,  # noqa: ANN401
+) -> HTTPResponse:
+    timed = cast("socket.socket", _TimedSocket(peer, deadline))
+    return HTTPResponse(timed, *arguments, **more)
+
+
+class _Timed(HTTPConnection):
+    """A connection with a deadline."""
+
+    def __init__(self, *arguments: Any, deadline: _Deadline, **more: Any) -> None:  # noqa: ANN401 - handed on
+        super().__init__(*arguments, **more)
+        self._deadline = deadline
+        self._create_connection = deadline.connect
+        self.response_class = cast("Any", partial(_response, deadline))
+
+    def connect(self) -> None:
+        super().connect()
+        self._deadline.connected()
+        self.sock.settimeout(self._deadline.left_s())
+
+
+class _TimedTls(_Timed, HTTPSConnection):
+    """The same with TLS."""
+
+
+def _opener(deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirector:
+    """Return an opener that knows HTTP alone: no redirect, no file, no other scheme."""
+
+    class Http(HTTPHandler):
+        def http_open(self, request: Request) -> HTTPResponse:
+            return self.do_open(partial(_Timed, deadline=deadline), request)
+
+    class Https(HTTPSHandler):
+        def https_open(self, request: Request) -> HTTPResponse:
+            made = partial(_TimedTls, deadline=deadline, context=context)
+            return self.do_open(cast("Any", made), request)
+
+    opener = OpenerDirector()
+    handlers = [ProxyHandler(), Http()] + ([] if context is None else [Https(context=context)])
+    for handler in handlers:
+        opener.add_handler(handler)
+    return opener
+
+
+def _failure(error: object, deadline: _Deadline) -> HttpException:
+    """Return what to say where there is no answer."""
+    certificate: str | None = getattr(error, "verify_message", None)
+    if isinstance(error, HttpException):
+        return error
+    if certificate is not None:
+        why = (
+            f"its certificate is refused here ({certificate.rstrip('.')}): trusted is what the "
+            "system trusts, or what ssl.truststore.location or ssl.truststore.certificates inside "
+            "sasl.jaas.config names"
+        )
+    elif isinstance(error, TimeoutError) and deadline.is_connected:
+        why = f"it gave no whole answer within {deadline.limits.read_s:g} s"
+    elif isinstance(error, TimeoutError):
+        why = f"it could not be connected to within {deadline.limits.connect_s:g} s"
+    elif isinstance(error, _TooLargeError):
+        why = f"its answer is larger than {MOST_BYTES} bytes"
+    elif isinstance(error, OSError) and not isinstance(error, HTTPException):
+        said = getattr(error, "reason", None) or error.strerror or type(error).__name__
+        why = f"it could not be asked: {said}"
+    else:
+        why = "what it answers is not HTTP"
+    return HttpException(why, is_refused=certificate is not None)
+
+
+def _retry_after_s(value: str | None) -> float | None:
+    """Return how long an endpoint wants to be left alone: seconds, or a date."""
+    if value is None:
+        return None
+    if value.strip().isdecimal():
+        return float(value[:20])
+    with suppress(ValueError, TypeError, OverflowError):
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    return None

@@ -1,0 +1,213 @@
+"""The OAuth token of one configuration, fetched beside the network's thread.
+
+All clients of a process that are configured alike share one `TokenSource`: producer, admin and
+reader. What may take long, HTTP or a user's callable, runs in the source's thread, which wakes the
+clients' selectors. It is there while a client may log in, and refreshes the token in time; without
+clients, the token stays for the next one.
+
+A forked child knows of no source: tokens and threads are its parent's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from random import Random
+from typing import Final, Protocol
+from weakref import WeakSet
+
+from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken
+from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
+from spark_kafka_sink.errors import SaslAuthenticationException
+from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
+
+logger = logging.getLogger(__name__)
+
+# How often a source looks whether its clients are still there; they say so when they are closed.
+_LOOK_S: Final = 60.0
+_MOST_KEPT: Final = 64
+
+
+class LoginUser(Protocol):
+    """A client that logs in by a source's tokens."""
+
+    def wake(self) -> None:
+        """Look again for a token; called from another thread."""
+
+
+class TokenSource:
+    """Fetches tokens and says which one serves; from any thread.
+
+    name: how messages call where they come from. fetch: returns a token, or raises TokenException;
+    whatever else it raises is a failure, too.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fetch: Callable[[], OAuthBearerToken],
+        renewal: TokenRenewal,
+        random: Random,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._name = name
+        self._fetch = fetch
+        self._renewal = renewal
+        self._random = random
+        self._clock = clock
+        self._changed = threading.Condition(threading.Lock())
+        self._users: WeakSet[LoginUser] = WeakSet()
+        self._thread: threading.Thread | None = None
+        self._is_fetching = False
+
+    def attach(self, user: LoginUser) -> None:
+        """Fetch tokens for a client, and wake it when something has changed."""
+        with self._changed:
+            failure = self._renewal.failure
+            if failure is not None and failure.is_final:
+                # Whoever made another client may have mended what was wrong.
+                self._renewal.failure, self._renewal.fetch_at = None, 0.0
+            self._users.add(user)
+            self._go_on()
+
+    def detach(self, user: LoginUser) -> None:
+        """Wake a client no more."""
+        with self._changed:
+            self._users.discard(user)
+            self._changed.notify_all()
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether any client may log in."""
+        return len(self._users) > 0
+
+    def token(self) -> OAuthBearerToken | None:
+        """Return the token to log in with now, None while it is fetched.
+
+        Raise SaslAuthenticationException if there is none and another try would end the same way.
+        """
+        with self._changed:
+            now = self._clock()
+            found = self._renewal.serving(now)
+            failure = self._renewal.failure
+            if found is None:
+                is_over = failure is not None and failure.is_final and not self._is_fetching
+                if is_over and now < self._renewal.fetch_at:
+                    raise SaslAuthenticationException(self._told(failure))
+                self._go_on()
+            return found
+
+    def problem(self) -> str:
+        """Return why there is no token now, nothing where there is one or nobody knows yet."""
+        with self._changed:
+            failure = self._renewal.failure
+            if failure is None or self._renewal.serving(self._clock()) is not None:
+                return ""
+            return self._told(failure)
+
+    def refused(self, token: OAuthBearerToken) -> None:
+        """Note that a broker has refused a token."""
+        with self._changed:
+            self._renewal.refused(token, self._clock())
+            self._changed.notify_all()
+
+    def _told(self, failure: TokenException | None) -> str:
+        return f"{self._name} gives no token: {failure}"
+
+    def _go_on(self) -> None:
+        """Have the thread look; the caller holds the lock."""
+        self._changed.notify_all()
+        if self._thread is None and self.is_in_use:
+            self._thread = threading.Thread(target=self._run, name="kafka-login", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:
+                # The program ends, or the system has no room for a thread.
+                self._thread = None
+                failure = TokenException("no thread can be started to fetch one")
+                self._renewal.failed(failure, self._clock(), self._random)
+
+    def _run(self) -> None:
+        never_raise_from_logging()
+        while self._wait_until_due():
+            self._fetch_one()
+
+    def _wait_until_due(self) -> bool:
+        """Wait for the time of the next fetch; return False if nobody needs one any more."""
+        with self._changed:
+            while True:
+                if not self.is_in_use:
+                    self._thread = None
+                    return False
+                wait_s = self._renewal.fetch_at - self._clock()
+                if wait_s <= 0:
+                    self._is_fetching = True
+                    return True
+                self._changed.wait(min(wait_s, _LOOK_S))
+
+    def _fetch_one(self) -> None:
+        token, failure = None, None
+        try:
+            token = self._fetch()
+        except TokenException as error:
+            failure = error
+        except BaseException as error:  # noqa: BLE001 - the thread goes on, whatever it is
+            failure = TokenException(type(error).__name__)
+        with self._changed:
+            now = self._clock()
+            if token is not None:
+                self._renewal.fetched(token, now, self._random.random())
+            elif failure is not None:
+                self._renewal.failed(failure, now, self._random)
+            self._is_fetching = False
+            has_token = self._renewal.serving(now) is not None
+            next_s = self._renewal.fetch_at - now
+            users = list(self._users)
+        with safe_logging():
+            if failure is None:
+                logger.debug(
+                    "%s gave a token; the next one is fetched in %.0f s", self._name, next_s
+                )
+            else:
+                logger.log(
+                    logging.INFO if has_token else logging.WARNING,
+                    "%s; it is asked again in %.1f s%s",
+                    self._told(failure),
+                    next_s,
+                    "; the last token still serves" if has_token else "",
+                )
+        for user in users:
+            user.wake()
+
+
+class TokenSources:
+    """The sources of a process, by what they are configured with."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sources: OrderedDict[Hashable, TokenSource] = OrderedDict()
+
+    def source(self, key: Hashable, make: Callable[[], TokenSource]) -> TokenSource:
+        """Return the source of a key, which `make` makes if there is none."""
+        with self._lock:
+            found = self._sources.pop(key, None)
+            if found is None:
+                found = make()
+                idle = [each for each, source in self._sources.items() if not source.is_in_use]
+                for each in idle[: max(0, len(self._sources) + 1 - _MOST_KEPT)]:
+                    del self._sources[each]
+            self._sources[key] = found
+            return found
+
+    def forget(self) -> None:
+        """Know of no source, as a forked child does: any lock may be taken for ever there."""
+        self._lock = threading.Lock()
+        self._sources = OrderedDict()
+
+
+SOURCES: Final = TokenSources()
+os.register_at_fork(after_in_child=SOURCES.forget)

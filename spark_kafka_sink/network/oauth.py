@@ -1,0 +1,522 @@
+"""OAUTHBEARER: where the options of a configuration say that tokens come from, and how.
+
+From a file, which each login reads; from an endpoint that is asked by HTTP, by a client's secret or
+by an assertion; or from a Python callable of the user's. What asks may take long and is called by
+the thread of a `TokenSource`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_kafka_sink.auth.assertion import (
+    AssertionClaims,
+    assertion,
+    parse_template,
+    signing_key,
+)
+from spark_kafka_sink.auth.mechanisms import OAUTHBEARER
+from spark_kafka_sink.auth.oauthbearer import (
+    OAuthBearerToken,
+    RefreshWindow,
+    bearer_token,
+    checked_extensions,
+)
+from spark_kafka_sink.auth.token_endpoint import (
+    basic_authorization,
+    by_client_assertion,
+    by_jwt_bearer,
+    by_secret,
+    token_of_answer,
+)
+from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.config import ProducerConfig, producer_config
+from spark_kafka_sink.errors import (
+    ConfigException,
+    SaslAuthenticationException,
+)
+from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.network.login import SOURCES, TokenSource
+from spark_kafka_sink.network.option_values import OptionValues
+
+if TYPE_CHECKING:
+    import ssl
+
+    from spark_kafka_sink.network.tls import TlsSettings
+
+logger = logging.getLogger(__name__)
+
+_URL: Final = "sasl.oauthbearer.token.endpoint.url"
+_CLIENT_ID: Final = "sasl.oauthbearer.client.credentials.client.id"
+_CLIENT_SECRET: Final = "sasl.oauthbearer.client.credentials.client.secret"  # noqa: S105 - a name
+_SCOPE: Final = "sasl.oauthbearer.scope"
+_RETRIEVER: Final = "sasl.oauthbearer.jwt.retriever.class"
+_ASSERTION: Final = "sasl.oauthbearer.assertion"
+_DEFAULT: Final = "DefaultJwtRetriever"
+_CLIENT_CREDENTIALS: Final = "ClientCredentialsJwtRetriever"
+_FILE: Final = "FileJwtRetriever"
+_JWT_BEARER: Final = "JwtBearerJwtRetriever"
+_RETRIEVERS: Final = (_DEFAULT, _CLIENT_CREDENTIALS, _FILE, _JWT_BEARER)
+_JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*")
+_FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", re.DOTALL)
+_EXTENSION: Final = "extension_"
+_IN_JAAS: Final = ("clientId", "clientSecret", "scope")
+_TIMEOUT_MS: Final = 10_000
+# Over so long the first requests of many workers are spread.
+_SPREAD_S: Final = 1.0
+_RETURNS: Final = (
+    "expected a token and when it expires, in seconds since 1970, or these and a mapping with "
+    "extensions"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthSettings:
+    """What the options say, with what their references give. Equal ones share their token.
+
+    retriever: one of Java's four by its simple name, or ``module.Name``. path: of a token's file.
+    shown_url: how messages call the endpoint.
+    """
+
+    retriever: str
+    path: str | None = field(default=None, repr=False)
+    url: str | None = field(default=None, repr=False)
+    shown_url: str = ""
+    client_id: str | None = field(default=None, repr=False)
+    client_secret: str | None = field(default=None, repr=False)
+    scope: str | None = None
+    encodes_header: bool = False
+    assertion_file: str | None = field(default=None, repr=False)
+    key_file: str | None = field(default=None, repr=False)
+    passphrase: str | None = field(default=None, repr=False)
+    template_file: str | None = field(default=None, repr=False)
+    algorithm: str = "RS256"
+    claims: AssertionClaims = field(default=AssertionClaims(), repr=False)
+    extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    tls: TlsSettings | None = None
+    times_ms: tuple[int, int] = (_TIMEOUT_MS, _TIMEOUT_MS)
+
+    @property
+    def is_java(self) -> bool:
+        """Whether the retriever is one of Java's, and no callable of the user's."""
+        return self.retriever in _RETRIEVERS
+
+
+class OAuth:
+    """The tokens of one configuration. Raise ConfigException if there is no way to get one.
+
+    is_one_of_many: whether other processes begin to log in at the same time.
+    """
+
+    def __init__(
+        self, config: ProducerConfig, values: OptionValues, *, is_one_of_many: bool = False
+    ) -> None:
+        self._config = config
+        self._values = values
+        self._prefix = config.option_prefix
+        self._random = Random()  # noqa: S311 - jitter, not secrets
+        settings = self._settings()
+        self._named: object = None
+        self._callable: Callable[[], object] | None = None
+        self.source: TokenSource | None = None
+        """Where tokens come from that are fetched; None where a file has them."""
+        if settings.path is not None:
+            self.file_token()
+            return
+        if not settings.is_java:
+            self._named, self._callable = _callable(self._option(_RETRIEVER), settings.retriever)
+        elif settings.url is not None:
+            self._check_endpoint(settings)
+        begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
+        # What a name stands for may be defined anew, as in a notebook.
+        key = (settings, self._timing, id(self._named))
+        self.source = SOURCES.source(key, lambda: self._source(settings, begin))
+
+    def file_token(self) -> OAuthBearerToken:
+        """Return the token that the file has now.
+
+        Raise ConfigException if it cannot be read, and SaslAuthenticationException if it has none.
+        """
+        settings = self._settings()
+        return bearer_token(
+            self._values.file(_URL, settings.path or "").strip(),
+            time.time(),
+            extensions=dict(settings.extensions),
+        )
+
+    @property
+    def _timing(self) -> tuple[RefreshWindow, ExponentialBackoff]:
+        config = self._config
+        window = RefreshWindow(
+            config.sasl_login_refresh_window_factor,
+            config.sasl_login_refresh_window_jitter,
+            config.sasl_login_refresh_min_period_seconds,
+            config.sasl_login_refresh_buffer_seconds,
+        )
+        backoff = ExponentialBackoff.of_ms(
+            config.sasl_login_retry_backoff_ms, config.sasl_login_retry_backoff_max_ms
+        )
+        return window, backoff
+
+    def _source(self, settings: OAuthSettings, begin: float) -> TokenSource:
+        name = f"the token endpoint {settings.shown_url}"
+        if not settings.is_java:
+            name = settings.retriever
+        return TokenSource(name, self._fetch, TokenRenewal(*self._timing, begin), self._random)
+
+    def _fetch(self) -> OAuthBearerToken:
+        """Return another token, which may take long. Raise TokenException if there is none."""
+        try:
+            settings = self._settings()
+            if not settings.is_java:
+                return self._called(settings)
+            return self._asked(settings)
+        except (ConfigException, SaslAuthenticationException) as error:
+            raise TokenException(str(error), is_final=True) from None
+
+    # -- from an endpoint --------------------------------------------------------------------------
+
+    def _check_endpoint(self, settings: OAuthSettings) -> None:
+        """Raise ConfigException if the endpoint cannot be asked as far as this machine knows."""
+        from spark_kafka_sink.network.http import (  # noqa: PLC0415 - imports urllib
+            is_encrypted,
+            leaves_the_machine,
+        )
+
+        url = settings.url or ""
+        if not is_encrypted(url):
+            if leaves_the_machine(url):
+                warn_once(
+                    logger,
+                    f"{self._option(_URL)} is http: the client's credentials and its tokens travel "
+                    "in clear, and anybody on the way can read them",
+                )
+        else:
+            self._tls_context(settings)
+        self._form(settings)
+
+    def _asked(self, settings: OAuthSettings) -> OAuthBearerToken:
+        from spark_kafka_sink.network.http import HttpException, HttpLimits, post  # noqa: PLC0415
+
+        form, headers = self._form(settings)
+        limits = HttpLimits(*(each / 1000 for each in settings.times_ms))
+        try:
+            answer = post(settings.url or "", form, headers, limits, self._tls_context(settings))
+        except HttpException as error:
+            raise TokenException(str(error), is_final=error.is_refused) from None
+        return token_of_answer(
+            answer.status,
+            answer.body,
+            time.time(),
+            retry_after_s=answer.retry_after_s,
+            extensions=dict(settings.extensions),
+        )
+
+    def _tls_context(self, settings: OAuthSettings) -> ssl.SSLContext | None:
+        if settings.tls is None:
+            return None
+        from spark_kafka_sink.network.tls import client_context  # noqa: PLC0415 - imports ssl
+
+        return client_context(settings.tls).context
+
+    def _form(self, settings: OAuthSettings) -> tuple[dict[str, str], dict[str, str]]:
+        """Return form and headers. Raise ConfigException if credentials are missing."""
+        from spark_kafka_sink.network.http import url_encoded  # noqa: PLC0415 - imports urllib
+
+        if settings.retriever == _JWT_BEARER:
+            return by_jwt_bearer(self._assertion(settings), settings.scope), {}
+        if settings.assertion_file is not None or settings.claims.iss is not None:
+            proof = self._assertion(settings)
+            return by_client_assertion(proof, settings.client_id, settings.scope), {}
+        if not settings.client_id or not settings.client_secret:
+            raise ConfigException(
+                f"{self._option(_URL)} needs credentials: set {self._option(_CLIENT_ID)} and "
+                f"{self._option(_CLIENT_SECRET)}, or {self._option(f'{_ASSERTION}.file')}, or "
+                f"{self._option(f'{_ASSERTION}.private.key.file')} with "
+                f"{self._option(f'{_ASSERTION}.claim.iss')}"
+            )
+        encode = url_encoded if settings.encodes_header else None
+        header = basic_authorization(settings.client_id, settings.client_secret, encode)
+        return by_secret(settings.scope), {"Authorization": header}
+
+    def _assertion(self, settings: OAuthSettings) -> str:
+        """Return an assertion: that of the file, or one that is signed here."""
+        option = f"{_ASSERTION}.file"
+        if settings.assertion_file is not None:
+            found = self._values.file(option, settings.assertion_file).strip()
+            if not found or not found.isascii() or not found.isprintable():
+                raise ConfigException(
+                    f"the file of {self._option(option)} has no assertion: expected a JWT alone"
+                )
+            return found
+        key_option = f"{_ASSERTION}.private.key.file"
+        if settings.key_file is None:
+            raise ConfigException(
+                f"an assertion is needed: set {self._option(option)} or {self._option(key_option)}"
+            )
+        origin = f"the file of {self._option(key_option)}"
+        key = signing_key(
+            self._values.file(key_option, settings.key_file),
+            settings.passphrase,
+            settings.algorithm,
+            origin,
+        )
+        template: dict[str, Mapping[str, object]] = {}
+        if settings.template_file is not None:
+            name = f"{_ASSERTION}.template.file"
+            text = self._values.file(name, settings.template_file)
+            template = parse_template(text, f"the file of {self._option(name)}")
+        return assertion(
+            settings.claims,
+            template,
+            settings.algorithm,
+            key,
+            now=time.time(),
+            jti=str(uuid.uuid4()),
+        )
+
+    # -- from a callable ---------------------------------------------------------------------------
+
+    def _called(self, settings: OAuthSettings) -> OAuthBearerToken:
+        call = self._callable
+        try:
+            found = None if call is None else call()
+        except BaseException as error:  # noqa: BLE001 - a user's own, which may raise anything
+            # Its message may have a URL with credentials, or worse.
+            why = f"it raised {type(error).__name__}{_place(error)}"
+        else:
+            return _checked(found, dict(settings.extensions))
+        raise TokenException(why)
+
+    # -- what options say --------------------------------------------------------------------------
+
+    def _option(self, name: str) -> str:
+        return f"{self._prefix}{name}"
+
+    def _settings(self) -> OAuthSettings:
+        config, prefix = self._config, self._prefix
+        if config.sasl_username is not None:
+            raise ConfigException(
+                f"{prefix}sasl.username has no effect with {OAUTHBEARER}: remove it"
+            )
+        jaas: Mapping[str, str] = {}
+        if config.sasl_jaas_config is not None:
+            jaas = self._values.jaas(config.sasl_jaas_config.value, OAUTHBEARER).options
+        extensions = self._extensions(jaas)
+        retriever = self._retriever()
+        if retriever not in _RETRIEVERS:
+            return OAuthSettings(retriever, extensions=extensions)
+        given = config.sasl_oauthbearer_token_endpoint_url
+        url = self._values.text(_URL, given)
+        file = None if url is None else _FILE_URL.fullmatch(url)
+        self._check_url(retriever, url, is_file=file is not None)
+        if file is not None:
+            return OAuthSettings(_FILE, path=file["path"], extensions=extensions)
+        return self._endpoint_settings(retriever, url or "", given or "", jaas, extensions)
+
+    def _endpoint_settings(
+        self,
+        retriever: str,
+        url: str,
+        given: str,
+        jaas: Mapping[str, str],
+        extensions: tuple[tuple[str, str], ...],
+    ) -> OAuthSettings:
+        from spark_kafka_sink.network.http import is_encrypted, shown_url  # noqa: PLC0415
+
+        config, text = self._config, self._values.text
+        secret = config.sasl_oauthbearer_client_credentials_client_secret
+        client_id = text(_CLIENT_ID, config.sasl_oauthbearer_client_credentials_client_id)
+        client_secret = text(_CLIENT_SECRET, secret)
+        scope = text(_SCOPE, config.sasl_oauthbearer_scope)
+        files = {
+            name: text(f"{_ASSERTION}.{name}", value)
+            for name, value in (
+                ("file", config.sasl_oauthbearer_assertion_file),
+                ("private.key.file", config.sasl_oauthbearer_assertion_private_key_file),
+                ("template.file", config.sasl_oauthbearer_assertion_template_file),
+            )
+        }
+        claims = AssertionClaims(
+            text(f"{_ASSERTION}.claim.aud", config.sasl_oauthbearer_assertion_claim_aud),
+            text(f"{_ASSERTION}.claim.iss", config.sasl_oauthbearer_assertion_claim_iss),
+            text(f"{_ASSERTION}.claim.sub", config.sasl_oauthbearer_assertion_claim_sub),
+            config.sasl_oauthbearer_assertion_claim_exp_seconds,
+            config.sasl_oauthbearer_assertion_claim_nbf_seconds,
+            has_jti=config.sasl_oauthbearer_assertion_claim_jti_include,
+        )
+        connect_ms, read_ms = (
+            config.sasl_login_connect_timeout_ms,
+            config.sasl_login_read_timeout_ms,
+        )
+        return OAuthSettings(
+            _CLIENT_CREDENTIALS if retriever == _DEFAULT else retriever,
+            url=url,
+            shown_url=given if self._values.has_reference(given) else shown_url(url),
+            client_id=_trimmed(client_id, jaas.get("clientId")),
+            client_secret=_trimmed(client_secret, jaas.get("clientSecret")),
+            scope=_trimmed(scope, jaas.get("scope")),
+            encodes_header=config.sasl_oauthbearer_header_urlencode,
+            assertion_file=files["file"],
+            key_file=files["private.key.file"],
+            passphrase=text(
+                f"{_ASSERTION}.private.key.passphrase",
+                config.sasl_oauthbearer_assertion_private_key_passphrase,
+            ),
+            template_file=files["template.file"],
+            algorithm=config.sasl_oauthbearer_assertion_algorithm,
+            claims=claims,
+            extensions=extensions,
+            tls=_endpoint_tls(jaas) if is_encrypted(url) else None,
+            times_ms=(
+                _TIMEOUT_MS if connect_ms is None else connect_ms,
+                _TIMEOUT_MS if read_ms is None else read_ms,
+            ),
+        )
+
+    def _retriever(self) -> str:
+        given = self._config.sasl_oauthbearer_jwt_retriever_class
+        simple = given.rpartition(".")[2]
+        if simple in _RETRIEVERS and (simple == given or _JAVA_CLASS.search(given)):
+            return simple
+        if _JAVA_CLASS.fullmatch(given) or "." not in given:
+            raise ConfigException(
+                f"{self._option(_RETRIEVER)} is {given!r}: expected one of Java's "
+                f"{', '.join(_RETRIEVERS)}, or module.Name of a Python callable; no other Java "
+                "class can be used"
+            )
+        return given
+
+    def _check_url(self, retriever: str, url: str | None, *, is_file: bool) -> None:
+        option = self._option(_URL)
+        if url is None:
+            raise ConfigException(
+                f"{option} is not set: expected https://host/path, or file:///path of a file with "
+                "the token"
+            )
+        if is_file and retriever in (_CLIENT_CREDENTIALS, _JWT_BEARER):
+            raise ConfigException(
+                f"{option} is a file, which {retriever} cannot ask: change "
+                f"{self._option(_RETRIEVER)}, or the URL"
+            )
+        if not is_file and retriever == _FILE:
+            raise ConfigException(
+                f"{option} is no file, which {_FILE} reads: expected file:///path"
+            )
+        if not is_file:
+            from spark_kafka_sink.network.http import check_url  # noqa: PLC0415 - imports urllib
+
+            check_url(option, url)
+        self._values.check_url(url)
+
+    def _extensions(self, jaas: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        for name in jaas:
+            if not name.startswith((_EXTENSION, "ssl.")) and name not in _IN_JAAS:
+                raise ConfigException(
+                    f"{self._prefix}sasl.jaas.config has an option that OAuthBearerLoginModule "
+                    f"does not have here: expected {', '.join(_IN_JAAS)}, {_EXTENSION}… or ssl.…"
+                )
+        found = {
+            name.removeprefix(_EXTENSION): value
+            for name, value in jaas.items()
+            if name.startswith(_EXTENSION)
+        }
+        return tuple(checked_extensions(found).items())
+
+
+def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
+    """Return the option's value, that of JAAS where it is unset; without blanks, as in Java."""
+    value = in_jaas if option is None else option
+    return None if value is None else value.strip() or None
+
+
+def _endpoint_tls(jaas: Mapping[str, str]) -> TlsSettings:
+    """Return the TLS of the endpoint: as in Java, options ``ssl.*`` inside JAAS are for it."""
+    from spark_kafka_sink.network.stores import tls_settings  # noqa: PLC0415 - imports ssl
+
+    options = {name: value for name, value in jaas.items() if name.startswith("ssl.")}
+    config = producer_config(
+        {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options},
+        prefix="sasl.jaas.config: ",
+    )
+    return tls_settings(config, AsWritten())
+
+
+class AsWritten(OptionValues):
+    """Values in which references have been looked up already."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def resolved(self, option: str, text: str) -> str:
+        """Return the text."""
+        del option
+        return text
+
+
+def _callable(option: str, name: str) -> tuple[object, Callable[[], object]]:
+    """Return what a name stands for, and the user's callable, of a class an object.
+
+    Raise ConfigException if there is none.
+    """
+    module, _, attribute = name.rpartition(".")
+    try:
+        named: Any = getattr(import_module(module), attribute)
+        found = named() if isinstance(named, type) else named
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
+        why = f"cannot be imported ({type(error).__name__})"
+        if isinstance(error, ImportError | AttributeError):
+            why = f"cannot be imported ({error})"
+    else:
+        if callable(found):
+            return named, found
+        why = "cannot be called"
+    raise ConfigException(
+        f"{option} is {name!r}, which {why}: expected module.Name of a callable without arguments "
+        "that returns a token and when it expires, in seconds since 1970"
+    )
+
+
+def _checked(found: object, extensions: dict[str, str]) -> OAuthBearerToken:
+    """Return what the callable returned as a token."""
+    parts = list(found) if isinstance(found, tuple | list) else []
+    more = parts[2] if len(parts) == 3 else {}
+    if len(parts) not in (2, 3) or not isinstance(parts[0], str):
+        raise TokenException(f"it returned {_kinds(found)}: {_RETURNS}", is_final=True)
+    expires_at = parts[1]
+    is_number = isinstance(expires_at, int | float) and not isinstance(expires_at, bool)
+    is_mapping = isinstance(more, Mapping) and all(
+        isinstance(each, str) for pair in more.items() for each in pair
+    )
+    if not (expires_at is None or is_number) or not is_mapping:
+        raise TokenException(f"it returned {_kinds(found)}: {_RETURNS}", is_final=True)
+    token = bearer_token(parts[0], time.time(), extensions={**extensions, **more})
+    if expires_at is None:
+        return token
+    return OAuthBearerToken(token.value, float(expires_at), token.issued_at, token.extensions)
+
+
+def _place(error: BaseException) -> str:
+    """Return where in the user's code an error was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    return f" in {trace.tb_frame.f_code.co_name}, line {trace.tb_lineno}"
+
+
+def _kinds(found: object) -> str:
+    """Return what a callable returned, by types alone: its values may be tokens."""
+    if isinstance(found, tuple | list):
+        return f"({', '.join(type(each).__name__ for each in found[:5])})"
+    return f"an object of the type {type(found).__name__}"

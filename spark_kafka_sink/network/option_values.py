@@ -1,0 +1,74 @@
+"""Values of options with what their references give, looked up in the process that connects.
+
+Values of ``ssl.*`` and ``sasl.*`` may have references, such as ``${env:NAME}``. They are looked up
+for each connection, so that no plan, no pickle and no pool has what they give.
+"""
+
+from __future__ import annotations
+
+import os
+
+from spark_kafka_sink.auth.jaas import JaasEntry, check_module, parse_jaas
+from spark_kafka_sink.auth.references import ALLOWED_PATHS, ProcessLimits, References, providers
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.logs import without_path
+from spark_kafka_sink.model import Secret
+from spark_kafka_sink.network.files import Disk
+
+_JAAS_OPTION = "sasl.jaas.config"
+
+
+class OptionValues:
+    """The values as this process has them; prefix: what the user writes before an option's name."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._files = Disk()
+        self._limits = ProcessLimits.of(os.environ, "this process")
+        self._references = References(providers({}), self._limits, os.environ, self._files)
+
+    def resolved(self, option: str, text: str) -> str:
+        """Return a value of an option with its references resolved. Raise ConfigException."""
+        return self._references.resolved(f"{self._prefix}{option}", text)
+
+    def text(self, option: str, value: str | Secret | None) -> str | None:
+        """Return the value of an option with its references resolved, None if it is unset."""
+        text = value.value if isinstance(value, Secret) else value
+        return None if text is None else self.resolved(option, text)
+
+    def has_reference(self, text: str) -> bool:
+        """Return whether a value has a reference."""
+        return bool(self._references.within(text))
+
+    def is_reference(self, text: str) -> bool:
+        """Return whether a value is one reference and nothing else."""
+        whole = self._references.within(text)
+        return len(whole) == 1 and str(whole[0]) == text.strip()
+
+    def jaas(self, text: str, mechanism: str) -> JaasEntry:
+        """Return the entry of `sasl.jaas.config`. Raise ConfigException if it is none."""
+        if self.is_reference(text):
+            # The value of a reference is not searched for references again.
+            entry = parse_jaas(self.resolved(_JAAS_OPTION, text))
+        else:
+            entry = parse_jaas(text).resolved(lambda value: self.resolved(_JAAS_OPTION, value))
+        check_module(entry, mechanism)
+        return entry
+
+    def check_url(self, url: str) -> None:
+        """Raise ConfigException if this process may not fetch tokens from a URL."""
+        self._limits.check_url(url)
+
+    def file(self, option: str, path: str) -> str:
+        """Return the text of a file that this process may read; messages do not show its path."""
+        try:
+            real = self._files.real_path(path)
+            self._limits.check_path(real, self._files)
+            return self._files.read(real).decode()
+        except ConfigException:
+            why = f"{ALLOWED_PATHS} of this process does not allow it"
+        except UnicodeDecodeError:
+            why = "it is not UTF-8"
+        except (OSError, ValueError) as error:
+            why = without_path(error)
+        raise ConfigException(f"the file of {self._prefix}{option} cannot be read: {why}")

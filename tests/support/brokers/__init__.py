@@ -1,0 +1,1 @@
+"""Real brokers, and peers on loopback sockets that a test scripts."""

@@ -1,0 +1,223 @@
+"""A producer with user code of all kinds, a reader and an admin, whose methods are called anywhere.
+
+The cluster is librdkafka's mock, which is quick and does what producers and readers ask for. The
+admin asks a scripted broker: the mock does not know its requests.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.admin import KafkaAdmin, NewTopic
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.consumer.topic_reader import TopicReader
+from spark_kafka_sink.error_codes import NONE
+from spark_kafka_sink.model import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+)
+from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
+from spark_kafka_sink.wire.admin_messages import (
+    CreatableTopicResult,
+    CreateTopicsResponse,
+    DescribeConfigsResponse,
+)
+from spark_kafka_sink.wire.messages import CREATE_TOPICS, DESCRIBE_CONFIGS
+from support.brokers.scripted_broker import ScriptedBroker, describe
+
+ENOUGH_S: Final = 20
+TOPIC: Final = "t"
+# Nobody writes to it: the mock cluster's markers of transactions have no checksum.
+TOPIC_READ: Final = "read"
+CLASSES: Final = (KafkaProducer, TopicReader, KafkaAdmin)
+_LINGER_MS: Final = 60_000
+_ROW: Final = pa.record_batch({"value": ["v"]})
+_NO_ERROR: Final = (None, None, None)
+_ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
+    "KafkaProducer.limit_messages": ({TOPIC: 1_000_000},),
+    "KafkaProducer.partition_counts": ({TOPIC: 1},),
+    "KafkaProducer.partitions_for": (TOPIC,),
+    "KafkaProducer.send_offsets_to_transaction": (
+        {TopicPartition(TOPIC, 0): OffsetAndMetadata(1)},
+        ConsumerGroupMetadata("group"),
+    ),
+    "KafkaProducer.slice_bytes": (1,),
+    "KafkaProducer.spread_evenly": (0,),
+    "KafkaProducer.__exit__": _NO_ERROR,
+    "TopicReader.read": (TOPIC_READ,),
+    "TopicReader.__exit__": _NO_ERROR,
+    "KafkaAdmin.topics": ([TOPIC],),
+    "KafkaAdmin.topic_configs": (TOPIC, ["max.message.bytes"]),
+    "KafkaAdmin.check_creation": (NewTopic(partitions=1, replication=1),),
+    "KafkaAdmin.__exit__": _NO_ERROR,
+}
+
+
+def admin_broker() -> ScriptedBroker:
+    """Make a broker that answers all requests of an admin."""
+    broker = ScriptedBroker()
+    broker.metadata = describe(broker.port, TOPIC)
+    created = CreatableTopicResult(name=TOPIC, error_code=NONE)
+    broker.answers[CREATE_TOPICS.key] = CreateTopicsResponse(topics=[created])
+    broker.answers[DESCRIBE_CONFIGS.key] = DescribeConfigsResponse(results=[])
+    return broker
+
+
+class Scene:
+    """The three of them, with the addresses of the cluster and of the admin's broker.
+
+    hooks: what user code of a kind does, once; raises: what it raises, each time; ran: the kinds
+    that were run.
+    """
+
+    def __init__(self, bootstrap: str, admin_bootstrap: str, *, is_transactional: bool) -> None:
+        self.hooks: dict[str, Callable[[], object]] = {}
+        self.raises: dict[str, type[BaseException]] = {}
+        self.ran: set[str] = set()
+        self._futures: list[Future[RecordMetadata]] = []
+        configs: dict[str, Any] = {"bootstrap.servers": bootstrap}
+        more: dict[str, Any] = {
+            "linger.ms": _LINGER_MS,
+            "partitioner.class": self._choose,
+            "interceptor.classes": [_Interceptor(self)],
+        }
+        if is_transactional:
+            more["transactional.id"] = f"id-{uuid.uuid4().hex}"
+        self.producer = KafkaProducer(configs | more, value_serializer=self._serialize)
+        self._things: dict[str, Any] = {
+            "KafkaProducer": self.producer,
+            "TopicReader": TopicReader(configs),
+            "KafkaAdmin": KafkaAdmin(producer_config({"bootstrap.servers": admin_bootstrap})),
+        }
+
+    # -- user code --------------------------------------------------------------------------------
+
+    def run(self, kind: str) -> None:
+        """Be user code of a kind."""
+        self.ran.add(kind)
+        hook = self.hooks.pop(kind, None)
+        if hook is not None:
+            hook()
+        if kind in self.raises:
+            raise self.raises[kind]
+
+    def _choose(self, _: str, batch: pa.RecordBatch, __: int) -> list[int]:
+        self.run("partitioner")
+        return [0] * batch.num_rows
+
+    def _serialize(self, value: bytes) -> bytes:
+        self.run("serializer")
+        return value
+
+    @property
+    def sent(self) -> Future[RecordMetadata]:
+        """The row that was sent last."""
+        return self._futures[-1]
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def thing_of(self, method: str) -> Any:  # noqa: ANN401 - one of three
+        """Return the object that has a method."""
+        return self._things[method.partition(".")[0]]
+
+    def send(self) -> Future[RecordMetadata]:
+        """Send a row with a callback."""
+        future = self.producer.send(TOPIC, b"v", on_delivery=lambda *_: self.run("callback"))
+        self._futures.append(future)
+        future.add_done_callback(lambda _: self.run("done"))
+        return future
+
+    def limit(self) -> None:
+        """Know a limit that every row is over, until it is looked at anew."""
+
+        def look_anew() -> dict[str, int]:
+            self.run("look")
+            return {}
+
+        self.producer.limit_messages({TOPIC: 1}, look_anew)
+
+    def append(self) -> None:
+        """Append a row with a callback for failures."""
+        self.producer.append(TOPIC, _ROW, lambda _: self.run("failure"))
+
+    def call(self, method: str) -> object:
+        """Make a call, or ask for a property."""
+        if method == "KafkaProducer.send":
+            return self.send()
+        if method == "KafkaProducer.append":
+            self.append()
+            return None
+        thing, name = self.thing_of(method), method.partition(".")[2]
+        if isinstance(vars(type(thing))[name], property):
+            return getattr(thing, name)
+        found = getattr(thing, name)(*_ARGUMENTS.get(method, ()))
+        return list(found) if method == "TopicReader.read" else found
+
+    def begin(self, method: str) -> None:
+        """Come to where a method can be called."""
+        if self.producer._transactions is None or method == "KafkaProducer.init_transactions":
+            return
+        self.producer.init_transactions()
+        if method != "KafkaProducer.begin_transaction":
+            self.producer.begin_transaction()
+
+    def slow_close(self, method: str, begun: threading.Event, may_end: threading.Event) -> None:
+        """Have the object that has a method be slow to close: it says when it has begun."""
+        thing = self.thing_of(method)
+        part: Any = thing._rows if thing is self.producer else thing._client
+        close = part.close
+
+        def close_slowly() -> None:
+            close()
+            begun.set()
+            if thing is not self.producer:
+                assert may_end.wait(ENOUGH_S)
+
+        part.close = close_slowly
+        if thing is self.producer:
+            # It waits for a callback, as for a delivery.
+            self.hooks["callback"] = lambda: may_end.wait(ENOUGH_S)
+            self.send()
+
+    def close(self) -> None:
+        """Close all three."""
+        for thing in self._things.values():
+            with suppress(Exception):  # of rows that user code has failed
+                thing.__exit__(*_NO_ERROR)
+
+    def left_over(self) -> list[str]:
+        """Close, and say what does not end."""
+        self.close()
+        thread = self.producer._thread
+        accumulator = thread.accumulator
+        ends = {
+            "the I/O thread goes on": thread.join(ENOUGH_S),
+            "a future stays pending": all(future.done() for future in self._futures),
+            "memory is kept": accumulator.pool.available_bytes == accumulator.pool.total_bytes,
+            "its sockets are open": thread._client._selector._wake_in.fileno() == -1,
+        }
+        return [what for what, has_ended in ends.items() if not has_ended]
+
+
+class _Interceptor(ProducerInterceptor):
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    def on_send(self, record: Any) -> Any:  # noqa: ANN401 - handed on
+        """See a record."""
+        self._scene.run("interceptor")
+        return record
+
+    def on_acknowledgement(self, *_: object) -> None:
+        """See what became of it."""
+        self._scene.run("acknowledgement")

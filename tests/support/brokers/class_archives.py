@@ -1,0 +1,151 @@
+"""Archives of the classes that JVMs of tests load: with one, Spark starts on far less CPU.
+
+Run as a script it makes what is not there yet: of each Kafka, in the cache beside its jars; of this
+environment's Spark, in the environment. A JVM that an archive does not fit goes on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from job import kafka_jars
+
+from support.brokers import fetch_kafka, processes
+from support.brokers.jvm import SHORT_LIVED
+from support.brokers.kafka_cluster import KafkaCluster
+
+_SPARK_TIMEOUT_S: Final = 180.0
+# What tests have Spark do, in a server of Spark Connect, which has all that a classic session has.
+_SPARK: Final = """
+import sys
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+folder = sys.argv[1]
+frame = spark.range(0, 10, 1, 2).selectExpr("CAST(id AS STRING) AS value", "id % 2 AS half")
+frame.mapInArrow(lambda batches: batches, "value STRING, half BIGINT").write.parquet(folder + "/p")
+spark.read.parquet(folder + "/p").groupBy("half").count().orderBy("half").collect()
+lines = spark.readStream.schema("value STRING, half BIGINT").parquet(folder + "/p")
+lines.writeStream.format("noop").option("checkpointLocation", folder + "/c").trigger(
+    availableNow=True
+).start().awaitTermination()
+try:
+    frame.select("value").write.format("pykafka").mode("append").save()
+except PySparkException:
+    pass
+"""
+
+
+def spark_options() -> list[str]:
+    """Give the options of a JVM of Spark that lives for a test."""
+    return _options(_spark_archive())
+
+
+def kafka_options(version: str) -> list[str]:
+    """Give the options of a JVM of Kafka that lives for a test."""
+    return _options(_kafka_archive(version))
+
+
+def make() -> None:
+    """Make the archives that are not there; another run of the tests may do so at the same time."""
+    kafka_jars.cache_folder().mkdir(parents=True, exist_ok=True)
+    with (kafka_jars.cache_folder() / "archives.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _make()
+
+
+def _make() -> None:
+    for version in fetch_kafka.VERSIONS:
+        archive = _kafka_archive(version)
+        if fetch_kafka.libs(version).is_dir() and not archive.exists():
+            print(f"archiving the classes of Apache Kafka {version} …", flush=True)
+            with tempfile.TemporaryDirectory() as folder:
+                options = _archiving(archive)
+                libs = fetch_kafka.libs(version)
+                cluster = KafkaCluster(libs, Path(folder), java_options=options)
+                cluster.start()
+                cluster.terminate(1)
+            _keep(archive)
+    archive = _spark_archive()
+    if shutil.which("java") is not None and not archive.exists():
+        print("archiving the classes of Spark …", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            _run_to_the_end(
+                [sys.executable, "-c", _SPARK, folder],
+                {**os.environ, "SPARK_SUBMIT_OPTS": " ".join(_archiving(archive))},
+                Path(folder),
+            )
+        _keep(archive)
+
+
+def _run_to_the_end(command: list[str], environment: dict[str, str], folder: Path) -> None:
+    """Run a program and wait for its JVM too, which outlives it; say what it says if it fails."""
+    log = folder / "log"
+    program = processes.start(command, log=log, cwd=folder, env=environment)
+    try:
+        if program.wait(_SPARK_TIMEOUT_S) != 0:
+            print(log.read_text()[-3000:], file=sys.stderr)
+        deadline = time.monotonic() + _SPARK_TIMEOUT_S
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < deadline:
+                os.killpg(program.pid, 0)
+                time.sleep(0.1)
+    except subprocess.TimeoutExpired:
+        print(f"Spark's classes are not archived: {log.read_text()[-3000:]}", file=sys.stderr)
+    finally:
+        processes.kill(program)
+
+
+def _options(archive: Path) -> list[str]:
+    options = [SHORT_LIVED, "-XX:+UseSerialGC"]
+    if archive.exists():
+        # Nothing is said of an archive that does not fit.
+        options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
+    return options
+
+
+def _archiving(archive: Path) -> list[str]:
+    return [*_options(archive), f"-XX:ArchiveClassesAtExit={_partial(archive)}"]
+
+
+def _kafka_archive(version: str) -> Path:
+    return kafka_jars.cache_folder() / f"kafka-{version}-{_java()}.jsa"
+
+
+def _spark_archive() -> Path:
+    return Path(sys.prefix) / f"spark-{_java()}.jsa"
+
+
+def _java() -> str:
+    """Tell this machine's Java from one that it is replaced by."""
+    java = shutil.which("java")
+    return "none" if java is None else f"{int(Path(java).resolve().stat().st_mtime):x}"
+
+
+def _partial(archive: Path) -> Path:
+    return archive.with_suffix(".partial")
+
+
+def _keep(archive: Path) -> None:
+    """Give an archive its name, if its JVM has written one."""
+    if _partial(archive).exists():
+        _partial(archive).rename(archive)
+
+
+if __name__ == "__main__":
+    try:
+        make()
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

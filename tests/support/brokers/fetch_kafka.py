@@ -1,0 +1,86 @@
+"""The jars that tests run on: Apache Kafka of three versions, and Spark's Kafka sink.
+
+`python -m support.brokers.fetch_kafka` fetches them all. A test that needs jars which are not there
+is skipped with the reason; with REQUIRE_KAFKA=1 it fails.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from job import java_version, kafka_jars
+
+NEWEST: Final = "4.3.1"
+OLD: Final = "3.9.2"
+OLDEST: Final = "0.10.2.2"
+VERSIONS: Final = (NEWEST, OLD)
+JVM_SINK_SPARK: Final = "4.2.0"
+
+_BY_VERSION: Final = {
+    NEWEST: kafka_jars.KAFKA,
+    OLD: kafka_jars.KAFKA_3,
+    OLDEST: kafka_jars.KAFKA_0_10,
+}
+
+
+def libs(version: str) -> Path:
+    """Return the folder of a version's jars, which may not exist."""
+    return _BY_VERSION[version].path
+
+
+def missing(*versions: str) -> str | None:
+    """Return a sentence that says which brokers cannot run, and why; None where all can."""
+    absent = [each for each in versions or VERSIONS if not _BY_VERSION[each].are_there]
+    problem = java_version.problem()
+    if not absent and problem is None:
+        return None
+    wanted = f"Apache Kafka {' and '.join(absent or versions or VERSIONS)}"
+    if problem is not None:
+        return f"{wanted} cannot run: {problem}."
+    return f"{wanted} is not there: run 'make kafka' to fetch it."
+
+
+def takes_jvm_sink() -> bool:
+    """Return whether this environment has the Spark that Spark's Kafka sink is fetched for."""
+    return metadata.version("pyspark") == JVM_SINK_SPARK
+
+
+def jvm_sink_jars() -> list[Path]:
+    """Return the jars of Spark's Kafka sink; the list is empty where they were not fetched."""
+    return sorted(kafka_jars.SPARK_KAFKA.path.glob("*.jar"))
+
+
+def missing_jvm_sink() -> str | None:
+    """Return a sentence that says that Spark's Kafka sink is not there; None where it is."""
+    if kafka_jars.SPARK_KAFKA.are_there:
+        return None
+    return f"{kafka_jars.SPARK_KAFKA.name} is not there: run 'make kafka' to fetch it."
+
+
+def main() -> int:
+    """Fetch all jars, side by side; return 1 where some cannot be fetched."""
+    with ThreadPoolExecutor() as pool:
+        problems = [each for each in pool.map(_problem, kafka_jars.ALL) if each is not None]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems and os.environ.get("REQUIRE_KAFKA") == "1" else 0
+
+
+def _problem(jars: kafka_jars.Jars) -> str | None:
+    try:
+        kafka_jars.fetch(jars)
+    except kafka_jars.JarsError as error:
+        return str(error)
+    return None
+
+
+if __name__ == "__main__":
+    # Ctrl-C ends it at once; the next run removes what is left.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(main())

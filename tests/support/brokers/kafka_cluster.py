@@ -1,0 +1,217 @@
+"""Real Apache Kafka for tests: KRaft nodes as child processes on loopback.
+
+Started from the jars that `fetch_kafka` puts into the cache. Every node is broker and controller.
+Nodes can be killed, stopped and started again one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from job import broker
+
+from support.brokers import processes
+
+_START_TIMEOUT_S = 90.0
+# Nodes of tests run beside other tests.
+_FRUGAL = ("-Xmx768m", "-XX:+UseSerialGC")
+
+
+# Below the range that Linux takes the ports of outgoing connections from: while a node is down, no
+# connection can take its port.
+_PORTS = range(20_000, 32_000)
+# Processes that look for ports at the same time mostly look at different ones: a port that is found
+# free is taken only when a JVM has started.
+_PROCESSES = 97
+
+
+def free_ports(count: int) -> list[int]:
+    """Give ports of 127.0.0.1 that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        found: list[int] = []
+        while len(found) < count:
+            probe = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                port = secrets.choice(_PORTS[os.getpid() % _PROCESSES :: _PROCESSES])
+                probe.bind(("127.0.0.1", port))
+                found.append(probe.getsockname()[1])
+        return found
+
+
+class KafkaCluster:
+    """Kafka nodes of one version, with the ids 1, 2 and so on.
+
+    proxies: by node id, the port of a proxy that clients are to use. Such a node has a listener of
+    its own for the proxy to forward to (`behind_proxies`), and tells whoever comes by it that it
+    listens on the proxy's port; `bootstrap` leads past the proxies.
+
+    java_options: of the nodes, behind the heap and the collector of tests; java: in their place.
+    """
+
+    def __init__(
+        self,
+        libs: Path,
+        folder: Path,
+        nodes: int = 1,
+        settings: dict[str, str] | None = None,
+        proxies: Mapping[int, int] | None = None,
+        java_options: Sequence[str] = (),
+        java: Sequence[str] = _FRUGAL,
+    ) -> None:
+        self._libs = libs
+        self._java_options = [*java, *java_options]
+        self._folder = folder
+        self._ids = list(range(1, nodes + 1))
+        self._proxies = dict(proxies or {})
+        ports = free_ports(2 * nodes + len(self._proxies))
+        self.ports = dict(zip(self._ids, ports[:nodes], strict=True))
+        self._controllers = dict(zip(self._ids, ports[nodes : 2 * nodes], strict=True))
+        self.behind_proxies = dict(zip(self._proxies, ports[2 * nodes :], strict=True))
+        self._settings = settings or {}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the processes to the one that has started them: a copy can use the nodes alone."""
+        return self.__dict__ | {"_processes": {}}
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all nodes, for bootstrap.servers."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    @property
+    def controllers(self) -> str:
+        """The addresses that all nodes have as controllers, which no client is to use."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._controllers.values())
+
+    def start(self) -> None:
+        """Format and start all nodes, and wait until each is registered."""
+        for node in self._ids:
+            self._format(node)
+        for node in self._ids:
+            self.start_node(node, wait=False)
+        for node in self._ids:
+            self.wait_for(node)
+
+    def stop(self) -> None:
+        """End all nodes. Raises RuntimeError where one had ended by itself."""
+        fallen = [node for node, process in self._processes.items() if process.poll() is not None]
+        for process in self._processes.values():
+            processes.kill(process)
+        if fallen:
+            message = f"Kafka node {fallen[0]} ended by itself:\n{self._log_tail(fallen[0])}"
+            raise RuntimeError(message)
+
+    def kill(self, node: int) -> None:
+        """SIGKILL a node, as a power failure would."""
+        processes.kill(self._processes.pop(node))
+
+    def terminate(self, node: int) -> None:
+        """Have a node hand over what it leads and end, as for an upgrade."""
+        processes.stop(self._processes.pop(node))
+
+    def limit_files(self, node: int, size_bytes: int) -> None:
+        """Let no file of a node grow beyond a size until it is started again: its disk is full."""
+        limits = (size_bytes, resource.RLIM_INFINITY)
+        resource.prlimit(self.pid(node), resource.RLIMIT_FSIZE, limits)
+
+    def pid(self, node: int) -> int:
+        """Give the process id of a node."""
+        return self._processes[node].pid
+
+    def start_node(self, node: int, *, wait: bool = True) -> None:
+        """Start a node that is not running."""
+        self._processes[node] = processes.start(
+            self._java(*broker.start_arguments(self._config(node))), log=self._log(node)
+        )
+        if wait:
+            self.wait_for(node)
+
+    def wait_for(self, node: int) -> None:
+        """Wait until a node answers as one of the cluster; raises with its log if it never does."""
+        own_address = f"127.0.0.1:{self.ports[node]}"
+        admin = AdminClient({"bootstrap.servers": own_address, "log_level": 0})
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and self._processes[node].poll() is None:
+            with contextlib.suppress(KafkaException):
+                if node in admin.list_topics(timeout=1).brokers:
+                    return
+        message = f"Kafka node {node} did not start:\n{self._log_tail(node)}"
+        raise RuntimeError(message)
+
+    def _format(self, node: int) -> None:
+        config = self._config(node)
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(broker.properties(self._settings_of(node)))
+        self._run(*broker.format_arguments(config))
+
+    def limit_bytes(self, client_id: str, bytes_per_second: int) -> None:
+        """Give a client id a quota to write with; brokers know of it a little later."""
+        self._run(
+            "kafka.admin.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter",
+            "--add-config", f"producer_byte_rate={bytes_per_second}",
+            "--entity-type", "clients", "--entity-name", client_id,
+        )  # fmt: skip
+
+    def run_topics_script(self, *arguments: str) -> None:
+        """Do what Kafka's kafka-topics.sh does, which needs no more than the jars."""
+        self._run("org.apache.kafka.tools.TopicCommand", *arguments)
+
+    def _run(self, main: str, *arguments: str | Path) -> None:
+        subprocess.run(self._java(main, *arguments), check=True, capture_output=True)
+
+    def _java(self, main: str, *arguments: str | Path) -> list[str | Path]:
+        return ["java", *self._java_options, "-cp", f"{self._libs}/*", main, *arguments]
+
+    def _config(self, node: int) -> Path:
+        return self._folder / f"node-{node}" / "server.properties"
+
+    def _log(self, node: int) -> Path:
+        return self._folder / f"node-{node}" / "node.log"
+
+    def _log_tail(self, node: int) -> str:
+        """Give what went wrong, as far as the log names it, and the log's end."""
+        log = self._log(node).read_text(errors="replace")
+        wrong = [line for line in log.splitlines() if " ERROR " in line or "Exception" in line]
+        return "\n".join([*wrong[:20], log[-1500:]])
+
+    def _settings_of(self, node: int) -> dict[str, object]:
+        listeners = advertised = f"PLAINTEXT://127.0.0.1:{self.ports[node]}"
+        if node in self._proxies:
+            listeners += f",PROXIED://127.0.0.1:{self.behind_proxies[node]}"
+            advertised += f",PROXIED://127.0.0.1:{self._proxies[node]}"
+        return (
+            broker.node_settings(node, self._folder / f"node-{node}", self._controllers)
+            | {
+                "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self._controllers[node]}",
+                "advertised.listeners": advertised,
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,"
+                "CONTROLLER:PLAINTEXT",
+                "offsets.topic.num.partitions": 3,
+                "transaction.state.log.num.partitions": 3,
+                "group.initial.rebalance.delay.ms": 0,
+                # Nobody takes over from a single node, which a busy machine may hold up for long.
+                "broker.session.timeout.ms": 3000 if len(self._ids) > 1 else 9000,
+                # What is idle shall cost little: clusters of tests run beside other tests.
+                "broker.heartbeat.interval.ms": 1000,
+                "metadata.max.idle.interval.ms": 0,
+                "replica.fetch.wait.max.ms": 2000,
+                "num.network.threads": 1,
+                "num.io.threads": 2,
+                "log.retention.ms": -1,
+                # For topics that a test does not create itself.
+                "log.retention.bytes": 1 << 30,
+            }
+            | self._settings
+        )

@@ -1,0 +1,77 @@
+"""A Kafka node of its own for a measurement, as Kafka itself starts one.
+
+But for deleting soon what it is allowed to delete, so that no disk or memory fills up.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import psutil
+from job import broker, kafka_jars
+
+from support.brokers import fetch_kafka
+from support.brokers.kafka_cluster import KafkaCluster
+
+_SETTINGS: Final = {
+    "log.retention.check.interval.ms": "2000",
+    "log.segment.delete.delay.ms": "500",
+    # Kafka's own, in place of those of tests.
+    "num.network.threads": "3",
+    "num.io.threads": "8",
+    "broker.heartbeat.interval.ms": "2000",
+    "metadata.max.idle.interval.ms": "500",
+}
+# Of kafka-server-start.sh and kafka-run-class.sh.
+_JAVA: Final = (
+    "-Xms1G",
+    "-Xmx1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+_MEMORY: Final = Path("/dev/shm")
+_ROOM_BYTES: Final = 8 << 30
+
+
+def memory_with_room(room_bytes: int) -> str | None:
+    """Give a folder in memory that has room for a broker's logs, None without one."""
+    if not os.access(_MEMORY, os.W_OK):
+        return None
+    free = min(shutil.disk_usage(_MEMORY).free, psutil.virtual_memory().available)
+    return str(_MEMORY) if free > room_bytes else None
+
+
+@contextmanager
+def own_broker() -> Iterator[KafkaCluster]:
+    """Start one node of the newest Kafka, with its logs in memory where there is room.
+
+    Ends the program where Kafka cannot be had.
+    """
+    try:
+        kafka_jars.fetch(kafka_jars.KAFKA)
+    except kafka_jars.JarsError as error:
+        raise SystemExit(str(error)) from None
+    with broker_in(memory_with_room(_ROOM_BYTES)) as cluster:
+        yield cluster
+
+
+@contextmanager
+def broker_in(folder: str | None) -> Iterator[KafkaCluster]:
+    """Start one node of the newest Kafka, which is here; its logs are in `folder`, or on disk."""
+    with broker.scratch_folder("bench", folder) as logs:
+        libs = fetch_kafka.libs(fetch_kafka.NEWEST)
+        cluster = KafkaCluster(libs, logs, 1, dict(_SETTINGS), java=_JAVA)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()

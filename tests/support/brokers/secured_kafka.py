@@ -1,0 +1,129 @@
+"""One node of real Kafka with a listener for each way to be secured.
+
+PLAINTEXT is for the tests' own readers. The certificates are signed by an intermediate. Sessions
+of SCRAM-SHA-256 last two seconds, those of other mechanisms for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka.admin
+from job import broker
+
+from support.brokers.certificates import Authority, Certificate, openssl
+from support.brokers.kafka_cluster import KafkaCluster, free_ports
+
+USER: Final = "alice"
+# Only SCRAM knows this one.
+ODD_USER: Final = "a=b,c"
+PASSWORD: Final = 'a"lice\\ sécret, =5'
+SESSION_MS: Final = 2_000
+_LISTENERS: Final = {
+    "SSL": "SSL",
+    "MUTUAL": "SSL",
+    "OTHERNAME": "SSL",
+    "SASL_PLAINTEXT": "SASL_PLAINTEXT",
+    "SASL_SSL": "SASL_SSL",
+}
+_MODULES: Final = "org.apache.kafka.common.security"
+
+
+def quoted(text: str) -> str:
+    """Return a text as JAAS has it in double quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+class SecuredKafka(KafkaCluster):
+    """The node, and what clients need; `address` gives where a listener is."""
+
+    def __init__(self, libs: Path, folder: Path, java_options: Sequence[str]) -> None:
+        super().__init__(libs, folder, 1, None, None, java_options)
+        folder.mkdir(parents=True)
+        authority = Authority(folder)
+        signer = authority.intermediate()
+        taken = {*self.ports.values(), *self._controllers.values()}
+        ports = [port for port in free_ports(len(_LISTENERS) + len(taken)) if port not in taken]
+        self.secured_ports = dict(zip(_LISTENERS, ports, strict=False))
+        self.ca = self._written("ca.pem", authority.root.certificate)
+        self.other_ca = self._written("other.pem", Authority(folder, "other").root.certificate)
+        self.client = authority.leaf("client", signer)
+        self.client_pem = self._written("client.pem", self.client.key + self.client.chain)
+        self._server = self._store(authority.leaf("localhost", signer))
+        self._other_name = self._store(authority.leaf("other", signer, names=("DNS:other",)))
+
+    def address(self, listener: str) -> str:
+        """Return host and port of a listener."""
+        return f"localhost:{self.secured_ports[listener]}"
+
+    def _written(self, name: str, text: str) -> Path:
+        path = self._folder / name
+        path.write_text(text)
+        return path
+
+    def _store(self, server: Certificate) -> Path:
+        key = openssl("pkcs8", "-topk8", "-nocrypt", given=server.key)
+        return self._written(f"{server.name}-store.pem", key + server.chain)
+
+    def start(self) -> None:
+        """Start the node, and tell it whom SCRAM lets in."""
+        super().start()
+        # Any: what it re-exports, type checkers do not see.
+        confluent: Any = confluent_kafka.admin
+        admin = confluent.AdminClient({"bootstrap.servers": self.bootstrap})
+        mechanisms = confluent.ScramMechanism
+        for mechanism in (mechanisms.SCRAM_SHA_256, mechanisms.SCRAM_SHA_512):
+            info = confluent.ScramCredentialInfo(mechanism, 4096)
+            users = [
+                confluent.UserScramCredentialUpsertion(user, info, PASSWORD.encode())
+                for user in (USER, ODD_USER)
+            ]
+            for done in admin.alter_user_scram_credentials(users).values():
+                done.result(20)
+
+    def _format(self, node: int) -> None:
+        config = self._config(node)
+        config.parent.mkdir(parents=True, exist_ok=True)
+        # Java reads properties as Latin-1, and takes a backslash for the begin of an escape.
+        text = broker.properties(self._settings_of(node)).replace("\\", "\\\\")
+        config.write_text("".join(c if c.isascii() else f"\\u{ord(c):04x}" for c in text))
+        self._run(*broker.format_arguments(config))
+
+    def _settings_of(self, node: int) -> dict[str, object]:
+        settings = super()._settings_of(node)
+        own = ",".join(f"{name}://localhost:{port}" for name, port in self.secured_ports.items())
+        protocols = ",".join(f"{name}:{protocol}" for name, protocol in _LISTENERS.items())
+        login = f"username={quoted(USER)} password={quoted(PASSWORD)}"
+        plain = (
+            f"{_MODULES}.plain.PlainLoginModule required {login} user_{USER}={quoted(PASSWORD)};"
+        )
+        more: dict[str, object] = {
+            "listeners": f"{settings['listeners']},{own}",
+            "advertised.listeners": f"{settings['advertised.listeners']},{own}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+            + protocols,
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self._server,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.ca,
+            "listener.name.mutual.ssl.client.auth": "required",
+            "listener.name.othername.ssl.keystore.type": "PEM",
+            "listener.name.othername.ssl.keystore.location": self._other_name,
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+        }
+        for listener in ("sasl_plaintext", "sasl_ssl"):
+            prefix = f"listener.name.{listener}"
+            more[f"{prefix}.plain.sasl.jaas.config"] = plain
+            # Takes tokens that nobody has signed.
+            more[f"{prefix}.oauthbearer.sasl.jaas.config"] = (
+                f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required "
+                'unsecuredLoginStringClaim_sub="broker";'
+            )
+            for bits in (256, 512):
+                more[f"{prefix}.scram-sha-{bits}.sasl.jaas.config"] = (
+                    f"{_MODULES}.scram.ScramLoginModule required;"
+                )
+            more[f"{prefix}.scram-sha-256.connections.max.reauth.ms"] = SESSION_MS
+        return settings | more

@@ -1,0 +1,1 @@
+"""Generated pages, and checks of the documents."""

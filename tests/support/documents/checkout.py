@@ -1,0 +1,20 @@
+"""What of this project is checked out, here or elsewhere, as git names it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+_NOT_TOLD: Final = "not told by git"
+_ROOT: Final = Path(__file__).parents[3]
+
+
+def commit(root: Path = _ROOT) -> str:
+    """Give a checkout's commit, with ``-dirty`` behind it where files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=10"]
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return _NOT_TOLD
+    return done.stdout.strip() or _NOT_TOLD

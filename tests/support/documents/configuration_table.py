@@ -1,0 +1,126 @@
+"""docs/configuration.md, made from the tables of `config.py`. Run as a program, it writes the file.
+
+The string behind a field of `ProducerConfig` says what the option does.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from spark_kafka_sink import config
+from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
+from spark_kafka_sink.spark.options import SINK_DEFAULTS
+
+DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "configuration.md"
+
+_HEAD: Final = """\
+# Configuration of the producer
+
+Every option of the Java producer, by its name. `KafkaProducer({…})` takes the names as they are
+here; `df.write.format("pykafka")` takes them with `kafka.` in front. Names, meanings and defaults
+are those of the Java client (Kafka 4.x). Times are in milliseconds, sizes in bytes.
+
+`PYTHONPATH=tests:jobs python -m support.documents.configuration_table` makes this page from the
+tables in `spark_kafka_sink/config.py`. A test fails when the page is old.
+
+## Defaults that differ from Java's
+
+A task knows that it has much to send. So the sink has other defaults than the Java client:
+
+| option | default of the sink | default of the Java client |
+|---|---|---|
+"""
+_OFFERED: Final = """
+## Offered
+
+Where the default of the sink differs from the Java client's, it comes first.
+
+| option | default | what it does |
+|---|---|---|
+"""
+# What a reader may ask about a default of the sink.
+_NOTES: Final[Mapping[str, str]] = {
+    "linger.ms": " (the end of the input flushes anyway)",
+    "send.buffer.bytes": " (the operating system decides)",
+}
+_JAVAS_CLIENT_ID: Final = "`producer-1`, `producer-2`, …"
+
+
+def descriptions() -> dict[str, str]:
+    """Return the strings behind the fields of `ProducerConfig`, by the fields' names."""
+    tree = ast.parse(Path(config.__file__).read_text())
+    (cls,) = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name == "ProducerConfig"
+    ]
+    found = {}
+    for field, text in zip(cls.body, cls.body[1:], strict=False):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+            continue
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def render() -> str:
+    """Return the text of the document."""
+    return "".join(
+        [
+            *(_HEAD, *_other_defaults()),
+            *(_OFFERED, *_offered()),
+            *_table("Off only", "You can set these to `false` only.", OFF_ONLY),
+            *_table("Without effect", "The producer accepts these, with a warning.", NO_EFFECT),
+            *_table("Refused", "The producer rejects these, with the reason.", REFUSED),
+            "\n## Not there yet\n\nThe producer rejects these, with an error that says so.\n\n",
+            *(f"- `{name}`\n" for name in sorted(NOT_YET)),
+        ]
+    )  # fmt: skip
+
+
+def _other_defaults() -> Iterator[str]:
+    java = {field.encode_name: field.default for field in option_fields()}
+    for name, value in SINK_DEFAULTS.items():
+        theirs = _JAVAS_CLIENT_ID if name == "client.id" else _written(java[name])
+        yield f"| `{name}` | {_written(value)}{_NOTES.get(name, '')} | {theirs} |\n"
+
+
+def _offered() -> Iterator[str]:
+    texts = descriptions()
+    for field in sorted(option_fields(), key=lambda f: f.encode_name):
+        name = field.encode_name
+        default = _default(name, field.default)
+        yield f"| `{name}` | {default} | {texts[field.name]} |\n"
+
+
+def _default(name: str, java: object) -> str:
+    if java is msgspec.NODEFAULT:
+        return "required"
+    if name == "client.id":
+        return f"`{SINK_DEFAULTS[name]}`; Java: {_JAVAS_CLIENT_ID}"
+    written = _written(java)
+    if name in SINK_DEFAULTS:
+        return f"{_written(SINK_DEFAULTS[name])}; Java: {written}"
+    return written
+
+
+def _written(value: object) -> str:
+    if value is None:
+        return "none"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _table(title: str, text: str, rows: Mapping[str, str]) -> Iterator[str]:
+    yield f"\n## {title}\n\n{text}\n\n"
+    yield "| option | why |\n|---|---|\n"
+    for name in sorted(rows):
+        yield f"| `{name}` | {rows[name]} |\n"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(render())

@@ -1,0 +1,137 @@
+"""The table of all metrics, as docs/metrics.md has it; run as a script it writes that page.
+
+::
+
+    PYTHONPATH=tests:jobs python -m support.documents.metrics_table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from spark_kafka_sink.client.producer_metrics import (
+    GAUGES,
+    SENSORS,
+    TIMES,
+    TOPIC_GROUP,
+    TOPIC_SENSORS,
+)
+from spark_kafka_sink.metrics import MetricTemplate
+from spark_kafka_sink.network import network_metrics
+
+PAGE: Final = Path(__file__).parents[3] / "docs" / "metrics.md"
+COMMAND: Final = "PYTHONPATH=tests:jobs python -m support.documents.metrics_table"
+
+_NOT_NUMBERS: Final = "its value is no number"
+_NO_AUTHENTICATION: Final = "connections do not authenticate themselves yet"
+# The Java producer's metrics that this one does not have, and why.
+ABSENT: Final[Mapping[str, str]] = {
+    "app-info commit-id": _NOT_NUMBERS,
+    "app-info start-time-ms": _NOT_NUMBERS,
+    "app-info version": f"{_NOT_NUMBERS}: ask spark_kafka_sink.__version__",
+    "kafka-metrics-count count": "it is the length of what metrics() gives",
+    "producer-metrics failed-authentication-rate": _NO_AUTHENTICATION,
+    "producer-metrics failed-authentication-total": _NO_AUTHENTICATION,
+    "producer-metrics failed-reauthentication-rate": _NO_AUTHENTICATION,
+    "producer-metrics failed-reauthentication-total": _NO_AUTHENTICATION,
+    "producer-metrics reauthentication-latency-avg": _NO_AUTHENTICATION,
+    "producer-metrics reauthentication-latency-max": _NO_AUTHENTICATION,
+    "producer-metrics successful-authentication-no-reauth-total": _NO_AUTHENTICATION,
+    "producer-metrics successful-authentication-rate": _NO_AUTHENTICATION,
+    "producer-metrics successful-authentication-total": _NO_AUTHENTICATION,
+    "producer-metrics successful-reauthentication-rate": _NO_AUTHENTICATION,
+    "producer-metrics successful-reauthentication-total": _NO_AUTHENTICATION,
+    "producer-metrics txn-prepare-time-ns-total": "transactions cannot be prepared (KIP-939)",
+}
+
+
+class Group(NamedTuple):
+    """Metrics of one group, which have the same tags."""
+
+    name: str
+    tags: tuple[str, ...]
+    templates: list[MetricTemplate]
+
+
+def groups() -> list[Group]:
+    """Give all metrics, in the order of their names."""
+    of_producer = [
+        *_all(SENSORS.values()),
+        *_all(network_metrics.SENSORS.values()),
+        *network_metrics.OPERATIONS,
+        *TIMES.values(),
+        *GAUGES.values(),
+    ]
+    of_topic = _all(TOPIC_SENSORS.values())
+    of_node = _all(network_metrics.NODE_SENSORS.values())
+    return [
+        Group(network_metrics.GROUP, ("client-id",), sorted(of_producer, key=_name)),
+        Group(TOPIC_GROUP, ("client-id", "topic"), sorted(of_topic, key=_name)),
+        Group(network_metrics.NODE_GROUP, ("client-id", "node-id"), sorted(of_node, key=_name)),
+    ]
+
+
+def page() -> str:
+    """Give docs/metrics.md."""
+    lines = [_HEAD]
+    for group in groups():
+        tags = " and ".join(f"`{tag}`" for tag in group.tags)
+        lines += [f"## {group.name}", "", f"Tagged with {tags}.", ""]
+        lines += ["| name | unit | meaning |", "|---|---|---|"]
+        lines += [f"| `{t.name}` | {t.unit} | {t.description} |" for t in group.templates]
+        lines.append("")
+    lines += ["## Metrics that only the Java producer has", ""]
+    lines += ["| group | name | why |", "|---|---|---|"]
+    lines += [f"| {' | '.join(name.split())} | {why} |" for name, why in ABSENT.items()]
+    return "\n".join(lines) + "\n"
+
+
+_HEAD: Final = f"""\
+# Metrics
+
+`KafkaProducer.metrics()` returns a mapping from `MetricName(name, group, description, tags)` to a
+float. It has the metrics of Kafka's Java producer under their names, measured at the time of the
+call. They are always recorded: once per request, answer or slice of rows, and never per row.
+
+```python
+for name, value in producer.metrics().items():
+    if name.group == "producer-topic-metrics":
+        print(name.tags["topic"], name.name, value)
+```
+
+A value is in the totals at once, and in its window to the second.
+
+- Averages, maxima, rates and ratios look back over `metrics.num.samples` windows of
+  `metrics.sample.window.ms` (2 of 30 s). A rate uses the length of at least all windows but one.
+  So it is not too high for a young producer.
+- A metric without a value is NaN.
+- Totals count from the start of the producer.
+- A topic has metrics after the first record was sent to it.
+  A node has metrics after the first bytes were written to it or read from it.
+
+Some values differ from the Java client's under the same name:
+
+- `record-size-avg` is the mean over all records. In the Java client, it is the mean of the largest
+  record of every batch. Both record sizes are estimates from before encoding. They are a few bytes
+  too high, and leave out the batch's header.
+- Retries are counted when records are sent again. So `record-send-total` minus
+  `record-retry-total` is what was sent for the first time.
+- A request and its bytes are counted when all of it is written.
+- `network-io` counts requests and responses, and not the reads and writes of sockets.
+
+`{COMMAND}` makes this page.
+"""
+
+
+def _all(sensors: Iterable[tuple[MetricTemplate, ...]]) -> list[MetricTemplate]:
+    return [template for templates in sensors for template in templates]
+
+
+def _name(template: MetricTemplate) -> str:
+    return template.name
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,142 @@
+"""The option by option part of docs/migrating-from-the-jvm-sink.md, made from the tables in code.
+
+Run as a program, it writes that part again. The rest of the document is written by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
+from spark_kafka_sink.spark import options
+from spark_kafka_sink.spark.options import SINK_DEFAULTS
+
+DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "migrating-from-the-jvm-sink.md"
+BEGIN: Final = "<!-- made by tests/support/documents/migration_table.py: begin -->\n"
+END: Final = "<!-- made by tests/support/documents/migration_table.py: end -->\n"
+
+# Where the client that Spark 4.2 brings (kafka-clients 3.9) has not the default of Kafka 4.
+DEFAULTS_OF_3_9: Final[Mapping[str, object]] = {
+    "linger.ms": 0,
+    "metadata.recovery.rebootstrap.trigger.ms": None,
+    "metadata.recovery.strategy": "none",
+}
+_NEW: Final = "new: see [options.md](options.md)"
+# What Spark makes of its own options with a sink of Python.
+_OF_SPARK: Final[Mapping[str, str]] = {
+    "asyncprogresstrackingenabled": "refused by Spark where it is true: remove it",
+    "asyncprogresstrackingcheckpointintervalms": "without effect without the next one",
+}
+# What means the same with a reservation.
+_NOTES: Final[Mapping[str, str]] = {
+    "partitioner.class": (
+        "; Java's own by name, and `module.Name` of a Python callable in place of any other class"
+    ),
+    "sasl.mechanism": (
+        ", which is not there yet: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` and `OAUTHBEARER` are"
+    ),
+    "sasl.oauthbearer.token.endpoint.url": "; `file:` only",
+    "sasl.password": "; new, with sasl.username in place of sasl.jaas.config",
+    "sasl.username": "; new, with sasl.password in place of sasl.jaas.config",
+}
+
+
+def render() -> str:
+    """Return the generated part."""
+    return "".join(
+        [
+            *_table("Options of the sink and of the source", ("Spark's own sink", "here"), _own()),
+            *_table(
+                "Producer settings with another default",
+                ("Spark's own sink (kafka-clients 3.9)", "here"),
+                _other_defaults(),
+            ),
+            *_table("Producer settings that mean the same", ("default",), _same()),
+            *_table("Producer settings that can only be off", ("here",), _reasons(OFF_ONLY)),
+            *_table("Producer settings without effect", ("here",), _reasons(NO_EFFECT)),
+            *_table("Producer settings that are refused", ("why",), _refused()),
+            *_list_of("Producer settings that are not there yet", NOT_YET),
+        ]
+    )
+
+
+def with_table(text: str) -> str:
+    """Return the document with a new generated part."""
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + render() + END + rest.split(END)[1]
+
+
+def _own() -> Iterator[tuple[str, ...]]:
+    known_there = {"topic": "the topic of all rows; trimmed"}
+    for lower, name in sorted(options._OWN.items()):
+        here = "the same" if lower in known_there else _NEW
+        yield name, known_there.get(lower, "ignored"), here
+    yield f"{options._TOPIC_CONFIG}<name>", "ignored", _NEW
+    for _, name in sorted(options._SOURCE_ONLY.items()):
+        yield name, "of the source: ignored", "ignored, with a warning"
+    for lower, name in sorted(options._SPARKS.items()):
+        yield name, "of Spark itself", _OF_SPARK.get(lower, "the same")
+    yield "any other", "ignored", "refused, with the nearest name; `unknownOptions=warn` ignores it"
+
+
+def _other_defaults() -> Iterator[tuple[str, ...]]:
+    for name, default, there in _settings():
+        here = SINK_DEFAULTS.get(name, default)
+        if there != here:
+            java = "`producer-1`, `producer-2`, …" if name == "client.id" else _written(there)
+            yield f"kafka.{name}", java, _written(here)
+
+
+def _same() -> Iterator[tuple[str, ...]]:
+    refused = options._REFUSED
+    for name, default, there in _settings():
+        if there == SINK_DEFAULTS.get(name, default) and f"kafka.{name}" not in refused:
+            required = default is msgspec.NODEFAULT
+            note = _NOTES.get(name, "")
+            yield f"kafka.{name}", ("required" if required else _written(default)) + note
+
+
+def _refused() -> Iterator[tuple[str, ...]]:
+    reasons = {f"kafka.{name}": reason for name, reason in REFUSED.items()} | options._REFUSED
+    yield from sorted(reasons.items())
+
+
+def _settings() -> Iterator[tuple[str, object, object]]:
+    """Give name, default of Kafka 4 and default of kafka-clients 3.9."""
+    for field in sorted(option_fields(), key=lambda each: each.encode_name):
+        name = field.encode_name
+        yield name, field.default, DEFAULTS_OF_3_9.get(name, field.default)
+
+
+def _reasons(table: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    for name, reason in sorted(table.items()):
+        yield f"kafka.{name}", reason
+
+
+def _written(value: object) -> str:
+    if value is None:
+        return "none"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    heads = ["option", *columns]
+    yield f"\n### {title}\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}\n"
+    for name, *cells in rows:
+        quoted = name if name == "any other" else f"`{name}`"
+        yield f"| {' | '.join([quoted, *cells])} |\n"
+
+
+def _list_of(title: str, names: Iterable[str]) -> Iterator[str]:
+    yield f"\n### {title}\n\nThe sink rejects these, with an error that says so.\n\n"
+    for name in sorted(names):
+        yield f"- `kafka.{name}`\n"
+    yield "\n"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(with_table(DOCUMENT.read_text()))

@@ -1,0 +1,62 @@
+"""Tests by the names that documents give them: ``spark/test_columns.py::test_other_columns``.
+
+A name may go on with one of the test's cases, in brackets.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[3]
+_TESTS: Final = ROOT / "tests"
+_QUOTED: Final = re.compile(r"`([^`]+)`")
+
+
+def cells(line: str) -> list[str]:
+    """Give the cells of a line of a table."""
+    return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+
+
+def named_tests(text: str) -> list[str]:
+    """Give the tests that a text names, in backquotes."""
+    return [name for name in _QUOTED.findall(text) if "::" in name]
+
+
+def exists(name: str) -> bool:
+    """Whether there is such a test, and the case in brackets is among its parameters."""
+    path, _, test = name.partition("::")
+    function, _, case = test.rstrip("]").partition("[")
+    functions = _functions(_TESTS / path)
+    return function in functions and (not case or case in functions[function])
+
+
+@cache
+def _functions(path: Path) -> dict[str, set[str]]:
+    """Give the tests of a file, and the strings in the parameters of each.
+
+    Parameters are what stands in its decorators and in the constants of the file that they name.
+    """
+    tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
+    constants: dict[str, ast.AST] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            names = [each.id for each in node.targets if isinstance(each, ast.Name)]
+            constants |= dict.fromkeys(names, node.value)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            constants[node.target.id] = node.value
+    return {
+        node.name: {text for each in node.decorator_list for text in _strings(each, constants)}
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+
+
+def _strings(root: ast.AST, constants: dict[str, ast.AST]) -> set[str]:
+    nodes = list(ast.walk(root))
+    for name in [node.id for node in nodes if isinstance(node, ast.Name)]:
+        nodes += ast.walk(constants[name]) if name in constants else ()
+    return {str(node.value) for node in nodes if isinstance(node, ast.Constant)}

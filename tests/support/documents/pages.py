@@ -1,0 +1,44 @@
+"""The Markdown pages of the project: their links, their anchors and their blocks of Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from support.documents.named_tests import ROOT
+
+README: Final = ROOT / "README.md"
+PAGES: Final = (README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md")))
+
+_FENCE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+_LINK: Final = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def python_blocks(text: str) -> list[str]:
+    """Return the Python blocks of a page."""
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in _HEADING.findall(_FENCE.sub("", text)):
+        plain = re.sub(r"\]\([^)]*\)", "]", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        same = sum(1 for each in found if re.fullmatch(rf"{re.escape(anchor)}(-\d+)?", each))
+        found.add(f"{anchor}-{same}" if same else anchor)
+    return found
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    """Return the links of a page to files or anchors of the project that do not exist."""
+    for link in _LINK.findall(_FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+            yield link

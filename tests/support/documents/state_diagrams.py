@@ -1,0 +1,93 @@
+"""Draws the states of batches, connections and transactions from their tables, for the documents.
+
+Run as a program, it puts the diagrams into the documents:
+`PYTHONPATH=tests:jobs python -m support.documents.state_diagrams`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from spark_kafka_sink.network import connection_state
+from spark_kafka_sink.producer import batch_state
+from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
+
+_DOCS: Final = Path(__file__).parents[3] / "docs"
+_BLOCK: Final = re.compile(r"```mermaid\n.*?```", re.DOTALL)
+
+
+def transactions() -> str:
+    """Return the Mermaid block of transactions, in the order of the table.
+
+    Every state may become FATAL_ERROR, which a note says in place of eight arrows.
+    """
+    fatal = TransactionState.FATAL_ERROR
+    arrows = [
+        f"{source.name} --> {target.name}"
+        for source, targets in TRANSITIONS.items()
+        for target in TransactionState
+        if target in targets and target is not fatal
+    ]
+    assert all(fatal in targets for targets in TRANSITIONS.values())
+    return _block(list(TransactionState), arrows, "note right of FATAL_ERROR : from every state")
+
+
+def batches() -> str:
+    """Return the Mermaid block of batches."""
+    return _block(list(batch_state.BatchState), _arrows(batch_state.EVENTS))
+
+
+def connections() -> str:
+    """Return the Mermaid block of connections.
+
+    Every other state may become CLOSED, which a note says in place of eight arrows.
+    """
+    close, closed = connection_state.ConnectionEvent.CLOSE, connection_state.ConnectionState.CLOSED
+    events = {
+        state: {event: transition for event, transition in of_state.items() if event is not close}
+        for state, of_state in connection_state.EVENTS.items()
+    }
+    assert all(close in of for state, of in connection_state.EVENTS.items() if state is not closed)
+    note = "note right of CLOSED : from every state, by CLOSE"
+    return _block(list(connection_state.ConnectionState), _arrows(events), note)
+
+
+def _arrows(events: Mapping[Any, Mapping[Any, Any]]) -> list[str]:
+    return [
+        f"{source.name} --> {transition.state.name} : {event.name}"
+        for source, of_source in events.items()
+        for event, transition in of_source.items()
+    ]
+
+
+def _block(states: list[Any], arrows: list[str], *notes: str) -> str:
+    lines = [f"[*] --> {states[0].name}", *arrows]
+    for state in states:
+        assert isinstance(state, Enum)
+        lines += [f"{state.name} : {state.name}", f"{state.name} : {state.value}"]
+    lines += notes
+    return "\n".join(["```mermaid", "stateDiagram-v2", *(f"    {line}" for line in lines), "```"])
+
+
+# The blocks of each document, in their order.
+DIAGRAMS: Final = {
+    _DOCS / "transactions.md": (transactions,),
+    _DOCS / "states.md": (batches, connections),
+}
+
+
+def written(document: Path) -> str:
+    """Return the text of a document with the diagrams of today."""
+    made = iter([diagram() for diagram in DIAGRAMS[document]])
+    text, count = _BLOCK.subn(lambda _: next(made), document.read_text())
+    assert count == len(DIAGRAMS[document]), f"{document} has {count} Mermaid blocks"
+    return text
+
+
+if __name__ == "__main__":
+    for each in DIAGRAMS:
+        each.write_text(written(each))

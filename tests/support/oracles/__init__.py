@@ -1,0 +1,1 @@
+"""Independent readers and writers: what tests compare this package with."""

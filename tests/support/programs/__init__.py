@@ -1,0 +1,1 @@
+"""Programs that run to their end: other Pythons, other environments, forked children."""

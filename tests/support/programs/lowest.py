@@ -1,0 +1,81 @@
+"""``make test-lowest``: an environment with the lowest versions that pyproject.toml allows.
+
+``python -m support.programs.lowest make FOLDER`` makes it; the lowest hatchling builds the wheel.
+``python -m support.programs.lowest versions``, run in it, prints what is installed of what the sink
+and its extras ask for. It fails if one of these is not the lowest version.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from support.programs.matrix import ROOT, find_python
+
+PYTHON: Final = "3.11"
+# The name and the lower bound of a requirement.
+_BOUND: Final = re.compile(r"([\w.-]+)(?:\[[\w,]+\])?>=([\w.]+)")
+
+
+def make(folder: Path) -> None:
+    """Make the environment, with all extras and the checkout's wheel; one that is there goes."""
+    python = find_python(PYTHON)
+    if python is None:
+        raise SystemExit(f"The lowest versions are tested on Python {PYTHON}: it is not installed.")
+    _run(python, "-m", "venv", "--clear", folder)
+    own_python = folder / "bin" / "python"
+    pip = (own_python, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    uv = (own_python, "-m", "uv", "--quiet")
+    install = (*uv, "pip", "install", "--python", own_python)
+    project = ROOT / "pyproject.toml"
+    _run(*pip, "install", "uv")
+    _run(*install, "--resolution", "lowest-direct", "--all-extras", "-r", project)
+    with tempfile.TemporaryDirectory() as wheels:
+        lowest = Path(wheels, "lowest.txt")
+        needed = tomllib.loads(project.read_text())["build-system"]["requires"]
+        lowest.write_text("\n".join(needed).replace(">=", "=="))
+        _run(*uv, "build", "--wheel", "--build-constraints", lowest, "--out-dir", wheels, ROOT)
+        (wheel,) = Path(wheels).glob("*.whl")
+        # What is installed by now is kept, since it is all that the wheel asks for.
+        _run(*install, wheel)
+
+
+def _run(*command: str | Path) -> None:
+    if subprocess.run(command, check=False).returncode != 0:
+        raise SystemExit("The environment could not be made, for what is said above.")
+
+
+def requirements() -> dict[str, str]:
+    """Return the lower bounds of the sink and its extras, by the names of packages."""
+    found = (_BOUND.match(line) for line in metadata.requires("spark-kafka-sink") or ())
+    return {match[1]: match[2] for match in found if match}
+
+
+def versions() -> int:
+    """Print what is installed; return 1 if one is not the lowest version that is allowed."""
+    from packaging.version import Version
+
+    print(f"Python {sys.version.split()[0]}")
+    wrong = []
+    for name, bound in requirements().items():
+        found = metadata.version(name)
+        print(f"{name} {found}")
+        if Version(found) != Version(bound):
+            wrong.append(f"{name} is {found}, and its lower bound is {bound}")
+    if wrong:
+        print(f"Not tested: {'; '.join(wrong)}. Raise the bound.", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["make", folder]:
+            make(Path(folder).absolute())
+        case ["versions"]:
+            sys.exit(versions())

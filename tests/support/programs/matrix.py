@@ -1,0 +1,147 @@
+"""``make test-matrix``: the tests of Spark on every pyspark and Python that the sink is made for.
+
+A cell is a pyspark and a Python. Each has an environment of its own in the cache, made once; the
+checkout's wheel is installed into it for every run. A cell whose Python is not on the PATH does not
+run, and the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from job import kafka_jars
+
+ROOT: Final = Path(__file__).parents[3]
+SPARKS: Final = ("4.1", "4.2", "4.3")
+PYTHONS: Final = ("3.11", "3.12", "3.13")
+TESTS: Final = (
+    "tests/spark",
+    "tests/jobs/test_batch.py",
+    "tests/jobs/test_bench.py",
+    "tests/jobs/test_demo.py",
+)
+# As make test runs them.
+PARALLEL: Final = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+# Python 3.13 warns of sockets that py4j leaves to the collector. Ours are looked at by `make test`.
+WARNINGS: Final = ("-W", "ignore:unclosed <socket.socket:ResourceWarning")
+# What a Spark does otherwise by itself: 4.1 cannot read ORC's timestamps with a time zone, and it
+# has another sentence for a file that is damaged. Beginnings of the tests' names.
+OTHERWISE: Final = {
+    "4.1": (
+        "tests/jobs/test_batch.py::test_the_report_tells_partitions_and_offsets[orc]",
+        "tests/jobs/test_batch.py::test_what_produce_writes_verify_finds[orc]",
+        "tests/jobs/test_batch.py::test_what_cannot_be_done_is_one_sentence[damaged source",
+    )
+}
+
+
+class CellFailedError(Exception):
+    """Why a cell did not get to its tests."""
+
+
+def find_python(version: str) -> Path | None:
+    """Give the first Python of a version on the PATH that runs, None if there is none."""
+    for folder in os.get_exec_path():
+        python = Path(folder) / f"python{version}"
+        if not os.access(python, os.X_OK):
+            continue
+        asked = subprocess.run([python, "-V"], capture_output=True, text=True, check=False)
+        if asked.returncode == 0 and asked.stdout.startswith(f"Python {version}."):
+            return python
+        # As those of pyenv do whose version is not chosen.
+        print(f"{python} does not run Python {version}: passed over", file=sys.stderr)
+    return None
+
+
+def environment(spark: str, version: str, python: Path) -> Path:
+    """Make a cell's environment unless it is there; give its folder."""
+    wanted = (ROOT / "pyproject.toml").read_bytes() + spark.encode()
+    folder = kafka_jars.cache_folder() / "matrix" / f"pyspark-{spark}-python-{version}"
+    made_of, digest = folder / "made-of", hashlib.sha256(wanted).hexdigest()
+    if not made_of.exists() or made_of.read_text() != digest:
+        _run(python, "-m", "venv", "--clear", folder)
+        _pip(folder, f"{ROOT}[test]", f"pyspark[connect]=={spark}.*")
+        _run(folder / "bin" / "python", "-m", "support.spark.compiled_spark")
+        made_of.write_text(digest)
+    return folder
+
+
+def _pip(folder: Path, *arguments: str | Path) -> None:
+    _run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *arguments)
+
+
+def _run(*command: str | Path) -> None:
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise CellFailedError((ended.stderr.strip() or "no word why").splitlines()[-1])
+
+
+def run_cell(
+    spark: str, version: str, wheel: Path, log: Path, more: list[str]
+) -> tuple[str, bool | None]:
+    """Run a cell's tests; give what the table says of it, and whether that is good news.
+
+    None where it did not run.
+    """
+    python = find_python(version)
+    if python is None:
+        return f"not run: no python{version} on the PATH", None
+    try:
+        folder = environment(spark, version, python)
+        _pip(folder, "--no-deps", "--force-reinstall", wheel)
+    except CellFailedError as error:
+        return f"not installed: {error}", False
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    left_out = [word for name in OTHERWISE.get(spark, ()) for word in ("--deselect", name)]
+    pytest = (folder / "bin" / "python", "-P", "-m", "pytest")
+    with log.open("w") as output:
+        ended = subprocess.run(
+            [*pytest, *TESTS, *PARALLEL, *WARNINGS, *left_out, *more],
+            cwd=ROOT,
+            # A cell whose brokers are missing has tested nothing.
+            env={**os.environ, "PATH": path, "REQUIRE_KAFKA": "1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    summary = log.read_text().splitlines()[-1]
+    found = re.findall(r"\d+ (?:passed|failed|skipped|deselected|errors?)", summary)
+    return ", ".join(found) or "no tests ran", ended.returncode == 0
+
+
+def main() -> int:
+    """Run the cells and print the table."""
+    parser = argparse.ArgumentParser(prog="make test-matrix", description=__doc__)
+    parser.add_argument("--spark", nargs="+", choices=SPARKS, default=SPARKS)
+    parser.add_argument("--python", nargs="+", choices=PYTHONS, default=PYTHONS)
+    args, more = parser.parse_known_args()
+    logs = Path(tempfile.mkdtemp(prefix="spark-kafka-sink-matrix-"))
+    build = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", logs)
+    subprocess.run((*build, ROOT), check=True)
+    (wheel,) = logs.glob("*.whl")
+    rows: list[str] = []
+    outcomes: list[bool | None] = []
+    for spark in args.spark:
+        for version in args.python:
+            log = logs / f"pyspark-{spark}-python-{version}.log"
+            said, good = run_cell(spark, version, wheel, log, more)
+            outcomes.append(good)
+            rows.append(f"{spark:9}{version:9}{f'{said} ({log})' if good is False else said}")
+            print(f"pyspark {spark}, Python {version}: {said}", flush=True)
+    print("\npyspark  Python   tests", *rows, sep="\n")
+    if not any(outcomes):
+        print("no cell was tested and found good", file=sys.stderr)
+        return 1
+    return 1 if False in outcomes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""A network client over a selector that a test plays, its brokers, and its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.selector import HostResolver
+from spark_kafka_sink.wire.exchange import ClientRequest, Event, NodeReady
+from spark_kafka_sink.wire.messages import MetadataRequest
+from support.pure.in_memory_selector import InMemorySelector
+
+BOOTSTRAP = [
+    Node(id=-1, host="127.0.0.1", port=1001),
+    Node(id=-2, host="127.0.0.1", port=1002),
+]
+NODES = {1: Node(id=1, host="127.0.0.1", port=2001), 2: Node(id=2, host="127.0.0.1", port=2002)}
+CONFIG = NetworkConfig(
+    client_id="client",
+    request_timeout_s=30.0,
+    reconnect_backoff=ExponentialBackoff(0.05, 1.0),
+    connection_setup_timeout=ExponentialBackoff(10.0, 30.0),
+    connections_max_idle_s=540.0,
+)
+
+
+class World:
+    """A client, its selector and its clock."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Node] = BOOTSTRAP,
+        config: NetworkConfig = CONFIG,
+        resolver: HostResolver | None = None,
+        seed: int = 1,
+    ) -> None:
+        self.now = 0.0
+        self.selector = InMemorySelector()
+        self.client = NetworkClient(
+            self.selector,  # type: ignore[arg-type]  # the same calls, without sockets
+            config,
+            list(bootstrap),
+            lambda: self.now,
+            Random(seed),
+            resolver=resolver,
+        )
+        self.events: list[Event] = []
+
+    def poll(self) -> list[Event]:
+        """Poll once and give what happened."""
+        happened = self.client.poll(0.0)
+        self.events += happened
+        return happened
+
+    def bring_up(self, *nodes: int) -> None:
+        """Connect nodes and let them be ready."""
+        self.client.set_nodes(NODES)
+        self.client.connect(set(nodes))
+        for _ in range(4):
+            self.poll()
+        assert {e.node_id for e in self.events if isinstance(e, NodeReady)} >= set(nodes)
+        self.events.clear()
+
+
+def metadata(node_id: int | None = None) -> ClientRequest:
+    """Make a request."""
+    return ClientRequest(node_id=node_id, message=MetadataRequest(topics=[]))

@@ -1,0 +1,1 @@
+"""Spark sessions, servers and jobs."""

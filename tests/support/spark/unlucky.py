@@ -1,0 +1,59 @@
+"""Runs `unlucky_job.py`, and counts what came twice."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.brokers import processes
+from support.oracles.readers import read_with_confluent
+from support.spark.spark_processes import SPARK_SUBMIT
+from support.spark.unlucky_job import ROWS
+
+JOB = Path(__file__).with_name("unlucky_job.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one case: how often it ran, and how many records are there twice or more.
+
+    attempts: of the tasks that got to where the misfortune is, as task-attempt. failed: why a save
+    failed, which was then made once more; empty for none.
+    """
+
+    attempts: set[str]
+    stages: int
+    duplicates: int
+    failed: str
+
+
+def run_unlucky_job(
+    conf: dict[str, str], bootstrap: str, topics: dict[str, str], folder: Path, env: dict[str, str]
+) -> dict[str, Outcome]:
+    """Run the cases that `topics` has topics for; hold each to at-least-once and to its report."""
+    settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    cases = [f"{case}={topic}" for case, topic in topics.items()]
+    command: list[str | Path] = [SPARK_SUBMIT, *settings, JOB, bootstrap, folder, *cases]
+    log = folder / "log"
+    job = processes.start(command, log=log, cwd=folder, env=env)
+    try:
+        assert job.wait() == 0, log.read_text()[-5000:]
+    finally:
+        processes.kill(job)
+    outcomes = {}
+    lines = (line for line in log.read_text().splitlines() if line.startswith('{"case":'))
+    for said in map(json.loads, lines):
+        case = said["case"]
+        found = Counter(
+            int((record.value or b"").split(b":", 1)[0])
+            for record in read_with_confluent(bootstrap, topics[case])
+        )
+        assert set(found) == set(range(ROWS)), f"{case}: rows are missing"
+        assert json.loads((folder / f"{case}.json").read_text())["rows"] == ROWS
+        twice = found.total() - ROWS
+        print(f"{case}: attempts {said['attempts']}, stages {said['stages']}, {twice} duplicates")
+        outcomes[case] = Outcome(set(said["attempts"]), said["stages"], twice, said["failed"])
+    assert outcomes.keys() == topics.keys()
+    return outcomes

@@ -1,0 +1,121 @@
+"""Which token serves, and when the next one is fetched."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken, RefreshWindow
+from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
+from spark_kafka_sink.backoff import ExponentialBackoff
+
+
+class NoJitter(Random):
+    """Chance that is always in the middle."""
+
+    def uniform(self, a: float, b: float) -> float:
+        """Return the middle."""
+        return (a + b) / 2
+
+
+CHANCE = NoJitter(0)
+
+
+def renewal() -> TokenRenewal:
+    """Return one with the Java client's defaults."""
+    return TokenRenewal(RefreshWindow(), ExponentialBackoff.of_ms(100, 10_000))
+
+
+def token(expires_at: float | None, value: str = "t") -> OAuthBearerToken:
+    """Return a token."""
+    return OAuthBearerToken(value, expires_at, None)
+
+
+def test_a_token_serves_until_it_ends_and_is_refreshed_before() -> None:
+    made = renewal()
+    assert made.serving(1000.0) is None
+    assert made.fetch_at <= 1000.0
+    first = token(4600.0)
+    made.fetched(first, 1000.0, 0.0)
+    assert made.fetch_at == 1000 + 0.8 * 3600
+    assert made.serving(4599.0) is first
+    assert made.serving(4600.0) is None
+
+
+def test_while_a_refresh_fails_the_old_token_serves_until_it_ends() -> None:
+    made = renewal()
+    first = token(1060.0)
+    made.fetched(first, 1000.0, 0.0)
+    assert made.fetch_at == 1048.0
+    pauses, now = [], 1048.0
+    while now < 1070:
+        made.failed(TokenException("down"), now, CHANCE)
+        pauses.append(made.fetch_at - now)
+        assert (made.serving(now) is first) == (now < 1060)
+        now = made.fetch_at
+    assert pauses[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert pauses[-1] == pytest.approx(10.0)
+    second = token(9000.0)
+    made.fetched(second, now, 0.0)
+    assert made.serving(now) is second
+    assert made.failure is None
+    made.failed(TokenException("down"), now, CHANCE)
+    assert made.fetch_at == pytest.approx(now + 0.1)
+
+
+def test_a_refusal_that_is_final_is_tried_again_after_the_longest_pause() -> None:
+    made = renewal()
+    made.failed(TokenException("wrong secret", is_final=True), 1000.0, CHANCE)
+    assert made.fetch_at == 1010.0
+    assert made.failure is not None
+    assert made.failure.is_final
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "pause_s"), [(None, 0.1), (0.0, 0.1), (7.5, 7.5), (1e9, 300.0), (-5.0, 0.1)]
+)
+def test_an_endpoint_is_left_alone_for_as_long_as_it_wants(
+    asked_s: float | None, pause_s: float
+) -> None:
+    made = renewal()
+    made.failed(TokenException("busy", retry_after_s=asked_s), 1000.0, CHANCE)
+    assert made.fetch_at == pytest.approx(1000 + pause_s)
+
+
+def test_a_token_without_an_end_serves_for_five_minutes() -> None:
+    made = renewal()
+    made.fetched(token(None), 1000.0, 0.0)
+    assert made.serving(1299.0) is not None
+    assert made.serving(1300.0) is None
+    assert made.fetch_at == 1240.0
+
+
+def test_a_token_that_seems_to_have_ended_is_for_the_broker_to_judge() -> None:
+    made = renewal()
+    made.fetched(token(500.0), 1000.0, 0.0)
+    assert made.serving(1059.0) is not None
+    assert made.serving(1060.0) is None
+    assert 1010 < made.fetch_at < 1060
+
+
+def test_a_token_that_brokers_refuse_is_taken_anew_but_not_at_once() -> None:
+    made = renewal()
+    first = token(9000.0)
+    made.fetched(first, 1000.0, 0.0)
+    made.refused(first, 1009.0)
+    assert made.serving(1009.0) is first
+    made.refused(token(9000.0, "another"), 1011.0)
+    assert made.serving(1011.0) is first
+    made.refused(first, 1011.0)
+    assert made.serving(1011.0) is None
+    assert made.fetch_at == 1011.0
+
+
+def test_a_refused_token_does_not_shorten_a_pause_that_the_endpoint_wants() -> None:
+    made = renewal()
+    first = token(9000.0)
+    made.fetched(first, 1000.0, 0.0)
+    made.failed(TokenException("busy", retry_after_s=60.0), 1020.0, CHANCE)
+    made.refused(first, 1030.0)
+    assert made.fetch_at == 1080.0

@@ -1,0 +1,285 @@
+"""The one POST to a token endpoint: what it sends, and how hostile peers end it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from support.certificates import Authority
+from support.token_server import Answer, TokenServer, new_key
+from support.traced_memory import traced_memory
+
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.network.http import (
+    MOST_BYTES,
+    HttpException,
+    HttpLimits,
+    check_url,
+    leaves_the_machine,
+    post,
+    shown_url,
+)
+from spark_kafka_sink.network.tls import TlsSettings, client_context
+
+LIMITS = HttpLimits(5.0, 5.0)
+SHORT = HttpLimits(0.3, 0.3)
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@contextmanager
+def peer(talk: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Run a server that does what a test says with each connection; gives its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection, suppress(OSError):
+                        talk(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/token"
+        # An accept that waits does not end with its socket.
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def says(*parts: bytes) -> Callable[[socket.socket], None]:
+    """Return a peer that reads a request and says something."""
+
+    def talk(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        for part in parts:
+            connection.sendall(part)
+
+    return talk
+
+
+def silent(connection: socket.socket) -> None:
+    """Say nothing until the client is gone."""
+    while connection.recv(65_536):
+        pass
+
+
+def half_a_handshake(connection: socket.socket) -> None:
+    """Say the head of a record of TLS, and nothing more until the client is gone."""
+    connection.recv(65_536)
+    connection.sendall(b"\x16\x03\x03")
+    silent(connection)
+
+
+def endlessly(first: bytes, part: bytes, pause_s: float = 0.0) -> Callable[[socket.socket], None]:
+    """Return a peer that says something for ever."""
+
+    def talk(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        connection.sendall(first)
+        stopped = threading.Event()
+        while not stopped.wait(pause_s):
+            connection.sendall(part)
+
+    return talk
+
+
+def test_a_form_is_sent_and_the_answer_is_returned() -> None:
+    with TokenServer("") as server:
+        server.answer = lambda asked: Answer(418, {"got": asked.form}, {"Retry-After": "7"})
+        form = {"a": "ü+&=", "b": "x y"}
+        answer = post(server.url, form, {"Authorization": "Basic eA=="}, LIMITS)
+    assert answer.status == 418
+    assert json.loads(answer.body) == {"got": form}
+    assert answer.retry_after_s == 7.0
+    (asked,) = server.asked
+    assert asked.headers["authorization"] == "Basic eA=="
+    assert asked.headers["content-type"] == "application/x-www-form-urlencoded"
+    assert asked.headers["accept"] == "application/json"
+    assert "x y" not in repr(answer)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0), ("soon", None), ("-5", None), ("", None),
+        ("9" * 400, float("9" * 20)), ("1e5", None),
+    ],
+)  # fmt: skip
+def test_a_date_may_say_when_to_come_again(value: str, expected: float | None) -> None:
+    with TokenServer("") as server:
+        server.answer = lambda asked: Answer(503, None, {"Retry-After": value})
+        assert post(server.url, {}, {}, LIMITS).retry_after_s == expected
+
+
+@pytest.mark.parametrize(
+    "place", ["http://127.0.0.1:1/", "file:///etc/passwd", "ftp://127.0.0.1/x", "data:,x"]
+)
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_redirect_is_followed(status: int, place: str) -> None:
+    with TokenServer("") as server:
+        server.answer = lambda asked: Answer(status, None, {"Location": place})
+        assert post(server.url, {}, {}, LIMITS).status == status
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        pytest.param(endlessly(HEAD + b"\r\n", b"x", 0.01), id="body that drips"),
+        pytest.param(endlessly(HEAD, b"x", 0.01), id="header that drips"),
+        pytest.param(endlessly(b"", b"H", 0.01), id="status line that drips"),
+        pytest.param(endlessly(b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 C\r\n\r\n", 0.01),
+                     id="continues for ever"),
+        pytest.param(
+            endlessly(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", 0.01),
+            id="chunks that drip",
+        ),
+        pytest.param(
+            endlessly(HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n", 0.01),
+            id="trailers for ever",
+        ),
+        pytest.param(silent, id="silence"),
+    ],
+)  # fmt: skip
+def test_a_peer_that_takes_its_time_is_given_up_at_the_deadline(
+    talk: Callable[[socket.socket], None],
+) -> None:
+    with peer(talk) as url, pytest.raises(HttpException) as caught:
+        post(url, {}, {}, SHORT)
+    assert str(caught.value) == "it gave no whole answer within 0.3 s"
+    assert not caught.value.is_refused
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        pytest.param(endlessly(HEAD + b"\r\n", b"x" * 65_536), id="endless body"),
+        pytest.param(says(HEAD + b"Content-Length: 99999999999\r\n\r\n", b"x" * (2 << 20)),
+                     id="long body"),
+        pytest.param(
+            endlessly(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"ffff\r\n" + b"x" * 65_535
+                      + b"\r\n"),
+            id="endless chunks",
+        ),
+        pytest.param(
+            endlessly(HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
+                      b"1;" + b"e" * 60_000 + b"\r\nx\r\n"),
+            id="chunks with long names",
+        ),
+        pytest.param(
+            endlessly(b"HTTP/1.1 100 C\r\n\r\n", b"HTTP/1.1 100 C\r\n\r\n" * 1000),
+            id="continues without a pause",
+        ),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_too_large_takes_no_memory(talk: Callable[[socket.socket], None]) -> None:
+    with peer(talk) as url, traced_memory() as memory, pytest.raises(HttpException) as caught:
+        post(url, {}, {}, LIMITS)
+    assert str(caught.value) == f"its answer is larger than {MOST_BYTES} bytes"
+    assert memory.peak_bytes < 8 * MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        pytest.param(says(b"\x00\xff" * 1000 + b"\r\n\r\n"), id="garbage"),
+        pytest.param(says(b"SSH-2.0-OpenSSH\r\n"), id="ssh"),
+        pytest.param(endlessly(b"", b"x" * 65_536), id="endless garbage"),
+        pytest.param(endlessly(HEAD + b"a: ", b"x" * 65_536), id="endless header"),
+        pytest.param(endlessly(HEAD, b"a: b\r\n" * 1000), id="endless headers"),
+        pytest.param(says(HEAD + b"Transfer-Encoding: chunked\r\n\r\nsecret\r\n"), id="chunk"),
+        pytest.param(says(b"HTTP/1.1 secret\r\n\r\n"), id="status"),
+        pytest.param(says(b"HTTP/1.1 99999999999999 x\r\n\r\n"), id="status too large"),
+        pytest.param(says(b""), id="end"),
+        pytest.param(lambda connection: None, id="reset"),
+    ],
+)
+def test_what_is_not_http_is_one_error_that_shows_nothing_of_it(
+    talk: Callable[[socket.socket], None],
+) -> None:
+    with peer(talk) as url, pytest.raises(HttpException) as caught:
+        post(url, {}, {}, LIMITS)
+    said = str(caught.value)
+    assert said.startswith(("what it answers is not HTTP", "it could not be asked"))
+    assert "secret" not in said
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+def test_a_peer_that_cannot_be_reached_is_an_error_that_says_why() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/"
+        with pytest.raises(HttpException, match="it could not be asked: Connection refused"):
+            post(url, {}, {}, LIMITS)
+    with pytest.raises(HttpException, match="it could not be asked: "):
+        post("http://nobody.invalid/", {}, {}, LIMITS)
+
+
+def test_a_handshake_of_tls_that_stalls_is_given_up(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    context = client_context(TlsSettings(truststore=authority.root.certificate)).context
+    with peer(half_a_handshake) as url, pytest.raises(HttpException) as caught:
+        post(url.replace("http:", "https:"), {}, {}, SHORT, context)
+    assert str(caught.value) == "it could not be connected to within 0.3 s"
+
+
+def test_tls_is_checked_against_what_is_trusted(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    store = tmp_path / "server.pem"
+    leaf = authority.leaf("localhost")
+    store.write_text(leaf.key + leaf.chain)
+    wrong = tmp_path / "wrong.pem"
+    named = authority.leaf("elsewhere", names=("DNS:elsewhere",))
+    wrong.write_text(named.key + named.chain)
+    trusted = client_context(TlsSettings(truststore=authority.root.certificate)).context
+    with TokenServer(new_key(), tls=store) as server:
+        server.answer = lambda asked: Answer(200, "here")
+        assert post(server.url, {}, {}, LIMITS, trusted).body == b'"here"'
+        untrusting = client_context(TlsSettings(truststore=other.root.certificate)).context
+        with pytest.raises(HttpException, match="certificate is refused here") as caught:
+            post(server.url, {}, {}, LIMITS, untrusting)
+        assert caught.value.is_refused
+        assert len(server.asked) == 1
+    with (
+        TokenServer(new_key(), tls=wrong) as server,
+        pytest.raises(HttpException, match="Hostname mismatch"),
+    ):
+        post(server.url, {}, {}, LIMITS, trusted)
+
+
+def test_the_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TokenServer("") as proxy:
+        proxy.answer = lambda asked: Answer(200, asked.headers["host"])
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/token"))
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert post("http://idp.invalid/token", {}, {}, LIMITS).body == b'"idp.invalid"'
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "x", "ftp://h/x", "file:///x", "data:,x", "http:///x", "https://", "http://h:x/",
+        "http://h:99999999/", "HTTP//h", "http://h/\n", "http://h/\xfc", "http://h/a b",
+        "https://user:s3cret@h/", "https://user@h/", "http://[::1/",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused_without_a_word_of_it(url: str) -> None:
+    with pytest.raises(ConfigException) as caught:
+        check_url("the.option", url)
+    assert str(caught.value).startswith("the.option")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_what_can_be_asked_is_taken() -> None:
+    for url in ("http://h/x", "https://h:8443/x?y=z", "https://[::1]/x", "HTTPS://h"):
+        check_url("the.option", url)
+    assert shown_url("https://h:8443/x?key=s3cret#y") == "https://h:8443/x"
+    local = ("localhost", "127.9.9.9", "[::1]")
+    assert not any(leaves_the_machine(f"http://{host}/") for host in local)
+    assert all(leaves_the_machine(f"http://{host}/") for host in ("h", "10.0.0.1", "[fe80::1]"))

@@ -1,0 +1,499 @@
+"""OAUTHBEARER: where options say that tokens come from, asked of a real endpoint on loopback."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from support.certificates import Authority
+from support.token_server import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    Answer,
+    TokenServer,
+    new_key,
+    private_pem,
+    verified,
+)
+
+from spark_kafka_sink.auth.mechanisms import SaslExchange
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
+from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.security import Security
+
+MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+NODE = Node(id=1, host="h", port=1)
+WAIT_S = 30
+KEY = new_key()
+OPTION = "sasl.oauthbearer"
+
+
+@pytest.fixture
+def server() -> Iterator[TokenServer]:
+    """A token endpoint of the test's own: no other test shares its tokens."""
+    with TokenServer(KEY) as running:
+        yield running
+
+
+def config(url: str | None, **more: object) -> dict[str, Any]:
+    """Return the options of a client; more: by the last part of their names, _ for dots."""
+    options: dict[str, Any] = {
+        "bootstrap.servers": "h:1",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+    }
+    if url is not None:
+        options[f"{OPTION}.token.endpoint.url"] = url
+    return options | {name.replace("_", "."): value for name, value in more.items()}
+
+
+def by_secret(url: str, secret: str = CLIENT_SECRET, **more: object) -> dict[str, Any]:
+    """Return the options of a client with a secret."""
+    return config(url, **more) | {
+        f"{OPTION}.client.credentials.client.id": CLIENT_ID,
+        f"{OPTION}.client.credentials.client.secret": secret,
+    }
+
+
+def security(options: dict[str, Any]) -> Security:
+    """Return the security of a client."""
+    made = Security.of(producer_config(options))
+    assert made is not None
+    return made
+
+
+def exchange(made: Security) -> SaslExchange:
+    """Wait for a login as a client does, and return it."""
+    woken = threading.Event()
+    made.wake = woken.set
+    while not made.has_login(NODE):
+        assert woken.wait(WAIT_S)
+        woken.clear()
+    login = made.login(NODE, 0.5)
+    assert login is not None
+    assert not any(secret in repr(login) for secret in (CLIENT_SECRET, "eyJ"))
+    found = login.exchange()
+    assert found is not None
+    return found
+
+
+def first_message(options: dict[str, Any]) -> str:
+    """Return what goes to a broker first."""
+    made = security(options)
+    try:
+        return exchange(made).first().decode()
+    finally:
+        made.close()
+
+
+def refusal(options: dict[str, Any]) -> str:
+    """Return why there is no login."""
+    made = security(options)
+    try:
+        with pytest.raises(SaslAuthenticationException) as caught:
+            exchange(made)
+    finally:
+        made.close()
+    assert CLIENT_SECRET not in "".join(traceback.format_exception(caught.value))
+    return str(caught.value)
+
+
+def test_a_secret_gives_a_token_and_extensions_go_with_it(server: TokenServer) -> None:
+    jaas = f'{MODULE} required extension_logicalCluster="lkc-1" extension_pool="p";'
+    options = by_secret(server.url, sasl_jaas_config=jaas)
+    options[f"{OPTION}.scope"] = "kafka all"
+    said = first_message(options)
+    (token,) = server.tokens
+    assert said == f"n,,\x01auth=Bearer {token}\x01logicalCluster=lkc-1\x01pool=p\x01\x01"
+    assert server.asked[0].form == {"grant_type": "client_credentials", "scope": "kafka all"}
+
+
+def test_credentials_may_stand_in_jaas_and_the_options_win(server: TokenServer) -> None:
+    quoted = CLIENT_SECRET.replace('"', r"\"")
+    jaas = f'{MODULE} required clientId="{CLIENT_ID}" clientSecret="{quoted}" scope=" s ";'
+    assert server.url in config(server.url).values()
+    first_message(config(server.url, sasl_jaas_config=jaas))
+    assert server.asked[0].form["scope"] == "s"
+    wrong = f'{MODULE} required clientId="x" clientSecret="y" scope="s";'
+    options = by_secret(server.url, sasl_jaas_config=wrong)
+    options[f"{OPTION}.scope"] = "t"
+    first_message(options)
+    assert server.asked[1].credentials == (CLIENT_ID, CLIENT_SECRET)
+    assert server.asked[1].form["scope"] == "t"
+
+
+def test_the_header_is_url_encoded_where_that_is_asked_for(server: TokenServer) -> None:
+    options = by_secret(server.url) | {f"{OPTION}.header.urlencode": "true"}
+    refusal(options)
+    assert server.asked[0].credentials == (
+        CLIENT_ID, "s3cret+of+the+client%3A+%C3%BC%2B%26%3D"
+    )  # fmt: skip
+
+
+def test_a_wrong_secret_is_an_error_that_names_the_endpoint(
+    server: TokenServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    said = refusal(by_secret(server.url, "WRONG"))
+    assert said == (
+        f"the token endpoint {server.url} gives no token: it answered 401 (invalid_client: no such "
+        "client)"
+    )
+    first_message(by_secret(server.url))
+    assert not any(word in caplog.text for word in ("WRONG", CLIENT_SECRET, *server.tokens))
+
+
+def test_clients_that_are_configured_alike_share_a_token(server: TokenServer) -> None:
+    made = [security(by_secret(server.url) | {"linger.ms": str(number)}) for number in range(3)]
+    assert len({exchange(each).first() for each in made}) == 1
+    assert len(server.asked) == 1
+    for each in made:
+        each.close()
+    first_message(by_secret(server.url))
+    assert len(server.asked) == 1
+
+
+def test_other_credentials_never_get_that_token(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answer = lambda asked: server.token(sub=asked.credentials[0])
+    monkeypatch.setenv("CLIENT_OF_TEST", "alice")
+    options = by_secret(server.url) | {
+        f"{OPTION}.client.credentials.client.id": "${env:CLIENT_OF_TEST}"
+    }
+    alice = first_message(options)
+    assert first_message(options) == alice
+    monkeypatch.setenv("CLIENT_OF_TEST", "bob")
+    assert first_message(options) != alice
+    assert [asked.credentials[0] for asked in server.asked] == ["alice", "bob"]
+    for change in (
+        {f"{OPTION}.scope": "another"},
+        {"sasl.jaas.config": f'{MODULE} required extension_a="b";'},
+        {f"{OPTION}.client.credentials.client.secret": "another"},
+    ):
+        count = len(server.asked)
+        first_message(options | change)
+        assert len(server.asked) == count + 1
+
+
+# -- assertions ----------------------------------------------------------------------------------
+
+
+def test_an_assertion_of_a_file_is_read_for_each_token(server: TokenServer, tmp_path: Path) -> None:
+    server.answer = lambda asked: server.token()
+    file = tmp_path / "assertion"
+    options = config(server.url) | {f"{OPTION}.assertion.file": str(file)}
+    for text in ("a.b.c", "d.e.f"):
+        file.write_text(f"{text}\n")
+        made = security(options)
+        exchange(made)
+        server.life_s = 0.001
+        made.close()
+    file.write_text("")
+    with pytest.raises(ConfigException, match="has no assertion"):
+        security(options)
+    file.unlink()
+    with pytest.raises(ConfigException, match=r"assertion\.file cannot be read"):
+        security(options)
+    assert server.asked[0].form["client_assertion"] == "a.b.c"
+    assert "authorization" not in server.asked[0].headers
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "ES256"])
+@pytest.mark.parametrize("retriever", ["DefaultJwtRetriever", "JwtBearerJwtRetriever"])
+def test_an_assertion_is_signed_here(
+    server: TokenServer, tmp_path: Path, algorithm: str, retriever: str
+) -> None:
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey = ec.generate_private_key(ec.SECP256R1())
+    if algorithm == "RS256":
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    server.answer = lambda asked: server.token()
+    (tmp_path / "key.pem").write_text(private_pem(key, "a passphrase"))
+    (tmp_path / "template.json").write_text('{"header": {"kid": "k"}, "payload": {"x": 1}}')
+    first_message(
+        config(server.url)
+        | {
+            f"{OPTION}.jwt.retriever.class": f"org.apache.kafka.common.security.oauthbearer."
+            f"{retriever}",
+            f"{OPTION}.assertion.private.key.file": str(tmp_path / "key.pem"),
+            f"{OPTION}.assertion.private.key.passphrase": "a passphrase",
+            f"{OPTION}.assertion.algorithm": algorithm,
+            f"{OPTION}.assertion.template.file": str(tmp_path / "template.json"),
+            f"{OPTION}.assertion.claim.iss": "me",
+            f"{OPTION}.assertion.claim.sub": "me too",
+            f"{OPTION}.assertion.claim.aud": server.url,
+            f"{OPTION}.assertion.claim.jti.include": "true",
+            f"{OPTION}.client.credentials.client.id": "an id",
+            f"{OPTION}.scope": "s",
+        }
+    )
+    form = server.asked[0].form
+    bearer = retriever == "JwtBearerJwtRetriever"
+    header, claims = verified(form["assertion" if bearer else "client_assertion"], key.public_key())
+    assert header == {"kid": "k", "alg": algorithm, "typ": "JWT"}
+    assert (claims["iss"], claims["sub"], claims["aud"], claims["x"]) == (
+        "me", "me too", server.url, 1
+    )  # fmt: skip
+    assert claims["exp"] - claims["iat"] == 300
+    assert claims["jti"]
+    assert form.get("client_id") == (None if bearer else "an id")
+    assert form["scope"] == "s"
+
+
+def test_what_signs_is_needed_on_the_driver(
+    server: TokenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key.pem").write_text(KEY)
+    options = config(server.url) | {
+        f"{OPTION}.assertion.private.key.file": str(tmp_path / "key.pem"),
+        f"{OPTION}.assertion.claim.iss": "me",
+    }
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
+    with pytest.raises(ConfigException, match=r"pip install 'spark-kafka-sink\[pkcs12\]'"):
+        security(options)
+    # What signs nothing does not need it.
+    first_message(by_secret(server.url))
+
+
+# -- TLS -----------------------------------------------------------------------------------------
+
+
+def test_the_endpoint_s_tls_is_that_of_jaas(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    leaf = authority.leaf("localhost")
+    (tmp_path / "server.pem").write_text(leaf.key + leaf.chain)
+    (tmp_path / "ca.pem").write_text(authority.root.certificate)
+    with TokenServer(KEY, tls=tmp_path / "server.pem") as server:
+        # What brokers' certificates are checked against is not for the endpoint, as in Java.
+        options = by_secret(server.url, ssl_truststore_location=str(tmp_path / "ca.pem"))
+        assert "its certificate is refused here" in refusal(options)
+        location = f'{MODULE} required ssl.truststore.location="{tmp_path / "ca.pem"}";'
+        first_message(by_secret(server.url, sasl_jaas_config=location))
+        wrong = f'{MODULE} required ssl.truststore.location="/nowhere.pem";'
+        with pytest.raises(ConfigException, match=r"sasl\.jaas\.config: ssl\.truststore\.location"):
+            security(by_secret(server.url, sasl_jaas_config=wrong))
+
+
+# -- callables -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module of the user's."""
+    module = ModuleType("own_tokens_of_test")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def by_callable(name: str, **more: object) -> dict[str, Any]:
+    """Return the options of a client whose tokens come from a callable."""
+    return config(None, **more) | {f"{OPTION}.jwt.retriever.class": f"own_tokens_of_test.{name}"}
+
+
+def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
+    jaas = f'{MODULE} required extension_a="b";'
+    calls = []
+
+    class Tokens:
+        def __init__(self) -> None:
+            calls.append("made")
+
+        def __call__(self) -> tuple[str, float, dict[str, str]]:
+            calls.append(threading.current_thread().name)
+            return "abc", 2e9, {"c": "d"}
+
+    own_module.Tokens = Tokens  # type: ignore[attr-defined] # made here
+    said = first_message(by_callable("Tokens", sasl_jaas_config=jaas))
+    assert said == "n,,\x01auth=Bearer abc\x01a=b\x01c=d\x01\x01"
+    assert calls == ["made", "kafka-login"]
+    own_module.plain = lambda: ["def", None]  # type: ignore[attr-defined] # made here
+    assert "auth=Bearer def\x01" in first_message(by_callable("plain"))
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (None, "an object of the type NoneType"),
+        ("t0ken", "an object of the type str"),
+        (("t0ken",), "(str)"),
+        ((b"t0ken", 1), "(bytes, int)"),
+        (("t0ken", "1"), "(str, str)"),
+        (("t0ken", True), "(str, bool)"),
+        (("t0ken", 1, None), "(str, int, NoneType)"),
+        (("t0ken", 1, {"a": 1}), "(str, int, dict)"),
+        (("t0ken", 1, {}, 1), "(str, int, dict, int)"),
+        (("t0 ken", 1), "expected the token alone"),
+        (("t0ken", 1, {"auth": "x"}), "is not the name of an OAUTHBEARER extension"),
+    ],
+)
+def test_what_is_no_token_is_refused(own_module: ModuleType, found: object, told: str) -> None:
+    own_module.tokens = lambda: found  # type: ignore[attr-defined] # made here
+    said = refusal(by_callable("tokens", client_id=str(found)))
+    assert said.startswith("own_tokens_of_test.tokens gives no token: ")
+    assert told in said
+    assert "t0" not in said
+
+
+@pytest.mark.parametrize("error", [ValueError("s3cret"), SystemExit("s3cret"), KeyboardInterrupt()])
+def test_a_callable_may_raise_anything_and_is_called_again(
+    own_module: ModuleType, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    errors = [error]
+
+    def tokens() -> tuple[str, float]:
+        if errors:
+            raise errors.pop()
+        return "abc", 2e9
+
+    setattr(own_module, f"after_{type(error).__name__}", tokens)
+    assert "abc" in first_message(by_callable(f"after_{type(error).__name__}"))
+    assert f"it raised {type(error).__name__} in tokens, line " in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("own_tokens_of_test.missing", "cannot be imported"),
+        ("no_module_of_test.Tokens", "No module named"),
+        ("own_tokens_of_test.number", "cannot be called"),
+        ("own_tokens_of_test.Broken", r"cannot be imported \(ValueError\)"),
+        ("com.example.Retriever", "no other Java class"),
+        ("Retriever", "expected one of Java's DefaultJwtRetriever"),
+        ("org.apache.kafka.common.security.oauthbearer.X", "no other Java class"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_on_the_driver(
+    own_module: ModuleType, name: str, sentence: str
+) -> None:
+    class Broken:
+        def __init__(self) -> None:
+            raise ValueError("s3cret")
+
+    own_module.number, own_module.Broken = 5, Broken  # type: ignore[attr-defined] # made here
+    with pytest.raises(ConfigException, match=sentence) as caught:
+        security(config(None) | {f"{OPTION}.jwt.retriever.class": name})
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (config(None), "token.endpoint.url is not set"),
+        (config("https://h/"), "needs credentials"),
+        (config("ftp://h/"), "no URL that can be asked"),
+        (config("https://u:s3cret@h/"), "has a user or a blank in it"),
+        (by_secret("file:///t") | {f"{OPTION}.jwt.retriever.class": "JwtBearerJwtRetriever"},
+         "is a file, which JwtBearerJwtRetriever cannot ask"),
+        (by_secret("https://h/") | {f"{OPTION}.jwt.retriever.class": "FileJwtRetriever"},
+         "is no file"),
+        (config("https://h/") | {f"{OPTION}.jwt.retriever.class": "JwtBearerJwtRetriever"},
+         "an assertion is needed"),
+        (config("https://h/") | {f"{OPTION}.assertion.claim.iss": "me"}, "an assertion is needed"),
+        (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required user="x";'),
+         "has an option that OAuthBearerLoginModule does not have"),
+        (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required extension_auth="x";'),
+         "is not the name of an OAUTHBEARER extension"),
+        (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required unsecuredLogin_x="x";'),
+         "unsecuredLogin"),
+        (by_secret("https://h/", sasl_username="u", sasl_password="p"), "sasl.username has no"),
+    ],
+)  # fmt: skip
+def test_what_gives_no_token_is_refused_on_the_driver(
+    options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigException, match=sentence) as caught:
+        security(options)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_the_process_says_which_urls_may_be_asked(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYKAFKA_OAUTH_ALLOWED_URLS", f"https://other/,{server.url}")
+    first_message(by_secret(server.url))
+    for allowed in ("", server.url.removesuffix("token"), f"{server.url}/x"):
+        monkeypatch.setenv("PYKAFKA_OAUTH_ALLOWED_URLS", allowed)
+        with pytest.raises(ConfigException, match="PYKAFKA_OAUTH_ALLOWED_URLS"):
+            security(by_secret(server.url))
+
+
+@pytest.mark.parametrize(
+    "option", ["assertion.file", "assertion.private.key.file", "assertion.template.file"]
+)
+def test_the_process_says_which_files_may_be_read(
+    server: TokenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    (tmp_path / "key").write_text(KEY)
+    options = config(server.url) | {
+        f"{OPTION}.assertion.private.key.file": str(tmp_path / "key"),
+        f"{OPTION}.assertion.claim.iss": "me",
+        f"{OPTION}.{option}": str(tmp_path / "key"),
+    }
+    monkeypatch.setenv("PYKAFKA_ALLOWED_PATHS", "/nowhere")
+    with pytest.raises(ConfigException, match="PYKAFKA_ALLOWED_PATHS") as caught:
+        security(options)
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_url_that_a_reference_gives_is_not_shown(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("URL_OF_TEST", server.url)
+    said = refusal(by_secret("${env:URL_OF_TEST}", "wrong"))
+    assert said.startswith("the token endpoint ${env:URL_OF_TEST} gives no token")
+
+
+def test_credentials_that_travel_in_clear_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    _warn.cache_clear()
+    security(by_secret("http://localhost:1/")).close()
+    assert "in clear" not in caplog.text
+    security(by_secret("http://idp.invalid/")).close()
+    assert "travel in clear" in caplog.text
+
+
+def test_an_endpoint_that_is_away_is_waited_for_and_told(server: TokenServer) -> None:
+    server.stop()
+    made = security(by_secret(server.url))
+    woken = threading.Event()
+    made.wake = woken.set
+    while not made.problem:
+        assert not made.has_login(NODE)
+        woken.wait(0.1)
+    assert "Connection refused" in made.problem
+    server.start()
+    exchange(made)
+    made.close()
+
+
+def test_the_deadline_of_the_options_is_kept() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = by_secret(f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        made = security(options | {"sasl.login.read.timeout.ms": "50"})
+        woken = threading.Event()
+        made.wake = woken.set
+        assert woken.wait(WAIT_S)
+        assert "it gave no whole answer within 0.05 s" in made.problem
+        made.close()
+
+
+def test_a_server_that_is_busy_is_asked_again(server: TokenServer) -> None:
+    answers = [Answer(503), Answer(429, None, {"Retry-After": "0"}), Answer(500)]
+    server.answer = lambda asked: answers.pop() if answers else server.by_secret(asked)
+    first_message(by_secret(server.url))
+    assert len(server.asked) == 4

@@ -1,0 +1,269 @@
+"""Tokens that are fetched beside the network's thread, and who shares them."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from support.forked import in_child
+
+from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken, RefreshWindow
+from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.errors import SaslAuthenticationException
+from spark_kafka_sink.network.login import SOURCES, TokenSource, TokenSources
+
+Told = OAuthBearerToken | BaseException
+WAIT_S = 30
+
+
+class Client:
+    """A client that waits until it is woken."""
+
+    def __init__(self) -> None:
+        self._woken: queue.Queue[None] = queue.Queue()
+
+    def wake(self) -> None:
+        """Note it."""
+        self._woken.put(None)
+
+    def wait(self) -> None:
+        """Wait for it."""
+        self._woken.get(timeout=WAIT_S)
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether it was woken since."""
+        return not self._woken.empty()
+
+
+class Endpoint:
+    """Gives what a test puts in, at the time of a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.fetches = 0
+        self._told: queue.Queue[Told] = queue.Queue()
+        self.source = TokenSource(
+            "the endpoint",
+            self.fetch,
+            TokenRenewal(RefreshWindow(), ExponentialBackoff.of_ms(100, 10_000)),
+            Random(1),
+            lambda: self.now,
+        )
+
+    def fetch(self) -> OAuthBearerToken:
+        """Return or raise what was put in; waits for it."""
+        self.fetches += 1
+        told = self._told.get(timeout=WAIT_S)
+        if isinstance(told, BaseException):
+            raise told
+        return told
+
+    def tell(self, told: Told) -> Told:
+        """Put something in."""
+        self._told.put(told)
+        return told
+
+
+def token(expires_at: float, value: str = "t") -> OAuthBearerToken:
+    """Return a token."""
+    return OAuthBearerToken(value, expires_at)
+
+
+def thread_of(source: TokenSource) -> threading.Thread | None:
+    """Return the thread that fetches."""
+    return source._thread
+
+
+def test_a_client_waits_for_the_first_token_and_is_woken() -> None:
+    endpoint, client = Endpoint(), Client()
+    endpoint.source.attach(client)
+    assert endpoint.source.token() is None
+    assert not client.is_woken
+    told = endpoint.tell(token(1100.0))
+    client.wait()
+    assert endpoint.source.token() is told
+    assert endpoint.source.problem() == ""
+    assert endpoint.fetches == 1
+
+
+def test_a_token_is_refreshed_while_the_old_one_serves() -> None:
+    endpoint, client = Endpoint(), Client()
+    endpoint.source.attach(client)
+    first = endpoint.tell(token(1100.0))
+    client.wait()
+    endpoint.now = 1090.0
+    assert endpoint.source.token() is first
+    # Nobody asks any more: the thread looks by itself.
+    endpoint.source.attach(client)
+    second = endpoint.tell(token(1190.0))
+    client.wait()
+    assert endpoint.source.token() is second
+
+
+def test_while_a_refresh_fails_the_old_token_serves_until_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    endpoint, client = Endpoint(), Client()
+    endpoint.source.attach(client)
+    first = endpoint.tell(token(1100.0))
+    client.wait()
+    endpoint.now = 1090.0
+    endpoint.tell(TokenException("it could not be asked: down"))
+    assert endpoint.source.token() is first
+    endpoint.source.attach(client)
+    client.wait()
+    assert endpoint.source.token() is first
+    assert endpoint.source.problem() == ""
+    assert "the last token still serves" in caplog.text
+    endpoint.now = 1100.0
+    assert endpoint.source.token() is None
+    assert endpoint.source.problem() == "the endpoint gives no token: it could not be asked: down"
+    second = endpoint.tell(token(1200.0))
+    client.wait()
+    assert endpoint.source.token() is second
+
+
+def test_a_refusal_that_is_final_is_raised_until_another_try() -> None:
+    endpoint, client = Endpoint(), Client()
+    endpoint.source.attach(client)
+    endpoint.tell(TokenException("it answered 401", is_final=True))
+    client.wait()
+    with pytest.raises(SaslAuthenticationException, match="the endpoint gives no token: it answ"):
+        endpoint.source.token()
+    endpoint.now = 1010.0
+    assert endpoint.source.token() is None
+    told = endpoint.tell(token(1100.0))
+    client.wait()
+    assert endpoint.source.token() is told
+
+
+def test_another_client_tries_again_at_once() -> None:
+    endpoint, client, other = Endpoint(), Client(), Client()
+    endpoint.source.attach(client)
+    endpoint.tell(TokenException("it answered 401", is_final=True))
+    client.wait()
+    endpoint.source.attach(other)
+    assert endpoint.source.token() is None
+    endpoint.tell(token(1100.0))
+    other.wait()
+    assert endpoint.source.token() is not None
+
+
+@pytest.mark.parametrize("error", [ValueError("s3cret"), SystemExit(1), KeyboardInterrupt()])
+def test_whatever_is_raised_is_a_failure_that_shows_nothing(error: BaseException) -> None:
+    endpoint, client = Endpoint(), Client()
+    endpoint.source.attach(client)
+    endpoint.tell(error)
+    client.wait()
+    assert endpoint.source.token() is None
+    assert endpoint.source.problem() == f"the endpoint gives no token: {type(error).__name__}"
+    endpoint.now += 1
+    endpoint.source.attach(client)
+    endpoint.tell(token(1100.0))
+    client.wait()
+    assert endpoint.source.token() is not None
+
+
+def test_the_thread_ends_with_the_last_client_and_the_token_stays() -> None:
+    endpoint, client = Endpoint(), Client()
+    endpoint.source.attach(client)
+    first = endpoint.tell(token(1100.0))
+    client.wait()
+    thread = thread_of(endpoint.source)
+    assert thread is not None
+    endpoint.source.detach(client)
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert endpoint.source.token() is first
+    assert thread_of(endpoint.source) is None
+    other = Client()
+    endpoint.source.attach(other)
+    assert endpoint.source.token() is first
+    endpoint.source.detach(other)
+    assert endpoint.fetches == 1
+
+
+def test_a_client_that_nobody_closes_is_not_kept() -> None:
+    endpoint, client = Endpoint(), Client()
+    endpoint.source.attach(client)
+    endpoint.tell(token(1100.0))
+    client.wait()
+    del client
+    gc.collect()
+    assert not endpoint.source.is_in_use
+
+
+def test_a_refused_token_is_fetched_anew() -> None:
+    endpoint, client = Endpoint(), Client()
+    endpoint.source.attach(client)
+    first = endpoint.tell(token(9000.0))
+    client.wait()
+    assert isinstance(first, OAuthBearerToken)
+    endpoint.now += 20
+    endpoint.source.refused(first)
+    assert endpoint.source.token() is None
+    second = endpoint.tell(token(9000.0, "u"))
+    client.wait()
+    assert endpoint.source.token() is second
+
+
+# -- who shares ----------------------------------------------------------------------------------
+
+
+def made(count: list[int]) -> Callable[[], Any]:
+    """Return what makes sources and counts them."""
+
+    def make() -> TokenSource:
+        count.append(1)
+        return Endpoint().source
+
+    return make
+
+
+def test_equal_configurations_share_a_source_and_others_do_not() -> None:
+    sources, count = TokenSources(), list[int]()
+    first = sources.source(("alice", "a"), made(count))
+    assert sources.source(("alice", "a"), made(count)) is first
+    assert sources.source(("alice", "b"), made(count)) is not first
+    assert len(count) == 2
+
+
+def test_few_sources_are_kept_and_those_in_use_always() -> None:
+    sources, count = TokenSources(), list[int]()
+    used = Endpoint()
+    client = Client()
+    used.source.attach(client)
+    used.tell(token(9000.0))
+    client.wait()
+    sources.source("used", lambda: used.source)
+    for number in range(200):
+        sources.source(number, made(count))
+    assert sources.source("used", made(count)) is used.source
+    assert len(sources._sources) <= 64
+
+
+def test_a_forked_child_has_no_token_of_its_parent() -> None:
+    endpoint, client = Endpoint(), Client()
+    key = object()
+    source = SOURCES.source(key, lambda: endpoint.source)
+    source.attach(client)
+    endpoint.tell(token(9000.0))
+    client.wait()
+
+    def look() -> None:
+        count: list[int] = []
+        assert SOURCES.source(key, made(count)) is not source
+        assert count == [1]
+
+    with SOURCES._lock, endpoint.source._changed:
+        assert in_child({"look": look}) == {"look": "nothing"}
+    assert SOURCES.source(key, made([])) is source
