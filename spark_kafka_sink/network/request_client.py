@@ -142,10 +142,6 @@ class ConsumerNetworkClient:
             self._try_send(self._clock())
         return future
 
-    def unsent_requests(self, node_id: int) -> int:
-        """Return the number of requests that wait for a node."""
-        return len(self._unsent.get(node_id, ()))
-
     def versions(self, node_id: int) -> NodeApiVersions:
         """Return the API versions of a node that has responded, as of its last connection."""
         return self._versions[node_id]

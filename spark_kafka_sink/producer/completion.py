@@ -374,12 +374,10 @@ class Deliveries:
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}
         self.error: KafkaException | None = None
-        self.failed_records = 0
 
     def add(self, batch: ProducerBatch) -> None:
         """Take a batch that succeeded or failed."""
         if batch.error is not None:
-            self.failed_records += batch.record_count
             # Who waits for records one by one is told of each; the first error is for the others.
             if batch.record_count > sum(span.records for span in batch.spans):
                 self.error = self.error or batch.error
