@@ -26,6 +26,7 @@ from spark_kafka_sink.errors import (
     ApiException,
     IllegalArgumentException,
     IllegalStateException,
+    Option,
     TimeoutException,
     UnsupportedVersionException,
     api_exception,
@@ -380,7 +381,7 @@ class KafkaAdmin:
     ) -> RequestFuture:
         """Send one request, and wait until it has a response or an error."""
         if self._is_closed:
-            raise IllegalStateException("this KafkaAdmin is closed: create a new one")
+            raise IllegalStateException("this KafkaAdmin has been closed: create a new one")
         future = self._client.send(node_id, message, min_version=min_version)
         while not future.is_done:
             remaining = self._deadline - self._clock()
@@ -399,7 +400,7 @@ class KafkaAdmin:
         trouble = self._client.last_errors()
         if not self._config.max_block_ms:
             return TimeoutException(f"no broker can answer within {self._limit()}: increase it")
-        servers = self._config.setting("bootstrap.servers", self._config.bootstrap_servers)
+        servers = Option("bootstrap.servers", self._config.bootstrap_servers)
         said = f" ({trouble})" if trouble else ""
         return NO_BROKER.error(limit=self._limit(), servers=servers, trouble=said)
 
@@ -410,7 +411,7 @@ class KafkaAdmin:
         return late
 
     def _limit(self) -> str:
-        return self._config.setting("max.block.ms", self._config.max_block_ms)
+        return str(Option("max.block.ms", self._config.max_block_ms))
 
 
 def _topic_error(answer: MetadataResponseTopic) -> ApiException | None:

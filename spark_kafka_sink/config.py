@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, field
 
-from spark_kafka_sink.errors import ConfigException, listed
+from spark_kafka_sink.errors import ConfigException, Option, listed
 from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.model import Node, Secret
 
@@ -329,13 +329,6 @@ class ProducerConfig(
     )
     """How long one sample is."""
 
-    option_prefix: str = ""
-    """No option: what the user writes before every name, so that errors name options as written."""
-
-    def setting(self, name: str, value: object) -> str:
-        """Give an option and its value as the user would write them: ``kafka.linger.ms=5``."""
-        return f"{self.option_prefix}{name}={value}"
-
     @property
     def has_tls(self) -> bool:
         """Whether connections are encrypted."""
@@ -372,33 +365,28 @@ class ProducerConfig(
         # An @ is refused below. What stands before it may be a password, even with a comma in it.
         servers = masked(self.bootstrap_servers)
         entries = dict.fromkeys(e.strip() for e in servers.split(",") if e.strip())
-        return [
-            _node(-1 - number, entry, self.option_prefix) for number, entry in enumerate(entries)
-        ]
+        return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
 
 
 @functools.cache
 def option_fields() -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Give the fields of `ProducerConfig` that are options."""
-    fields = msgspec.structs.fields(ProducerConfig)
-    return tuple(each for each in fields if each.name != "option_prefix")
+    """Return the fields of `ProducerConfig`, each of which is an option."""
+    return msgspec.structs.fields(ProducerConfig)
 
 
 def producer_config(
     options: Mapping[str, Any],
     *,
     defaults: Mapping[str, Any] | None = None,
-    prefix: str = "",
     lenient: bool = False,
 ) -> ProducerConfig:
     """Check options and give them typed.
 
     options: Java names to strings or values. defaults: values in place of the Java client's.
-    prefix: what the user writes before a name, for messages here and later. lenient: ignore names
-    that no Kafka producer has, with a warning. Raises ConfigException.
+    lenient: ignore names that no Kafka producer has, with a warning. Raises ConfigException.
     """
     check_options(options)
-    without_effect = check_names(options, prefix, lenient=lenient)
+    without_effect = check_names(options, lenient=lenient)
     known = {each.encode_name for each in option_fields()} - without_effect
     options = {name: value for name, value in options.items() if name in known}
     settings = {
@@ -407,19 +395,19 @@ def producer_config(
     }
     given = {name: _normal(name, value) for name, value in settings.items()}
     if not given.get("bootstrap.servers"):
-        message = f"{prefix}bootstrap.servers is not set; {_DEFAULT_PORT_HINT}"
+        message = f"{Option('bootstrap.servers')} is not set; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
     try:
-        config = msgspec.convert({**given, "option_prefix": prefix}, ProducerConfig)
+        config = msgspec.convert(given, ProducerConfig)
     except msgspec.ValidationError as error:
-        raise ConfigException(invalid(error, ProducerConfig, settings, prefix)) from None
-    config = _settle_idempotence(config, options, prefix)
-    config = _settle_delivery_timeout(config, options, prefix)
-    config = _settle_backoffs(config, options, prefix)
+        raise ConfigException(invalid(error, ProducerConfig, settings)) from None
+    config = _settle_idempotence(config, options)
+    config = _settle_delivery_timeout(config, options)
+    config = _settle_backoffs(config, options)
     _check_secured(config)
     _check_text(config)
     if not config.bootstrap_nodes:
-        message = f"{prefix}bootstrap.servers has no address in it; {_DEFAULT_PORT_HINT}"
+        message = f"{Option('bootstrap.servers')} has no address in it; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
     return config
 
@@ -437,31 +425,29 @@ def check_options(options: object) -> Mapping[str, object]:
     return options
 
 
-def check_names(
-    options: Mapping[str, Any], prefix: str = "", *, lenient: bool = False
-) -> frozenset[str]:
+def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozenset[str]:
     """Refuse, or warn of, options that are none of this producer's; as in `producer_config`.
 
     Return those that have no effect with the protocol of the brokers' listener.
     """
     known = {each.encode_name for each in option_fields()}
-    without_effect = _check_security(options, prefix, lenient=lenient)
+    without_effect = _check_security(options, lenient=lenient)
     for name in options:
         if name in without_effect:
             continue
         if name in NO_EFFECT:
-            warn_once(logger, f"{prefix}{name} has no effect: {NO_EFFECT[name]}")
+            warn_once(logger, f"{Option(name)} has no effect: {NO_EFFECT[name]}")
         elif name in OFF_ONLY:
-            _check_off(name, options[name], prefix)
+            _check_off(name, options[name])
         elif name not in known:
-            message = _unknown(name, prefix)
+            message = _unknown(name)
             if not lenient or name in NOT_YET or name in REFUSED:
                 raise ConfigException(message)
             warn_once(logger, message)
     return without_effect
 
 
-def _check_security(options: Mapping[str, Any], prefix: str, *, lenient: bool) -> frozenset[str]:
+def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[str]:
     """Refuse, or warn of, options of TLS and SASL where there is neither; return their names."""
     protocol = str(options.get("security.protocol") or "PLAINTEXT").strip().upper()
     unused = _UNUSED.get(protocol)
@@ -472,9 +458,9 @@ def _check_security(options: Mapping[str, Any], prefix: str, *, lenient: bool) -
     found = [name for name in options if name.startswith(families) and name in known]
     if found:
         message = (
-            f"{listed(prefix + name for name in found)}: of no effect with "
-            f"{prefix}security.protocol={protocol}, by which {why}; remove what is left over, or "
-            f"set {prefix}security.protocol to what the brokers' listener speaks"
+            f"{listed(str(Option(name)) for name in found)}: of no effect with "
+            f"{Option('security.protocol')}={protocol}, by which {why}; remove what is left over, "
+            f"or set {Option('security.protocol')} to what the brokers' listener speaks"
         )
         if not lenient:
             raise ConfigException(message)
@@ -484,16 +470,16 @@ def _check_security(options: Mapping[str, Any], prefix: str, *, lenient: bool) -
 
 def _check_secured(config: ProducerConfig) -> None:
     """Refuse stores and credentials that are there twice, or by half."""
-    prefix = config.option_prefix
     user, password, jaas = config.sasl_username, config.sasl_password, config.sasl_jaas_config
     if (user is None) != (password is None):
         raise ConfigException(
-            f"{prefix}sasl.username and {prefix}sasl.password go together: one of them is not set"
+            f"{Option('sasl.username')} and {Option('sasl.password')} go together: one of them is "
+            "not set"
         )
     if user is not None and jaas is not None:
         raise ConfigException(
-            f"{prefix}sasl.username and {prefix}sasl.jaas.config both say whom to log in: remove "
-            "one of the two"
+            f"{Option('sasl.username')} and {Option('sasl.jaas.config')} both say whom to log in: "
+            "remove one of the two"
         )
     key, chain = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
     for name, location, texts in (
@@ -502,16 +488,16 @@ def _check_secured(config: ProducerConfig) -> None:
     ):
         if location is not None and any(text is not None for text in texts):
             raise ConfigException(
-                f"{prefix}ssl.{name}.location is set, and what it has is given by other options "
-                "too: remove one of the two"
+                f"{Option(f'ssl.{name}.location')} is set, and what it has is given by other "
+                "options too: remove one of the two"
             )
     if (key is None) != (chain is None):
         found, missing = (
             ("key", "certificate.chain") if chain is None else ("certificate.chain", "key")
         )
         raise ConfigException(
-            f"{prefix}ssl.keystore.{found} is set without {prefix}ssl.keystore.{missing}: a "
-            "private key and its certificates go together"
+            f"{Option(f'ssl.keystore.{found}')} is set without "
+            f"{Option(f'ssl.keystore.{missing}')}: a private key and its certificates go together"
         )
 
 
@@ -522,11 +508,11 @@ def _check_text(config: ProducerConfig) -> None:
         try:
             size = len(name.encode())
         except UnicodeEncodeError as error:
-            message = f"{config.option_prefix}{option} cannot be written as UTF-8: {error.reason}"
+            message = f"{Option(option)} cannot be written as UTF-8: {error.reason}"
             raise ConfigException(message) from None
         if size > _LONGEST_NAME_BYTES:
             message = (
-                f"{config.option_prefix}{option} has {size} bytes: expected at most "
+                f"{Option(option)} has {size} bytes: expected at most "
                 f"{_LONGEST_NAME_BYTES}, since no request can carry more"
             )
             raise ConfigException(message)
@@ -578,24 +564,24 @@ def _options_of(kind: type) -> frozenset[str]:
     return frozenset(each.encode_name for each in option_fields() if type(each.default) is kind)
 
 
-def _check_off(name: str, value: Any, prefix: str) -> None:
+def _check_off(name: str, value: Any) -> None:
     """Take an option that can only be off here."""
     if str(value).strip().lower() != "false":
-        message = f"{prefix}{name} is {value!r}: expected false, since {OFF_ONLY[name]}"
+        message = f"{Option(name)} is {value!r}: expected false, since {OFF_ONLY[name]}"
         raise ConfigException(message)
 
 
-def _unknown(name: str, prefix: str) -> str:
+def _unknown(name: str) -> str:
     if name in REFUSED:
-        return f"{prefix}{name} is refused: {REFUSED[name]}; remove it"
+        return f"{Option(name)} is refused: {REFUSED[name]}; remove it"
     if name in NOT_YET:
         return (
-            f"{prefix}{name} is an option of the Java producer that this one does not have yet; "
+            f"{Option(name)} is an option of the Java producer that this one does not have yet; "
             "remove it"
         )
     close = nearest(name, java_names())
-    hint = f"; did you mean {prefix}{close}?" if close else ""
-    return f"{prefix}{name} is not an option of the Kafka producer{hint}"
+    hint = f"; did you mean {Option(close)}?" if close else ""
+    return f"{Option(name)} is not an option of the Kafka producer{hint}"
 
 
 @functools.cache
@@ -611,9 +597,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def invalid(
-    error: msgspec.ValidationError, struct: type, given: Mapping[str, Any], prefix: str = ""
-) -> str:
+def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, Any]) -> str:
     """Give the sentence about the value of a field of `struct` that msgspec refuses."""
     text = str(error)
     name = text.partition(" - at `$.")[2].rstrip("`")
@@ -624,7 +608,7 @@ def invalid(
         for each in msgspec.inspect.type_info(struct).fields  # type: ignore[attr-defined]
         if each.encode_name == name
     )
-    return f"{prefix}{name} is {given[name]!r}: expected {_expected(name, kind)}"
+    return f"{Option(name)} is {given[name]!r}: expected {_expected(name, kind)}"
 
 
 def _expected(name: str, kind: msgspec.inspect.Type) -> str:
@@ -726,72 +710,66 @@ _ALLOWED: Final = {
 }
 
 
-def _settle_idempotence(
-    config: ProducerConfig, options: Mapping[str, Any], prefix: str
-) -> ProducerConfig:
+def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of ProducerConfig.postProcessAndValidateIdempotenceConfigs.
 
     Idempotence that was asked for conflicts with what it needs otherwise: an error. Idempotence by
     default gives way to acks and retries, but never to too many requests in flight.
     """
     if config.transactional_id is not None:
-        _check_transactional(config, prefix)
+        _check_transactional(config)
     if not config.enable_idempotence:
         return config
     if config.max_in_flight_requests_per_connection > _MAX_IN_FLIGHT_OF_IDEMPOTENCE:
         message = (
-            f"{prefix}max.in.flight.requests.per.connection is "
+            f"{Option('max.in.flight.requests.per.connection')} is "
             f"{config.max_in_flight_requests_per_connection}: the idempotent producer allows at "
             f"most {_MAX_IN_FLIGHT_OF_IDEMPOTENCE}; lower it, or set "
-            f"{prefix}enable.idempotence to false"
+            f"{Option('enable.idempotence')} to false"
         )
         raise ConfigException(message)
     conflicts = []
     if config.acks_number != -1:
-        conflicts.append(f"{prefix}acks is {config.acks}, it needs all")
+        conflicts.append(f"{Option('acks')} is {config.acks}, it needs all")
     if config.retries == 0:
-        conflicts.append(f"{prefix}retries is 0, it needs more")
+        conflicts.append(f"{Option('retries')} is 0, it needs more")
     if not conflicts:
         return config
     if "enable.idempotence" in options:
-        message = f"{prefix}enable.idempotence is true, but {' and '.join(conflicts)}"
+        message = f"{Option('enable.idempotence')} is true, but {' and '.join(conflicts)}"
         raise ConfigException(message)
     return msgspec.structs.replace(config, enable_idempotence=False)
 
 
-def _check_transactional(config: ProducerConfig, prefix: str) -> None:
+def _check_transactional(config: ProducerConfig) -> None:
     """Refuse what a transactional producer cannot do without: idempotence and what that needs."""
     conflicts = []
     if not config.enable_idempotence:
-        conflicts.append(f"{prefix}enable.idempotence is false, it needs true")
+        conflicts.append(f"{Option('enable.idempotence')} is false, it needs true")
     if config.acks_number != -1:
-        conflicts.append(f"{prefix}acks is {config.acks}, it needs all")
+        conflicts.append(f"{Option('acks')} is {config.acks}, it needs all")
     if config.retries == 0:
-        conflicts.append(f"{prefix}retries is 0, it needs more")
+        conflicts.append(f"{Option('retries')} is 0, it needs more")
     if conflicts:
-        message = f"{prefix}transactional.id is set, but {' and '.join(conflicts)}"
+        message = f"{Option('transactional.id')} is set, but {' and '.join(conflicts)}"
         raise ConfigException(message)
 
 
-def _settle_delivery_timeout(
-    config: ProducerConfig, options: Mapping[str, Any], prefix: str
-) -> ProducerConfig:
+def _settle_delivery_timeout(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Hold delivery.timeout.ms to at least linger.ms + request.timeout.ms, as the Java client."""
     least = min(config.linger_ms + config.request_timeout_ms, 2**31 - 1)
     if config.delivery_timeout_ms >= least:
         return config
     if "delivery.timeout.ms" in options:
         message = (
-            f"{prefix}delivery.timeout.ms is {config.delivery_timeout_ms}: expected at least "
-            f"{prefix}linger.ms + {prefix}request.timeout.ms, which is {least}"
+            f"{Option('delivery.timeout.ms')} is {config.delivery_timeout_ms}: expected at least "
+            f"{Option('linger.ms')} + {Option('request.timeout.ms')}, which is {least}"
         )
         raise ConfigException(message)
     return msgspec.structs.replace(config, delivery_timeout_ms=least)
 
 
-def _settle_backoffs(
-    config: ProducerConfig, options: Mapping[str, Any], prefix: str
-) -> ProducerConfig:
+def _settle_backoffs(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of CommonClientConfigs on pairs of a pause and its maximum.
 
     A reconnect.backoff.ms that is set alone is constant. A pause over its maximum is the maximum,
@@ -813,19 +791,19 @@ def _settle_backoffs(
     for name, base, most in pairs:
         if base > most:
             message = (
-                f"{prefix}{name}.ms={base} is more than {prefix}{name}.max.ms={most}: "
+                f"{Option(f'{name}.ms')}={base} is more than {Option(f'{name}.max.ms')}={most}: "
                 "it is always the latter"
             )
             warn_once(logger, message)
     return config
 
 
-def _node(node_id: int, entry: str, prefix: str) -> Node:
+def _node(node_id: int, entry: str) -> Node:
     # A protocol name before the address is allowed and ignored, as the Java client does.
     found = _ADDRESS.fullmatch(entry)
     if found is None or not 0 < int(found["port"]) < 65536:
         message = (
-            f"{prefix}bootstrap.servers has {entry!r}, which is not an address: "
+            f"{Option('bootstrap.servers')} has {entry!r}, which is not an address: "
             f"{_DEFAULT_PORT_HINT}"
         )
         raise ConfigException(message)

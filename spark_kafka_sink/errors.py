@@ -19,7 +19,10 @@ coordinators are looked up again; ``TransactionAbortableException``, abort the t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final, NamedTuple, Self
 
 from spark_kafka_sink import error_codes
@@ -32,6 +35,45 @@ def listed(names: Iterable[str]) -> str:
     every = list(names)
     more = len(every) - _MOST_LISTED
     return ", ".join(every[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+# How messages name an option: as in a configuration, unless its user writes it in another way.
+_option_name: Final[ContextVar[Callable[[str], str]]] = ContextVar("option_name", default=str)
+
+
+@contextmanager
+def name_options(name: Callable[[str], str]) -> Iterator[None]:
+    """Have the messages that are made in this thread name options as `name` does.
+
+    The threads of a producer that is made meanwhile do so, too (`as_options_are_named_here`).
+    """
+    before = _option_name.set(name)
+    try:
+        yield
+    finally:
+        _option_name.reset(before)
+
+
+def as_options_are_named_here(function: Callable[[], None]) -> Callable[[], None]:
+    """Return a function to call in another thread, whose messages name options as this one's."""
+    name = _option_name.get()
+
+    def call() -> None:
+        with name_options(name):
+            function()
+
+    return call
+
+
+class Option(NamedTuple):
+    """An option in a message, with its value if there is one: ``linger.ms`` or ``linger.ms=5``."""
+
+    name: str
+    value: object = None
+
+    def __str__(self) -> str:
+        name = _option_name.get()(self.name)
+        return name if self.value is None else f"{name}={self.value}"
 
 
 class KafkaException(Exception):
@@ -373,7 +415,7 @@ class ErrorCode(NamedTuple):
     """What is known of a code that a broker may answer with.
 
     kind: the exception that it becomes. advice: what a user who writes can do about it (for those
-    who read: `consumer.list_offsets`), with {} for what the user writes before an option's name.
+    who read: `consumer.list_offsets`), with the names of options in braces.
     """
 
     code: int
@@ -430,7 +472,7 @@ _ROWS: Final = (
         18,
         "RECORD_LIST_TOO_LARGE",
         RecordBatchTooLargeException,
-        "lower {}batch.size, or raise the topic's segment.bytes",
+        "lower {batch.size}, or raise the topic's segment.bytes",
     ),
     ErrorCode(
         19,
@@ -468,7 +510,7 @@ _ROWS: Final = (
         31,
         "CLUSTER_AUTHORIZATION_FAILED",
         ClusterAuthorizationException,
-        "grant IDEMPOTENT_WRITE on the cluster, or set {}enable.idempotence to false",
+        "grant IDEMPOTENT_WRITE on the cluster, or set {enable.idempotence} to false",
     ),
     ErrorCode(
         32,
@@ -497,7 +539,7 @@ _ROWS: Final = (
         50,
         "INVALID_TRANSACTION_TIMEOUT",
         InvalidTxnTimeoutException,
-        "lower {}transaction.timeout.ms, or raise the brokers' transaction.max.timeout.ms",
+        "lower {transaction.timeout.ms}, or raise the brokers' transaction.max.timeout.ms",
     ),
     ErrorCode(51, "CONCURRENT_TRANSACTIONS", ConcurrentTransactionsException),
     ErrorCode(52, "TRANSACTION_COORDINATOR_FENCED", ApiException),
@@ -533,7 +575,7 @@ _ROWS: Final = (
         76,
         "UNSUPPORTED_COMPRESSION_TYPE",
         UnsupportedCompressionTypeException,
-        "choose another {}compression.type",
+        "choose another {compression.type}",
     ),
     ErrorCode(77, "STALE_BROKER_EPOCH", ApiException),
     ErrorCode(78, "OFFSET_NOT_AVAILABLE", RetriableException),
@@ -552,7 +594,7 @@ _ROWS: Final = (
         90,
         "PRODUCER_FENCED",
         ProducerFencedException,
-        "each running producer needs a {}transactional.id of its own",
+        "each running producer needs a {transactional.id} of its own",
     ),
     ErrorCode(91, "RESOURCE_NOT_FOUND", ApiException),
     ErrorCode(92, "DUPLICATE_RESOURCE", ApiException),
@@ -612,25 +654,25 @@ def error_code(code: int) -> ErrorCode:
     return known or ErrorCode(code, f"UNKNOWN_ERROR_CODE_{code}", UnknownServerException)
 
 
+_OPTION: Final = re.compile(r"\{(.+?)\}")
 _INTERNAL: Final = (
     "is internal to Kafka, and brokers let no producer write to it: name another topic"
 )
 
 
-def advice(code: int, option_prefix: str = "", *, topic: str | None = None) -> str | None:
+def advice(code: int, *, topic: str | None = None) -> str | None:
     """Return a sentence to stand behind the message of an error code, None where there is none.
 
-    It is for those who write. option_prefix: what the user writes before the name of an option;
-    topic: the topic that the error is about.
+    It is for those who write. topic: the topic that the error is about.
     """
     is_about_name = code in (
         error_codes.INVALID_TOPIC_EXCEPTION,
         error_codes.UNKNOWN_TOPIC_OR_PARTITION,
     )
-    text = error_code(code).advice
     if is_about_name and topic in INTERNAL_TOPICS:
-        text = f"{topic} {_INTERNAL}"
-    return None if text is None else text.replace("{}", option_prefix)
+        return f"{topic} {_INTERNAL}"
+    text = error_code(code).advice
+    return None if text is None else _OPTION.sub(lambda found: str(Option(found[1])), text)
 
 
 def topic_advice(code: int, topic: str) -> str | None:

@@ -33,6 +33,7 @@ from spark_kafka_sink.errors import (
     ConfigException,
     IllegalStateException,
     InvalidTopicException,
+    Option,
     TimeoutException,
     error_code,
 )
@@ -342,7 +343,7 @@ class TopicReader:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            message = "this TopicReader is closed: create a new one to read"
+            message = "this TopicReader has been closed: create a new one to read"
             raise IllegalStateException(message)
 
     def _deadline(self) -> float:
@@ -357,7 +358,7 @@ class TopicReader:
             topic=topic,
             api="Metadata",
             limit=self._limit(),
-            servers=shared.setting("bootstrap.servers", shared.bootstrap_servers),
+            servers=Option("bootstrap.servers", shared.bootstrap_servers),
             trouble=f" ({trouble})" if trouble else "",
         )
 

@@ -26,6 +26,7 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     AuthenticationException,
     KafkaException,
+    Option,
     ProtocolError,
     RetriableException,
     SslAuthenticationException,
@@ -76,7 +77,6 @@ class NetworkConfig:
     """The configuration of a client; times in seconds, infinity for never.
 
     rebootstraps: whether to connect to bootstrap addresses when no broker can be reached (KIP-899).
-    option_prefix: the text before an option's name in messages.
     """
 
     client_id: str
@@ -88,7 +88,6 @@ class NetworkConfig:
         "use_all_dns_ips"
     )
     rebootstraps: bool = True
-    option_prefix: str = ""
 
     @classmethod
     def of(cls, config: ProducerConfig, client_id: str) -> Self:
@@ -107,7 +106,6 @@ class NetworkConfig:
             connections_max_idle_s=idle_ms / 1000 if idle_ms >= 0 else _NEVER,
             client_dns_lookup=config.client_dns_lookup,
             rebootstraps=config.rebootstraps,
-            option_prefix=config.option_prefix,
         )
 
 
@@ -569,13 +567,12 @@ class NetworkClient:
 
     def _expire(self, now: float) -> None:
         """Close connections that exceeded the setup timeout or the request timeout."""
-        prefix = self._config.option_prefix
         for state in list(self._states.values()):
             connection = state.connection
             if connection is None:
                 continue
             if now >= state.setup_until:
-                option = f"{prefix}socket.connection.setup.timeout.ms"
+                option = Option("socket.connection.setup.timeout.ms")
                 where = connection.state.value
                 if connection.state is ConnectionState.CONNECTING:
                     reason = f"no connection within {option}"
@@ -584,7 +581,7 @@ class NetworkClient:
                 self._connection_lost(state, reason, now)
             elif now >= connection.in_flight.expires_at():
                 timeout_ms = round(self._config.request_timeout_s * 1000)
-                reason = f"no response within {prefix}request.timeout.ms={timeout_ms}"
+                reason = f"no response within {Option('request.timeout.ms')}={timeout_ms}"
                 if connection.state is ConnectionState.CHECKING_API_VERSIONS:
                     reason += f", even to ApiVersions; {NO_BROKER}"
                 elif not connection.is_ready:

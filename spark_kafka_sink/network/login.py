@@ -22,7 +22,7 @@ from weakref import WeakSet
 
 from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
-from spark_kafka_sink.errors import SaslAuthenticationException
+from spark_kafka_sink.errors import SaslAuthenticationException, as_options_are_named_here
 from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,8 @@ class TokenSource:
         """Have the thread look; the caller holds the lock."""
         self._changed.notify_all()
         if self._thread is None and self.is_in_use:
-            self._thread = threading.Thread(target=self._run, name="kafka-login", daemon=True)
+            run = as_options_are_named_here(self._run)
+            self._thread = threading.Thread(target=run, name="kafka-login", daemon=True)
             try:
                 self._thread.start()
             except RuntimeError:

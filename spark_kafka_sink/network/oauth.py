@@ -42,7 +42,9 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.errors import (
     ConfigException,
+    Option,
     SaslAuthenticationException,
+    name_options,
 )
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.network.login import SOURCES, TokenSource
@@ -122,7 +124,6 @@ class OAuth:
     ) -> None:
         self._config = config
         self._values = values
-        self._prefix = config.option_prefix
         self._random = Random()  # noqa: S311 - jitter, not secrets
         settings = self._settings()
         self._named: object = None
@@ -133,7 +134,7 @@ class OAuth:
             self.file_token()
             return
         if not settings.is_java:
-            self._named, self._callable = _callable(self._option(_RETRIEVER), settings.retriever)
+            self._named, self._callable = _callable(str(Option(_RETRIEVER)), settings.retriever)
         elif settings.url is not None:
             self._check_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
@@ -197,7 +198,7 @@ class OAuth:
             if leaves_the_machine(url):
                 warn_once(
                     logger,
-                    f"{self._option(_URL)} is http: the client's credentials and its tokens travel "
+                    f"{Option(_URL)} is http: the client's credentials and its tokens travel "
                     "in clear, and anybody on the way can read them",
                 )
         else:
@@ -239,10 +240,10 @@ class OAuth:
             return by_client_assertion(proof, settings.client_id, settings.scope), {}
         if not settings.client_id or not settings.client_secret:
             raise ConfigException(
-                f"{self._option(_URL)} needs credentials: set {self._option(_CLIENT_ID)} and "
-                f"{self._option(_CLIENT_SECRET)}, or {self._option(f'{_ASSERTION}.file')}, or "
-                f"{self._option(f'{_ASSERTION}.private.key.file')} with "
-                f"{self._option(f'{_ASSERTION}.claim.iss')}"
+                f"{Option(_URL)} needs credentials: set {Option(_CLIENT_ID)} and "
+                f"{Option(_CLIENT_SECRET)}, or {Option(f'{_ASSERTION}.file')}, or "
+                f"{Option(f'{_ASSERTION}.private.key.file')} with "
+                f"{Option(f'{_ASSERTION}.claim.iss')}"
             )
         encode = url_encoded if settings.encodes_header else None
         header = basic_authorization(settings.client_id, settings.client_secret, encode)
@@ -255,15 +256,15 @@ class OAuth:
             found = self._values.file(option, settings.assertion_file).strip()
             if not found or not found.isascii() or not found.isprintable():
                 raise ConfigException(
-                    f"the file of {self._option(option)} has no assertion: expected a JWT alone"
+                    f"the file of {Option(option)} has no assertion: expected a JWT alone"
                 )
             return found
         key_option = f"{_ASSERTION}.private.key.file"
         if settings.key_file is None:
             raise ConfigException(
-                f"an assertion is needed: set {self._option(option)} or {self._option(key_option)}"
+                f"an assertion is needed: set {Option(option)} or {Option(key_option)}"
             )
-        origin = f"the file of {self._option(key_option)}"
+        origin = f"the file of {Option(key_option)}"
         key = signing_key(
             self._values.file(key_option, settings.key_file),
             settings.passphrase,
@@ -274,7 +275,7 @@ class OAuth:
         if settings.template_file is not None:
             name = f"{_ASSERTION}.template.file"
             text = self._values.file(name, settings.template_file)
-            template = parse_template(text, f"the file of {self._option(name)}")
+            template = parse_template(text, f"the file of {Option(name)}")
         return assertion(
             settings.claims,
             template,
@@ -300,13 +301,13 @@ class OAuth:
     # -- what options say --------------------------------------------------------------------------
 
     def _option(self, name: str) -> str:
-        return f"{self._prefix}{name}"
+        return str(Option(name))
 
     def _settings(self) -> OAuthSettings:
-        config, prefix = self._config, self._prefix
+        config = self._config
         if config.sasl_username is not None:
             raise ConfigException(
-                f"{prefix}sasl.username has no effect with {OAUTHBEARER}: remove it"
+                f"{Option('sasl.username')} has no effect with {OAUTHBEARER}: remove it"
             )
         jaas: Mapping[str, str] = {}
         if config.sasl_jaas_config is not None:
@@ -390,14 +391,14 @@ class OAuth:
             return simple
         if _JAVA_CLASS.fullmatch(given) or "." not in given:
             raise ConfigException(
-                f"{self._option(_RETRIEVER)} is {given!r}: expected one of Java's "
+                f"{Option(_RETRIEVER)} is {given!r}: expected one of Java's "
                 f"{', '.join(_RETRIEVERS)}, or module.Name of a Python callable; no other Java "
                 "class can be used"
             )
         return given
 
     def _check_url(self, retriever: str, url: str | None, *, is_file: bool) -> None:
-        option = self._option(_URL)
+        option = str(Option(_URL))
         if url is None:
             raise ConfigException(
                 f"{option} is not set: expected https://host/path, or file:///path of a file with "
@@ -406,7 +407,7 @@ class OAuth:
         if is_file and retriever in (_CLIENT_CREDENTIALS, _JWT_BEARER):
             raise ConfigException(
                 f"{option} is a file, which {retriever} cannot ask: change "
-                f"{self._option(_RETRIEVER)}, or the URL"
+                f"{Option(_RETRIEVER)}, or the URL"
             )
         if not is_file and retriever == _FILE:
             raise ConfigException(
@@ -422,7 +423,7 @@ class OAuth:
         for name in jaas:
             if not name.startswith((_EXTENSION, "ssl.")) and name not in _IN_JAAS:
                 raise ConfigException(
-                    f"{self._prefix}sasl.jaas.config has an option that OAuthBearerLoginModule "
+                    f"{Option('sasl.jaas.config')} has an option that OAuthBearerLoginModule "
                     f"does not have here: expected {', '.join(_IN_JAAS)}, {_EXTENSION}… or ssl.…"
                 )
         found = {
@@ -444,18 +445,15 @@ def _endpoint_tls(jaas: Mapping[str, str]) -> TlsSettings:
     from spark_kafka_sink.network.stores import tls_settings  # noqa: PLC0415 - imports ssl
 
     options = {name: value for name, value in jaas.items() if name.startswith("ssl.")}
-    config = producer_config(
-        {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options},
-        prefix="sasl.jaas.config: ",
-    )
-    return tls_settings(config, AsWritten())
+    with name_options("sasl.jaas.config: ".__add__):
+        config = producer_config(
+            {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
+        )
+        return tls_settings(config, AsWritten())
 
 
 class AsWritten(OptionValues):
     """Values in which references have been looked up already."""
-
-    def __init__(self) -> None:
-        super().__init__("")
 
     def resolved(self, option: str, text: str) -> str:
         """Return the text."""

@@ -10,7 +10,7 @@ import os
 
 from spark_kafka_sink.auth.jaas import JaasEntry, check_module, parse_jaas
 from spark_kafka_sink.auth.references import ALLOWED_PATHS, ProcessLimits, References, providers
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.logs import without_path
 from spark_kafka_sink.model import Secret
 from spark_kafka_sink.network.files import Disk
@@ -19,17 +19,16 @@ _JAAS_OPTION = "sasl.jaas.config"
 
 
 class OptionValues:
-    """The values as this process has them; prefix: what the user writes before an option's name."""
+    """The values of options as this process has them."""
 
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
+    def __init__(self) -> None:
         self._files = Disk()
         self._limits = ProcessLimits.of(os.environ, "this process")
         self._references = References(providers({}), self._limits, os.environ, self._files)
 
     def resolved(self, option: str, text: str) -> str:
         """Return a value of an option with its references resolved. Raise ConfigException."""
-        return self._references.resolved(f"{self._prefix}{option}", text)
+        return self._references.resolved(str(Option(option)), text)
 
     def text(self, option: str, value: str | Secret | None) -> str | None:
         """Return the value of an option with its references resolved, None if it is unset."""
@@ -71,4 +70,4 @@ class OptionValues:
             why = "it is not UTF-8"
         except (OSError, ValueError) as error:
             why = without_path(error)
-        raise ConfigException(f"the file of {self._prefix}{option} cannot be read: {why}")
+        raise ConfigException(f"the file of {Option(option)} cannot be read: {why}")

@@ -35,7 +35,7 @@ from spark_kafka_sink.auth.oauthbearer import (
 )
 from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
+from spark_kafka_sink.errors import ConfigException, Option, SaslAuthenticationException
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Login
@@ -78,7 +78,7 @@ class Security:
 
     def __init__(self, config: ProducerConfig, *, is_one_of_many: bool = False) -> None:
         self._config = config
-        self._values = OptionValues(config.option_prefix)
+        self._values = OptionValues()
         self.wake: Callable[[], None] = lambda: None
         self._oauth: OAuth | None = None
         if config.has_tls:
@@ -95,7 +95,7 @@ class Security:
             if self._mechanism == PLAIN and not config.has_tls:
                 warn_once(
                     logger,
-                    f"{config.option_prefix}security.protocol=SASL_PLAINTEXT sends the PLAIN "
+                    f"{Option('security.protocol')}=SASL_PLAINTEXT sends the PLAIN "
                     "password unencrypted: anyone on the network can read it",
                 )
 
@@ -167,12 +167,12 @@ class Security:
 
     def _checked_mechanism(self) -> str:
         """Return the mechanism. Raise ConfigException if it is not supported."""
-        config, prefix = self._config, self._config.option_prefix
+        config = self._config
         mechanism = checked_mechanism(config.sasl_mechanism)
         if mechanism not in _SUPPORTED:
             raise ConfigException(
-                f"{prefix}sasl.mechanism is {mechanism}, which is not supported yet: set "
-                f"{prefix}sasl.mechanism to one of {', '.join(_SUPPORTED)}"
+                f"{Option('sasl.mechanism')} is {mechanism}, which is not supported yet: set "
+                f"{Option('sasl.mechanism')} to one of {', '.join(_SUPPORTED)}"
             )
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
@@ -237,7 +237,7 @@ class Security:
 
     def _credentials(self) -> _Credentials:
         """Return the credentials. Raise ConfigException if the options have none."""
-        config, prefix = self._config, self._config.option_prefix
+        config = self._config
         jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
         if jaas is not None:
             entry = self._values.jaas(jaas.value, self._mechanism)
@@ -249,8 +249,9 @@ class Security:
             return _Credentials(found[0], found[1], name, is_token=is_token)
         if user is None or password is None:
             raise ConfigException(
-                f"{prefix}security.protocol={config.security_protocol} needs credentials: set "
-                f"{prefix}sasl.jaas.config, or {prefix}sasl.username and {prefix}sasl.password"
+                f"{Option('security.protocol')}={config.security_protocol} needs credentials: set "
+                f"{Option('sasl.jaas.config')}, or {Option('sasl.username')} and "
+                f"{Option('sasl.password')}"
             )
         return _Credentials(
             self._values.resolved("sasl.username", user),
@@ -267,10 +268,10 @@ class Security:
         return client_context(settings)
 
     def _warn_of_tls(self) -> None:
-        config, prefix = self._config, self._config.option_prefix
+        config = self._config
         if not config.ssl_endpoint_identification_algorithm:
             warn_once(
                 logger,
-                f"{prefix}ssl.endpoint.identification.algorithm is empty: anyone with a "
+                f"{Option('ssl.endpoint.identification.algorithm')} is empty: anyone with a "
                 "certificate of a trusted CA can pose as a broker",
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.auth.pem import StoreKind, store_kind
 from spark_kafka_sink.auth.pkcs12 import keystore, truststore
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.logs import masked, warn_once, without_path
 from spark_kafka_sink.model import Secret
 from spark_kafka_sink.network.cipher_suites import cipher_suites
@@ -37,7 +37,7 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
             "ssl.protocol, ssl.enabled.protocols and ssl.cipher.suites have no version of TLS "
             "in common"
         )
-    stores = _Stores(config.option_prefix, values)
+    stores = _Stores(values)
     key, key_origin = stores.text(
         "keystore", config.ssl_keystore_location, config.ssl_keystore_password
     )
@@ -64,8 +64,7 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
 class _Stores:
     """The files that `ssl.truststore.location` and `ssl.keystore.location` name."""
 
-    def __init__(self, prefix: str, values: OptionValues) -> None:
-        self._prefix = prefix
+    def __init__(self, values: OptionValues) -> None:
         self._values = values
 
     def text(
@@ -74,7 +73,7 @@ class _Stores:
         """Return a store as PEM, and how messages call it; None where none is named."""
         if location is None:
             return None, ""
-        option = f"{self._prefix}ssl.{kind}.location"
+        option = str(Option(f"ssl.{kind}.location"))
         path = self._values.resolved(f"ssl.{kind}.location", location)
         # With references in place of what they give.
         shown = masked(location)
@@ -97,10 +96,10 @@ class _Stores:
             if password is not None:
                 warn_once(
                     logger,
-                    f"{self._prefix}ssl.{kind}.password has no effect: PEM files have no such "
+                    f"{Option(f'ssl.{kind}.password')} has no effect: PEM files have no such "
                     "password",
                 )
             return found.decode(errors="replace"), origin
         given = self._values.text(f"ssl.{kind}.password", password)
         read = keystore if kind == "keystore" else truststore
-        return read(found, given, origin, f"{self._prefix}ssl.{kind}.password"), origin
+        return read(found, given, origin, str(Option(f"ssl.{kind}.password"))), origin

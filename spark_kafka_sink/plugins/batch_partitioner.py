@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.config import ProducerConfig, names_own_partitioner
-from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.errors import ConfigException, DataException, Option
 from spark_kafka_sink.plugins.loading import instance
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
@@ -36,12 +36,12 @@ PARTITIONER_CLASS: Final = "partitioner.class"
 _LEFT_OPEN: Final = -1
 
 
-def load_partitioner(given: object, prefix: str = "") -> BatchPartitioner | None:
+def load_partitioner(given: object) -> BatchPartitioner | None:
     """Return the callable that partitioner.class names, None for one of the producer's own.
 
-    prefix: what the user writes before the option's name. Raises ConfigException.
+    Raises ConfigException.
     """
-    option = f"{prefix}{PARTITIONER_CLASS}"
+    option = str(Option(PARTITIONER_CLASS))
     if not names_own_partitioner(given):
         return None
     partitioner, _ = instance(option, given)
@@ -59,13 +59,11 @@ def with_partitions(
     batch: pa.RecordBatch,
     topics: Sequence[TopicMetadata],
     partitioner: BatchPartitioner,
-    prefix: str = "",
 ) -> Rows:
     """Have the partitions of `rows`, which are those of `batch`, chosen where any is open.
 
-    topics: the metadata of each of ``rows.topics``; prefix: what the user writes before the
-    option's name. Raises DataException for an answer that is no partition for every row, and
-    whatever the partitioner raises.
+    topics: the metadata of each of ``rows.topics``. Raises DataException for an answer that is no
+    partition for every row, and whatever the partitioner raises.
     """
     explicit = rows.partitions
     if explicit is not None and (explicit >= 0).all():
@@ -74,9 +72,7 @@ def with_partitions(
     for number, of_topic in rows.by_topic():
         part = batch if rows.topic_numbers is None else batch.take(pa.array(of_topic))
         partitions = len(topics[number].leaders)
-        chosen[of_topic] = chosen_partitions(
-            partitioner, rows.topics[number], part, partitions, f"{prefix}{PARTITIONER_CLASS}"
-        )
+        chosen[of_topic] = chosen_partitions(partitioner, rows.topics[number], part, partitions)
     return replace(
         rows, partitions=chosen if explicit is None else np.where(explicit < 0, chosen, explicit)
     )
@@ -99,13 +95,14 @@ def _arrow(column: BinaryColumn) -> pa.Array:
 
 
 def chosen_partitions(
-    partitioner: BatchPartitioner, topic: str, batch: pa.RecordBatch, partitions: int, option: str
+    partitioner: BatchPartitioner, topic: str, batch: pa.RecordBatch, partitions: int
 ) -> Int64s:
     """Return what a partitioner chooses for the rows of a batch, int64, -1 where that is null.
 
-    partitions: how many the topic has; option: its name as the user writes it. Raises DataException
-    for an answer that is no partition for every row, and whatever the partitioner raises.
+    partitions: how many the topic has. Raises DataException for an answer that is no partition for
+    every row, and whatever the partitioner raises.
     """
+    option = Option(PARTITIONER_CLASS)
     given = partitioner(topic, batch, partitions)
     try:
         array = given if isinstance(given, pa.Array) else pa.array(given)
@@ -182,18 +179,18 @@ _load = cache(load_partitioner)
 
 
 def own_partitions(
-    name: str | None, prefix: str, topics: pa.Array, partitions: pa.Array, rows: pa.StructArray
+    name: str | None, topics: pa.Array, partitions: pa.Array, rows: pa.StructArray
 ) -> pa.Array:
     """Give the partition that a user's own partitioner chooses for each row, int32 of rows.
 
-    name, prefix: of partitioner.class, as `load_partitioner` takes them; topics: of each row, a
-    string or null; partitions: how many that topic has, int32 or null. Raises ConfigException where
+    name: of partitioner.class; topics: of each row, a string or null; partitions: how many that
+    topic has, int32 or null. Raises ConfigException where
     the partitioner is not there, DataException for an answer that is no partition, and what it
     raises itself.
     """
-    partitioner = _load(name, prefix)
+    partitioner = _load(name)
     if partitioner is None:
-        message = f"{prefix}{PARTITIONER_CLASS} is {name!r}: expected a partitioner of your own"
+        message = f"{Option(PARTITIONER_CLASS)} is {name!r}: expected a partitioner of your own"
         raise ConfigException(message)
     batch = pa.RecordBatch.from_struct_array(rows)
     chosen = np.full(len(rows), -1)
@@ -206,7 +203,5 @@ def own_partitions(
         if count is not None:
             topic = encoded.dictionary[number].as_py()
             part = batch.take(pa.array(at))
-            chosen[at] = chosen_partitions(
-                partitioner, topic, part, count, f"{prefix}{PARTITIONER_CLASS}"
-            )
+            chosen[at] = chosen_partitions(partitioner, topic, part, count)
     return pa.array(chosen, mask=chosen < 0).cast(pa.int32())

@@ -42,15 +42,13 @@ def without_user_code(given: Mapping[str, Any]) -> dict[str, Any]:
 class UserCode:
     """What is called, None or empty where the user named nothing.
 
-    given: the configuration; prefix: what the user writes before an option's name; key_serializer,
-    value_serializer: in place of its options. Raises ConfigException; what was made or given by
-    then is closed.
+    given: the configuration; key_serializer, value_serializer: in place of its options. Raises
+    ConfigException; what was made or given by then is closed.
     """
 
     def __init__(
         self,
         given: Mapping[str, Any],
-        prefix: str = "",
         *,
         key_serializer: object,
         value_serializer: object,
@@ -61,7 +59,7 @@ class UserCode:
         self.value_serializer: LoadedSerializer | None = None
         self._closed: set[int] = set()
         try:
-            self.partitioner = load_partitioner(given.get(PARTITIONER_CLASS), prefix)
+            self.partitioner = load_partitioner(given.get(PARTITIONER_CLASS))
             self.key_serializer = _serializer(KEY_SERIALIZER, key_serializer, given)
             self.value_serializer = _serializer(VALUE_SERIALIZER, value_serializer, given)
             self.interceptors = load_interceptors(given.get(INTERCEPTORS, ()), given)

@@ -97,21 +97,21 @@ def record_errors(
 
 
 def error_of_attempt(
-    batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
+    batch: ProducerBatch, code: int, reason: str, node_id: int | None
 ) -> ApiException:
     """Return the error of an attempt that another one follows."""
-    said = (_named(code, node_id), reason, advice(code, option_prefix))
+    said = (_named(code, node_id), reason, advice(code))
     return _api_exception(batch, code, node_id, said)
 
 
 def error_of_batch(
-    batch: ProducerBatch, code: int, reason: str, node_id: int | None, option_prefix: str
+    batch: ProducerBatch, code: int, reason: str, node_id: int | None
 ) -> ApiException:
     """Return the error of a batch that is given up for an error code."""
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
     attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
     topic = batch.topic_partition.topic
-    hint = advice(code, option_prefix, topic=topic)
+    hint = advice(code, topic=topic)
     if code == codes.TOPIC_AUTHORIZATION_FAILED:
         # As the driver says it, and Metadata where not even DESCRIBE is granted.
         where = "" if node_id is None else f" by node {node_id}"

@@ -15,7 +15,7 @@ from random import Random
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import KafkaException, error_code
+from spark_kafka_sink.errors import KafkaException, Option, error_code
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_errors import (
@@ -53,7 +53,7 @@ class BatchCompletion:
     fatal_error: an answer after which the producer cannot go on, None if there was none.
     """
 
-    def __init__(  # noqa: PLR0913 - made in one place, by keywords
+    def __init__(
         self,
         *,
         accumulator: RecordAccumulator,
@@ -64,7 +64,6 @@ class BatchCompletion:
         retry_backoff: ExponentialBackoff,
         random: Random,
         transactions: TransactionManager | None = None,
-        option_prefix: str = "",
     ) -> None:
         self.fatal_error: KafkaException | None = None
         self._transactions = transactions
@@ -76,7 +75,6 @@ class BatchCompletion:
         self._delivery_timeout_s = delivery_timeout_s
         self._retry_backoff = retry_backoff
         self._random = random
-        self._option_prefix = option_prefix
         self._done: list[ProducerBatch] = []
         # For messages: why there is no connection to a node; and for how long a node asked to be
         # left alone, and until when.
@@ -197,7 +195,7 @@ class BatchCompletion:
         # A newer leader than the one that was asked need not be waited for (KIP-951).
         moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
         wait = self._retry_backoff.delay_s(batch.attempts, self._random)
-        why = error_of_attempt(batch, code, reason, node_id, self._option_prefix)
+        why = error_of_attempt(batch, code, reason, node_id)
         batch.retry(now if moved else now + wait, why, is_unanswered=is_unanswered)
         self._accumulator.reenqueue(batch)
         if code not in self._retried:
@@ -220,7 +218,7 @@ class BatchCompletion:
             reason = joined((reason, IN_DOUBT))
         if action is Action.RETRY and self._has_run_out(batch, now):
             reason = joined((reason, f"{self._timeout()} has passed"))
-        error = error_of_batch(batch, code, reason, node_id, self._option_prefix)
+        error = error_of_batch(batch, code, reason, node_id)
         if action is Action.FATAL:
             self.fatal_error = error
         of_records = None if answer is None else record_errors(batch, answer, error)
@@ -280,7 +278,7 @@ class BatchCompletion:
     # -- words ------------------------------------------------------------------------------------
 
     def _timeout(self) -> str:
-        return f"{self._option_prefix}delivery.timeout.ms={round(self._delivery_timeout_s * 1000)}"
+        return f"{Option('delivery.timeout.ms')}={round(self._delivery_timeout_s * 1000)}"
 
     def _throttle(self, batch: ProducerBatch, leader: Node | None) -> str:
         """Return for how long the batch's node asked to be left alone since the batch was made."""

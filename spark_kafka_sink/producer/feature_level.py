@@ -12,6 +12,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     ApiException,
+    Option,
     UnsupportedVersionException,
     advice,
     api_exception,
@@ -41,7 +42,6 @@ def check_records(
     *,
     has_producer_id: bool,
     has_headers: bool,
-    option_prefix: str,
     broker: str,
 ) -> None:
     """Raise the ApiException that `produce_requests.records_for` has for batches such as these.
@@ -49,14 +49,13 @@ def check_records(
     broker: whose latest Produce is `version`.
     """
     if version >= FIRST_WITH_BATCHES:
-        check_zstd(version, codec, option_prefix, broker)
+        check_zstd(version, codec, broker)
         return
     check_old_format(
         magic(version),
         codec,
         has_producer_id=has_producer_id,
         has_headers=has_headers,
-        option_prefix=option_prefix,
         broker=broker,
     )
 
@@ -66,11 +65,11 @@ def magic(version: int) -> int:
     return 1 if version == 2 else 0
 
 
-def check_zstd(version: int, codec: Codec, option_prefix: str, broker: str) -> None:
+def check_zstd(version: int, codec: Codec, broker: str) -> None:
     """Raise UnsupportedCompressionTypeException where it is zstd, and too early for that."""
     if version < _FIRST_WITH_ZSTD and codec.id == ZSTD:
         message = (
-            f"{option_prefix}compression.type=zstd needs Produce version {_FIRST_WITH_ZSTD}, "
+            f"{Option('compression.type')}=zstd needs Produce version {_FIRST_WITH_ZSTD}, "
             f"which brokers have from Kafka 2.1 on, and {broker} takes at most version {version}"
         )
         raise api_exception(codes.UNSUPPORTED_COMPRESSION_TYPE, message)
@@ -89,23 +88,21 @@ def check_feature_level(
     try:
         _check(versions, config, has_headers=has_headers)
     except ApiException as error:
-        parts = (str(error), advice(error.code, config.option_prefix))
+        parts = (str(error), advice(error.code))
         message = f"{name} cannot take these rows: {'; '.join(part for part in parts if part)}"
         raise api_exception(error.code, message, api=error.api) from None
 
 
 def _check(versions: NodeApiVersions, config: ProducerConfig, *, has_headers: bool) -> None:
-    prefix = config.option_prefix
     if config.enable_idempotence:
         try:
             versions.latest_usable_version(INIT_PRODUCER_ID)
         except UnsupportedVersionException as error:
-            raise no_producer_id(codes.UNSUPPORTED_VERSION, str(error), prefix) from None
+            raise no_producer_id(codes.UNSUPPORTED_VERSION, str(error)) from None
     check_records(
         versions.latest_usable_version(PRODUCE),
         codec(config.compression_type),
         has_producer_id=config.enable_idempotence,
         has_headers=has_headers,
-        option_prefix=prefix,
         broker=_BROKER,
     )

@@ -76,11 +76,9 @@ class ProduceRequests:
         *,
         acks: int,
         timeout_ms: int,
-        option_prefix: str,
     ) -> None:
         self._acks = acks
         self._timeout_ms = timeout_ms
-        self._option_prefix = option_prefix
         self._metadata = metadata
         self._completion = completion
         self._transactions = transactions
@@ -101,7 +99,7 @@ class ProduceRequests:
         version = self._versions.get(drained.node_id, NEWEST_PRODUCE)
         for batch in drained.batches:
             try:
-                records = records_for(version, batch, self._option_prefix)
+                records = records_for(version, batch)
             except ApiException as error:
                 refused[batch.topic_partition] = error
                 continue
@@ -184,17 +182,16 @@ class ProduceRequests:
         return self._metadata.update_leaders(leaders, endpoints)
 
 
-def records_for(version: int, batch: ProducerBatch, option_prefix: str = "") -> Records:
+def records_for(version: int, batch: ProducerBatch) -> Records:
     """Return a batch as it goes over the wire to a broker whose latest Produce is `version`.
 
-    option_prefix: what the user writes before the name of an option. Raises an ApiException, with
-    its code, for a batch that the broker cannot take.
+    Raise an ApiException, with its code, for a batch that the broker cannot take.
     """
     stamped = batch.stamp()
     if version >= FIRST_WITH_BATCHES:
-        check_zstd(version, batch.codec, option_prefix, LEADER)
+        check_zstd(version, batch.codec, LEADER)
         return stamped
     batch_bytes = b"".join(stamped.buffers)
-    converted = down_convert(batch_bytes, magic(version), batch.codec, option_prefix)
+    converted = down_convert(batch_bytes, magic(version), batch.codec)
     batch.down_converted(sum(map(len, converted)))
     return Records(converted, batch.sent_bytes)

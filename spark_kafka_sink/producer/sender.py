@@ -61,17 +61,13 @@ from spark_kafka_sink.wire.messages import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderConfig:
-    """The sender's part of the configuration; acks as they travel, -1 for all.
-
-    option_prefix: what the user writes before the name of an option.
-    """
+    """The sender's part of the configuration; acks as they travel, -1 for all."""
 
     acks: int
     max_in_flight: int
     max_request_size_bytes: int
     request_timeout_ms: int
     retry_backoff: ExponentialBackoff
-    option_prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +114,10 @@ class Sender:
             transactions,
             acks=config.acks,
             timeout_ms=config.request_timeout_ms,
-            option_prefix=config.option_prefix,
         )
         self._producer_id: ProducerIdRequests | None = None
         if sequences is not None and transactions is None:
-            self._producer_id = ProducerIdRequests(
-                sequences, config.retry_backoff, random, config.option_prefix
-            )
+            self._producer_id = ProducerIdRequests(sequences, config.retry_backoff, random)
         self._rebootstraps = 0
         self._ready: set[int] = set()
         self._in_flight: dict[int, int] = {}

@@ -17,13 +17,10 @@ from spark_kafka_sink.records.message_set import message_set
 from spark_kafka_sink.records.old_formats import check_old_format
 
 
-def down_convert(
-    batch: Buffer, magic: int, codec: Codec, option_prefix: str = ""
-) -> tuple[Buffer, ...]:
+def down_convert(batch: Buffer, magic: int, codec: Codec) -> tuple[Buffer, ...]:
     """Return one complete batch with records as a message set of format `magic`, 0 or 1.
 
-    codec: the batch's own. option_prefix: what precedes the name of an option in messages. Raise as
-    `check_old_format` does.
+    codec: the batch's own. Raise as `check_old_format` does.
     """
     (read,) = read_log(batch)
     records = read.records(limit_bytes=2**31 - 1)
@@ -32,7 +29,6 @@ def down_convert(
         codec,
         has_producer_id=read.producer_id >= 0,
         has_headers=bool(pc.any(pc.greater(pc.list_value_length(records.headers), 0)).as_py()),
-        option_prefix=option_prefix,
     )
     columns = RecordColumns.of(
         key=BinaryColumn.of(records.keys),

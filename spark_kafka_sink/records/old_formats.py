@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.errors import api_exception
+from spark_kafka_sink.errors import Option, api_exception
 from spark_kafka_sink.records.compression import LZ4, Codec
 
 # The receiver of a batch, in error messages.
@@ -18,7 +18,6 @@ def check_old_format(
     *,
     has_producer_id: bool,
     has_headers: bool,
-    option_prefix: str = "",
     broker: str = LEADER,
 ) -> None:
     """Raise if message format `magic`, 0 or 1, cannot hold the records.
@@ -28,7 +27,7 @@ def check_old_format(
     """
     old = f"{broker} is older than 0.11 and accepts message format v{magic}, which has"
     if has_producer_id:
-        message = f"{old} no producer ids; set {option_prefix}enable.idempotence to false"
+        message = f"{old} no producer ids; set {Option('enable.idempotence')} to false"
         raise api_exception(codes.UNSUPPORTED_VERSION, message)
     if codec.id > LZ4:
         message = f"{old} no {codec.name}"

@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
@@ -34,7 +34,7 @@ from spark_kafka_sink.config import (
     nearest,
     producer_config,
 )
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, name_options
 from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.model import TOPIC_NAME, Node
 
@@ -283,8 +283,20 @@ def check_given_options(options: object) -> None:
             raise ConfigException(message)
 
 
+@contextmanager
+def name_kafka_options() -> Iterator[None]:
+    """Have messages about options of the producer name them as `DataFrameWriter.option` does."""
+    with name_options(_KAFKA.__add__):
+        yield
+
+
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Check the options of a write. Raises ConfigException."""
+    with name_kafka_options():
+        return _sink_options(options)
+
+
+def _sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = {name.lower(): value for name, value in options.items()}
     lenient = _lenient(given.get("unknownoptions", "error"))
     for name, reason in _REFUSED.items():
@@ -309,14 +321,14 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
             _complain(not_an_option(name), lenient=lenient)
     if not kafka.get("bootstrap.servers"):
         # It may be there, misspelt.
-        check_names(kafka, _KAFKA, lenient=lenient)
+        check_names(kafka, lenient=lenient)
         message = (
             "Kafka option bootstrap.servers is not set. Please make sure it is set and retry: "
             '.option("kafka.bootstrap.servers", "host:port")'
         )
         raise ConfigException(message)
     topic = given.get("topic", "").strip()
-    producer = producer_config(kafka, defaults=SINK_DEFAULTS, prefix=_KAFKA, lenient=lenient)
+    producer = producer_config(kafka, defaults=SINK_DEFAULTS, lenient=lenient)
     return SinkOptions(
         producer=producer,
         topic=topic or None,

@@ -17,7 +17,6 @@ from support.brokers.mock_cluster import INIT_PRODUCER_ID, PRODUCE, MockCluster
 from support.oracles.readers import read_with_confluent
 
 from spark_kafka_sink import KafkaProducer, errors
-from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
 from spark_kafka_sink.errors import (
     ApiException,
@@ -26,10 +25,11 @@ from spark_kafka_sink.errors import (
     KafkaException,
     TimeoutException,
     TopicAuthorizationException,
+    name_options,
 )
 from spark_kafka_sink.model import TopicPartition
 
-# RD_KAFKA_RESP_ERR__TRANSPORT: has the mock close the connection in place of an answer.
+# RD_KAFKA_RESP_ERR__TRANSPORT: the mock closes the connection instead of a response.
 DISCONNECT = -195
 
 
@@ -137,7 +137,7 @@ def read(mock: MockCluster, topic: str) -> list[bytes | None]:
 
 
 def fail(mock: MockCluster, topic: str, producer: KafkaProducer, code: int) -> ApiException:
-    """Have a row refused, and give the error that the user gets."""
+    """Let brokers reject a row, and return the error that the user gets."""
     mock.answer_next(PRODUCE, [code])
     producer.append(topic, row("refused"))
     with pytest.raises(ApiException) as failed:
@@ -286,8 +286,8 @@ def test_a_producer_id_that_is_refused_is_fatal_and_the_error_says_how_to_do_wit
 
 def test_a_user_of_spark_reads_the_option_with_its_prefix(mock: MockCluster, topic: str) -> None:
     mock.answer_next(INIT_PRODUCER_ID, [31])
-    config = producer_config({"bootstrap.servers": mock.bootstrap}, prefix="kafka.")
-    sending = KafkaProducer(config)
+    with name_options("kafka.".__add__):
+        sending = KafkaProducer({"bootstrap.servers": mock.bootstrap})
     try:
         sending.append(topic, row("refused"))
         with pytest.raises(ClusterAuthorizationException, match=r"; kafka\.enable\.idempotence="):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import socket
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,17 +17,22 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.error_codes import UNSUPPORTED_COMPRESSION_TYPE
 from spark_kafka_sink.errors import ConfigException, RecordTooLargeException, TimeoutException
-from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.options import name_kafka_options, sink_options
 
 PACKAGE = Path(spark_kafka_sink.__file__).parent
 PREFIXED = re.compile(r"(?<![\w.])kafka\.[a-z]")
 
 
 def config_of(user: str, options: dict[str, str]) -> ProducerConfig:
-    """Give the options of a user of Spark or of KafkaProducer."""
+    """Return the configuration for the options of a user of Spark or of KafkaProducer."""
     if user == "spark":
         return sink_options({f"kafka.{k}": v for k, v in options.items()} | {"topic": "t"}).producer
     return producer_config(options)
+
+
+def naming_of(user: str) -> AbstractContextManager[None]:
+    """Give what Spark's side of the sink has around the producers that it makes."""
+    return name_kafka_options() if user == "spark" else nullcontext()
 
 
 USERS = pytest.mark.parametrize(("user", "prefix"), [("spark", "kafka."), ("python", "")])
@@ -39,6 +45,7 @@ def test_what_was_waited_for_in_vain_is_named(user: str, prefix: str) -> None:
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         config = config_of(user, {"bootstrap.servers": address, "max.block.ms": "200"})
         with (
+            naming_of(user),
             KafkaProducer(config) as producer,
             pytest.raises(TimeoutException) as failed,
         ):
@@ -57,16 +64,36 @@ def test_an_answer_that_does_not_come_is_named(user: str, prefix: str) -> None:
             "max.block.ms": "1000",
         }
         with (
+            naming_of(user),
             KafkaProducer(config_of(user, options)) as producer,
             pytest.raises(TimeoutException, match=f" within {prefix}request.timeout.ms=100"),
         ):
             producer.partitions_for("t")
 
 
+def test_two_producers_of_one_process_name_options_as_their_own_users_do() -> None:
+    """What their threads say, of which neither is the thread that makes them."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as made:
+        options = {
+            "bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}",
+            "request.timeout.ms": "100",
+            "max.block.ms": "1000",
+        }
+        producers = []
+        for user, prefix in (("spark", "kafka."), ("python", "")):
+            with naming_of(user):
+                producer = made.enter_context(KafkaProducer(config_of(user, options)))
+            producers.append((producer, prefix))
+        for producer, prefix in producers:
+            said = f"no response within {prefix}request.timeout.ms=100"
+            with pytest.raises(TimeoutException, match=said):
+                producer.partitions_for("t")
+
+
 @USERS
 def test_the_limit_of_a_record_is_named(user: str, prefix: str) -> None:
     options = {"bootstrap.servers": "127.0.0.1:1", "max.request.size": "1000"}
-    with KafkaProducer(config_of(user, options)) as producer:
+    with naming_of(user), KafkaProducer(config_of(user, options)) as producer:
         with pytest.raises(RecordTooLargeException, match=f" than {prefix}max.request.size=1000"):
             producer.append("t", pa.record_batch({"value": ["x" * 2000]}))
         producer.close(0)
@@ -85,18 +112,19 @@ def test_an_option_that_is_wrong_is_named(user: str, prefix: str) -> None:
         assert re.search(rf"(^| ){re.escape(said)}", str(refused.value))
 
 
-@pytest.mark.parametrize("prefix", ["kafka.", ""])
-def test_what_is_late_and_what_brokers_refuse_is_named(prefix: str) -> None:
-    producer = PureProducer([1, -1], Settings(option_prefix=prefix, delivery_timeout=30.0))
-    producer.append(0, [b"x"])
-    producer.ready()
-    producer.answer(producer.poll()[0], UNSUPPORTED_COMPRESSION_TYPE)
-    (refused,) = producer.done()
+@USERS
+def test_what_is_late_and_what_brokers_refuse_is_named(user: str, prefix: str) -> None:
+    with naming_of(user):
+        producer = PureProducer([1, -1], Settings(delivery_timeout=30.0))
+        producer.append(0, [b"x"])
+        producer.ready()
+        producer.answer(producer.poll()[0], UNSUPPORTED_COMPRESSION_TYPE)
+        (refused,) = producer.done()
+        producer.append(1, [b"x"])
+        producer.now = 30.0
+        producer.poll()
+        (late,) = producer.done()
     assert str(refused.error).endswith(f"; choose another {prefix}compression.type")
-    producer.append(1, [b"x"])
-    producer.now = 30.0
-    producer.poll()
-    (late,) = producer.done()
     assert f" within {prefix}delivery.timeout.ms=30000: " in str(late.error)
 
 
@@ -112,7 +140,7 @@ def test_only_spark_s_own_package_writes_the_prefix() -> None:
 
 
 def _strings(tree: ast.AST) -> list[str]:
-    """Give the strings of a module that are not docstrings."""
+    """Return the strings of a module that are not docstrings."""
     nodes = list(ast.walk(tree))
     told = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     return [

@@ -21,14 +21,14 @@ from spark_kafka_sink.config import (
     option_fields,
     producer_config,
 )
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, name_options
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Secret
 
 ADDRESS = {"bootstrap.servers": "h:1"}
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
 
-# name: default, values that are taken (with what becomes of them), values that are refused.
+# name: default, valid values (with their results), invalid values.
 ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
     "acks": (
         "all",
@@ -182,8 +182,8 @@ LATER: Final = {
     "metadata.cluster.check.enable",
     "partitioner.rack.aware",
 }
-# Options that the client of Kafka 3.9 has, which Spark 4.2 brings, and that of 4.3 has no more.
-# Options that are this producer's own.
+# Options of the Kafka 3.9 client, which Spark 4.2 has, that 4.3's does not have. Options of this
+# producer only.
 OWN: Final = {"sasl.username", "sasl.password"}
 GONE: Final = {"auto.include.jmx.reporter"}
 # What Java takes and this producer does not, and why not.
@@ -226,19 +226,19 @@ MORE_LENIENT: Final = {
 
 
 def fields() -> dict[str, Any]:
-    """Give the options that are offered, with their defaults."""
+    """Return the supported options, with their defaults."""
     return {f.encode_name: f.default for f in option_fields()}
 
 
 def value_of(config: ProducerConfig, name: str) -> object:
-    """Give an option's value by its Java name."""
+    """Return an option's value by its Java name."""
     by_name = {f.encode_name: f.name for f in option_fields()}
     value: object = getattr(config, by_name[name])
     return value
 
 
 def used(name: str) -> dict[str, str]:
-    """Give the protocol with which an option has an effect."""
+    """Return the security protocol with which an option has an effect."""
     if name.startswith(("ssl.", "sasl.")):
         return {"security.protocol": "SASL_SSL"}
     return {}
@@ -289,6 +289,12 @@ def test_every_option_that_is_offered_has_its_row_here() -> None:
     assert fields().keys() == ROWS.keys()
 
 
+def config_of_spark(options: dict[str, Any], *, lenient: bool = False) -> ProducerConfig:
+    """Make a configuration whose messages name options as users of Spark write them."""
+    with name_options("kafka.".__add__):
+        return producer_config(options, lenient=lenient)
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_each_option_has_its_default_and_its_range(name: str) -> None:
     default, taken, refused = ROWS[name]
@@ -299,7 +305,7 @@ def test_each_option_has_its_default_and_its_range(name: str) -> None:
         assert type(value_of(config, name)) is type(expected), value
     for value in refused:
         with pytest.raises(ConfigException) as error:
-            producer_config(ADDRESS | used(name) | {name: value}, prefix="kafka.")
+            config_of_spark(ADDRESS | used(name) | {name: value})
         assert f"kafka.{name}" in str(error.value), value
 
 
@@ -328,7 +334,7 @@ def test_what_is_not_there_yet_says_so(name: str) -> None:
     given = ADDRESS | {"security.protocol": "sasl_ssl", name: "x"}
     for lenient in (False, True):
         with pytest.raises(ConfigException, match=message):
-            producer_config(given, prefix="kafka.", lenient=lenient)
+            config_of_spark(given, lenient=lenient)
 
 
 def test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_once(
@@ -339,9 +345,9 @@ def test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_onc
     for given in ({}, {"security.protocol": " plaintext"}):
         left_over = ADDRESS | given | dict.fromkeys(names, "a secret")
         with pytest.raises(ConfigException, match=r"^kafka\.sasl\.client\.callback") as refused:
-            producer_config(left_over, prefix="kafka.")
-        config = producer_config(left_over, prefix="kafka.", lenient=True)
-        assert config == producer_config(ADDRESS | given, prefix="kafka.")
+            config_of_spark(left_over)
+        config = config_of_spark(left_over, lenient=True)
+        assert config == config_of_spark(ADDRESS | given)
     (record,) = caplog.records
     said = record.getMessage()
     assert said == str(refused.value)
@@ -354,19 +360,19 @@ def test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_onc
 def test_what_will_not_be_there_says_why(name: str) -> None:
     for lenient in (False, True):
         with pytest.raises(ConfigException, match=f"kafka.{name} is refused: {REFUSED[name]}"):
-            producer_config(ADDRESS | {name: "x"}, prefix="kafka.", lenient=lenient)
+            config_of_spark(ADDRESS | {name: "x"}, lenient=lenient)
 
 
 @pytest.mark.parametrize("name", sorted(OFF_ONLY))
 def test_what_can_only_be_off_may_be_off(name: str) -> None:
     assert producer_config(ADDRESS | {name: "False"}) == producer_config(ADDRESS)
     with pytest.raises(ConfigException, match=f"kafka.{name} is 'true': expected false"):
-        producer_config(ADDRESS | {name: "true"}, prefix="kafka.")
+        config_of_spark(ADDRESS | {name: "true"})
 
 
 def test_what_has_no_effect_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    config = producer_config(ADDRESS | {"metric.reporters": "com.acme.X"}, prefix="kafka.")
-    assert config == producer_config(ADDRESS, prefix="kafka.")
+    config = config_of_spark(ADDRESS | {"metric.reporters": "com.acme.X"})
+    assert config == config_of_spark(ADDRESS)
     (record,) = caplog.records
     assert "kafka.metric.reporters has no effect" in record.message
 
@@ -380,7 +386,7 @@ def test_a_name_that_nobody_knows_is_refused_with_the_nearest_or_warned_of(
         producer_config(ADDRESS | {"ssl.ca.location": "/ca"})
     for name, nearest in (("lingerms", "linger.ms"), ("metric.reporter", "metric.reporters")):
         with pytest.raises(ConfigException, match=f"did you mean kafka.{nearest}"):
-            producer_config(ADDRESS | {name: 1}, prefix="kafka.")
+            config_of_spark(ADDRESS | {name: 1})
     assert producer_config(ADDRESS | {"my.own": 1}, lenient=True) == producer_config(ADDRESS)
     assert "my.own is not an option" in caplog.text
 
@@ -465,7 +471,7 @@ def test_bootstrap_servers_must_be_set(servers: object) -> None:
 
 
 def ask_java(folder: Path, cases: list[dict[str, Any]]) -> list[list[str] | None]:
-    """Give what Java would use for each case, in the order of `what_is_used`; None: refused."""
+    """Return what Java uses for each case, in the order of `what_is_used`; None: rejected."""
     lines = ["\t".join(f"{name}={value}" for name, value in case.items()) for case in cases]
     path = folder / "cases"
     path.write_text("\n".join(lines) + "\n")
@@ -474,7 +480,7 @@ def ask_java(folder: Path, cases: list[dict[str, Any]]) -> list[list[str] | None
 
 
 def what_is_used(case: dict[str, Any]) -> list[str] | None:
-    """Give the same of this producer."""
+    """Return the same for this producer."""
     try:
         config = producer_config(ADDRESS | case)
     except ConfigException:
@@ -492,7 +498,7 @@ def what_is_used(case: dict[str, Any]) -> list[str] | None:
 
 
 def combinations(**choices: list[Any]) -> list[dict[str, Any]]:
-    """Give every combination of the values of these options; None leaves one out."""
+    """Return every combination of the values of these options; None leaves one out."""
     return [
         {
             name.replace("_", "."): value
@@ -537,7 +543,7 @@ def test_idempotence_that_was_asked_for_names_what_stands_against_it() -> None:
     options = {"enable.idempotence": "true", "acks": "1", "retries": "0"}
     message = "acks is 1, it needs all and kafka.retries is 0, it needs more"
     with pytest.raises(ConfigException, match=message):
-        producer_config(ADDRESS | options, prefix="kafka.")
+        config_of_spark(ADDRESS | options)
 
 
 def test_a_transactional_producer_names_all_that_it_cannot_do_without() -> None:
@@ -547,7 +553,7 @@ def test_a_transactional_producer_names_all_that_it_cannot_do_without() -> None:
         "kafka.acks is 0, it needs all and kafka.retries is 0, it needs more$"
     )
     with pytest.raises(ConfigException, match=message):
-        producer_config(ADDRESS | {"transactional.id": "orders"} | options, prefix="kafka.")
+        config_of_spark(ADDRESS | {"transactional.id": "orders"} | options)
 
 
 def test_too_many_in_flight_names_both_ways_out() -> None:
@@ -566,9 +572,9 @@ def test_a_delivery_timeout_that_is_too_short_names_what_it_must_be() -> None:
 )
 def test_a_pause_over_its_maximum_is_said(name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    producer_config(ADDRESS | {f"{name}.ms": 10, f"{name}.max.ms": 10}, prefix="kafka.")
+    config_of_spark(ADDRESS | {f"{name}.ms": 10, f"{name}.max.ms": 10})
     assert not caplog.records
-    producer_config(ADDRESS | {f"{name}.ms": 11, f"{name}.max.ms": 10}, prefix="kafka.")
+    config_of_spark(ADDRESS | {f"{name}.ms": 11, f"{name}.max.ms": 10})
     (record,) = caplog.records
     assert record.message == (
         f"kafka.{name}.ms=11 is more than kafka.{name}.max.ms=10: it is always the latter"
@@ -596,7 +602,7 @@ def test_the_table_of_options_is_what_the_code_says() -> None:
 @pytest.mark.parametrize("servers", [" , ", ",", []])
 def test_addresses_that_are_all_empty_are_refused(servers: object) -> None:
     with pytest.raises(ConfigException, match=r"kafka\.bootstrap\.servers (has no|is not set)"):
-        producer_config({"bootstrap.servers": servers}, prefix="kafka.")
+        config_of_spark({"bootstrap.servers": servers})
 
 
 @pytest.mark.parametrize("option", ["client.id", "transactional.id"])
@@ -606,4 +612,4 @@ def test_addresses_that_are_all_empty_are_refused(servers: object) -> None:
 )
 def test_names_that_no_request_can_carry_are_refused(option: str, name: str, said: str) -> None:
     with pytest.raises(ConfigException, match=f"^kafka.{option} {said}"):
-        producer_config(ADDRESS | {option: name}, prefix="kafka.")
+        config_of_spark(ADDRESS | {option: name})

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import ApiException, api_exception, error_code
+from spark_kafka_sink.errors import ApiException, Option, api_exception, error_code
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.wire.transaction_messages import EndTxnResponse
@@ -46,12 +46,10 @@ class ProducerIdRequests:
         sequences: Sequences,
         retry_backoff: ExponentialBackoff,
         random: Random,
-        option_prefix: str,
     ) -> None:
         self._sequences = sequences
         self._retry_backoff = retry_backoff
         self._random = random
-        self._option_prefix = option_prefix
         self._in_progress = False
         self._attempts = 0
         self._not_before = 0.0
@@ -87,7 +85,7 @@ class ProducerIdRequests:
             self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)
             self._attempts += 1
             return None
-        return no_producer_id(code, reason, self._option_prefix, node_id)
+        return no_producer_id(code, reason, node_id)
 
 
 class TransactionalProducerId:
@@ -168,13 +166,11 @@ class TransactionalProducerId:
         self._must_raise = True
 
 
-def no_producer_id(
-    code: int, reason: str, option_prefix: str, node_id: int | None = None
-) -> ApiException:
+def no_producer_id(code: int, reason: str, node_id: int | None = None) -> ApiException:
     """Return the error of a cluster, or of one node of it, that gives no producer id."""
     message = f"no producer id could be had: {error_code(code).name} ({code})"
     if reason:
         message += f"; {reason}"
-    message += f"; {option_prefix}enable.idempotence=false does without one"
+    message += f"; {Option('enable.idempotence')}=false does without one"
     message += ", at the price of duplicates"
     return api_exception(code, message, api="InitProducerId", node_id=node_id)

@@ -30,11 +30,12 @@ from spark_kafka_sink.plugins.batch_partitioner import (
     own_partitions,
     topic_places,
 )
-from spark_kafka_sink.spark.driver.hooks.writers import join_options
+from spark_kafka_sink.spark.driver.hooks.notes import join_options
 from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.options import (
     SinkOptions,
     check_given_options,
+    name_kafka_options,
     sink_options,
     with_shipped_files,
 )
@@ -133,6 +134,7 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
         rows = named.distinct().collect()
         names = sorted(row[0] for row in rows if TOPIC_NAME.match(row[0]))
     with (
+        name_kafka_options(),
         suggest_create_topics(options),
         KafkaAdmin(with_shipped_files(options.producer), has_headers=frame.has("headers")) as admin,
     ):
@@ -168,13 +170,21 @@ def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
 
 
 def _own(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
-    name, prefix = options.producer.partitioner_class, options.producer.option_prefix
+    name = options.producer.partitioner_class
     rows = F.struct(*(frame.column(column).alias(column) for column in frame.names))
+    # Spark takes a function with these annotations for one of another kind.
     return _computed(
-        lambda topics, partitions, rows: own_partitions(name, prefix, topics, partitions, rows),
+        lambda topics, partitions, rows: _own_partitions(name, topics, partitions, rows),
         _INT,
         *(place.topic, place.partitions, rows),
     )
+
+
+@name_kafka_options()
+def _own_partitions(
+    name: str | None, topics: pa.Array, partitions: pa.Array, rows: pa.StructArray
+) -> pa.Array:
+    return own_partitions(name, topics, partitions, rows)
 
 
 def _computed(function: Callable[..., pa.Array], kind: str, *columns: Column) -> Column:

@@ -31,7 +31,12 @@ from spark_kafka_sink.logs import masked, warn_once, without_path
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.spark.committing.report_files import is_special
 from spark_kafka_sink.spark.layout_mark import check_laid_out_topic, check_partition_counts
-from spark_kafka_sink.spark.options import DEAD_LETTER_FOLDER, SinkOptions, with_shipped_files
+from spark_kafka_sink.spark.options import (
+    DEAD_LETTER_FOLDER,
+    SinkOptions,
+    name_kafka_options,
+    with_shipped_files,
+)
 from spark_kafka_sink.spark.topics import (
     check_not_internal,
     limit_of,
@@ -105,14 +110,15 @@ class _Found(NamedTuple):
 _found: dict[_Asked, _Found] = {}
 
 
+@name_kafka_options()
 def check_partitioner(options: SinkOptions) -> None:
     """Raise ConfigException where kafka.partitioner.class is a name that cannot be imported."""
-    given, prefix = options.producer.partitioner_class, options.producer.option_prefix
+    given = options.producer.partitioner_class
     if names_own_partitioner(given):
         # It is for Arrow batches, which who plans has no other use for.
         from spark_kafka_sink.plugins.batch_partitioner import load_partitioner  # noqa: PLC0415
 
-        load_partitioner(given, prefix)
+        load_partitioner(given)
 
 
 def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
@@ -169,6 +175,7 @@ def make_dead_letter_path(options: SinkOptions) -> None:
         raise ConfigException(message) from None
 
 
+@name_kafka_options()
 def check_cluster(
     options: SinkOptions, *, has_headers: bool, may_remember: bool = False
 ) -> SinkOptions:
@@ -198,6 +205,7 @@ def check_cluster(
     )
 
 
+@name_kafka_options()
 def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False) -> None:
     """Look at the topic for bad rows, if there is one, as at the topic of all rows."""
     if options.bad_rows.topic is None:

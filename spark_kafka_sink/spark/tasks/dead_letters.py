@@ -26,8 +26,8 @@ from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.records.utf8 import valid_utf8
 from spark_kafka_sink.serde import COLUMNS
-from spark_kafka_sink.serde.arrow_columns import header_lists, milliseconds, named_columns
-from spark_kafka_sink.serde.bad_rows import FAULTS, Fault, find_bad_rows
+from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
+from spark_kafka_sink.serde.row_rules import Fault, header_lists, milliseconds, named_columns
 from spark_kafka_sink.spark.options import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.tasks.refusals import CarefulAppender
 

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.model import AppendFailure
-from spark_kafka_sink.serde.bad_rows import Fault, fault_of_error
+from spark_kafka_sink.serde.bad_rows import fault_of_error
+from spark_kafka_sink.serde.row_rules import Fault
 
 T = TypeVar("T")
 

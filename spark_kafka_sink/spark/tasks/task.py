@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark import TaskContext
 
-from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.options import SinkOptions, with_shipped_files
+from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
+from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, with_shipped_files
 from spark_kafka_sink.spark.report import PartitionReport, SinkCommitMessage, TaskReport
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
 from spark_kafka_sink.spark.tasks.retention import ExpiredRows
@@ -137,7 +137,9 @@ class _WaitingBatches:
         """Have what waits appended by another thread, once it has waited for as long as it may."""
         if self._thread is None and self._batches:
             self._thread = threading.Thread(
-                target=self._append_in_time, name="pykafka-linger", daemon=True
+                target=as_options_are_named_here(self._append_in_time),
+                name="pykafka-linger",
+                daemon=True,
             )
             self._thread.start()
 
@@ -181,6 +183,7 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
     context = TaskContext.get()
     task, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
     with (
+        name_kafka_options(),
         suggest_create_topics(options),
         POOL.producer(with_shipped_files(options.producer), options.brokers) as producer,
         TaskRows(options, producer, task, attempt) as task_rows,

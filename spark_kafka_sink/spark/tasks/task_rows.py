@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
-from spark_kafka_sink.serde.arrow_columns import named_columns
-from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, Fault, find_bad_rows
+from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, find_bad_rows
+from spark_kafka_sink.serde.row_rules import Fault, named_columns
 from spark_kafka_sink.spark.layout_mark import LayoutCheck
 from spark_kafka_sink.spark.options import OnError, SinkOptions
 from spark_kafka_sink.spark.report import SAMPLES_PER_TASK, BadRowSample, BadRowsReport

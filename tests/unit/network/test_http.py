@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from support.certificates import Authority
+from support.brokers.certificates import Authority
+from support.pure.traced_memory import traced_memory
 from support.token_server import Answer, TokenServer, new_key
-from support.traced_memory import traced_memory
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.network.http import (

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.forked import in_child
+from support.programs.forked import in_child
 
 from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken, RefreshWindow
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal

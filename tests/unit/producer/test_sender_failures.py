@@ -9,6 +9,7 @@ from spark_kafka_sink.errors import (
     NotEnoughReplicasException,
     PolicyViolationException,
     TimeoutException,
+    name_options,
 )
 from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeDown, NodeThrottled
@@ -97,7 +98,7 @@ def test_a_batch_that_expires_names_why_its_leader_cannot_be_reached() -> None:
 
 @pytest.mark.parametrize("prefix", ["", "kafka."])
 def test_a_batch_that_expires_names_the_error_that_it_was_tried_again_for(prefix: str) -> None:
-    producer = PureProducer([1], Settings(delivery_timeout=30.0, option_prefix=prefix))
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
     producer.append(0, FULL)
     producer.ready()
     for code in (NOT_LEADER, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS):
@@ -105,7 +106,8 @@ def test_a_batch_that_expires_names_the_error_that_it_was_tried_again_for(prefix
         producer.answer(request, code)
         producer.now += 2.0
     producer.now = 30.0
-    producer.poll()
+    with name_options(prefix.__add__):
+        producer.poll()
     (batch,) = producer.done()
     assert isinstance(batch.error, TimeoutException)
     assert (
@@ -215,7 +217,7 @@ def test_a_batch_that_expires_in_flight_keeps_its_memory_until_the_answer() -> N
 
 
 def _expired_in_flight() -> tuple[PureProducer, ClientRequest]:
-    """Give a producer whose second batch expired at its broker, and that request."""
+    """Return a producer whose second batch expired at its broker, and that request."""
     producer = PureProducer([1], Settings(delivery_timeout=30.0))
     producer.append(0, FULL)
     producer.ready()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support.pure.pure_producer import PureProducer, Settings, batches
 
-from spark_kafka_sink.errors import UnsupportedCompressionTypeException
+from spark_kafka_sink.errors import UnsupportedCompressionTypeException, name_options
 from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.wire.exchange import Answered, NodeReady
 from spark_kafka_sink.wire.messages import ProduceRequest, ProduceResponse
@@ -78,16 +78,17 @@ def test_a_batch_that_the_node_s_record_format_cannot_hold_fails_alone(acks: int
     ids=["plain", "without answers", "idempotent"],
 )
 def test_zstd_goes_to_no_node_that_does_not_know_it(version: int, settings: Settings) -> None:
-    settings = replace(settings, compression="zstd", option_prefix="kafka.")
+    settings = replace(settings, compression="zstd")
     producer = PureProducer([1], settings)
     producer.append(0, [b"a"])
     producer.ready()
     _of_version(producer, 1, version)
-    (request,) = producer.poll()
-    assert isinstance(request.message, ProduceRequest)
-    assert request.message.topic_data == []
-    response = ProduceResponse(responses=[]) if settings.acks else None
-    producer.sender.handle(Answered(request, 1, response), producer.now)
+    with name_options("kafka.".__add__):
+        (request,) = producer.poll()
+        assert isinstance(request.message, ProduceRequest)
+        assert request.message.topic_data == []
+        response = ProduceResponse(responses=[]) if settings.acks else None
+        producer.sender.handle(Answered(request, 1, response), producer.now)
     (batch,) = producer.done()
     assert batch.state is BatchState.FAILED
     assert isinstance(batch.error, UnsupportedCompressionTypeException)

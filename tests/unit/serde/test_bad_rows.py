@@ -1,4 +1,4 @@
-"""Bad rows: exactly those are found for which the producer would refuse the whole batch."""
+"""Bad rows: exactly those are found because of which the producer would reject the batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from spark_kafka_sink.producer.partitioner import check_partitions
 from spark_kafka_sink.producer.slices import check_record_sizes
 from spark_kafka_sink.records.encoder import record_sizes
 from spark_kafka_sink.serde.arrow_columns import read_rows
-from spark_kafka_sink.serde.bad_rows import FAULTS, Fault, find_bad_rows
+from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
+from spark_kafka_sink.serde.row_rules import Fault
 
 LIMITS = {"max.request.size": 1000, "buffer.memory": 2000}
 PARTITIONS = {"a": 3, "b.c-d_E": 1}
@@ -35,12 +36,12 @@ SCHEMA = pa.schema(
 
 
 def partition_counts(expected: Mapping[str, int]) -> dict[str, int]:
-    """Give what the cluster has; only topics with a name that is allowed are asked for."""
+    """Return the cluster's numbers of partitions; only valid topic names are requested."""
     return {topic: PARTITIONS[topic] for topic in expected}
 
 
 def faults(batch: pa.RecordBatch, topic: str | None = None) -> dict[int, Fault]:
-    """Give the faults by row."""
+    """Return the faults by row."""
     found = find_bad_rows(batch, topic, LIMITS, partition_counts, NOW_MS)
     if found is None:
         return {}
@@ -51,7 +52,7 @@ def faults(batch: pa.RecordBatch, topic: str | None = None) -> dict[int, Fault]:
 
 
 def is_refused(row: pa.RecordBatch, topic: str | None) -> bool:
-    """Tell whether the producer would refuse a batch of this one row."""
+    """Return whether the producer would reject a batch of this one row."""
     try:
         rows = read_rows(row, topic, NOW_MS)
         if not re.fullmatch(r"[A-Za-z0-9._-]+", rows.topics[0]):
@@ -104,6 +105,22 @@ def test_a_row_is_bad_where_the_producer_would_refuse_it_alone(
         good = found.good(batch)
         assert good.num_rows == len(rows) - len(bad)
         assert find_bad_rows(good, topic, LIMITS, partition_counts, NOW_MS) is None
+
+
+@given(st.lists(rows_of_all_kinds, max_size=12), st.sampled_from([None, "a"]))
+def test_the_row_that_a_batch_is_refused_for_is_a_bad_one(
+    rows: list[dict[str, Any]], topic: str | None
+) -> None:
+    batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
+    named = None
+    try:
+        read_rows(batch, topic, NOW_MS)
+    except DataException as error:
+        named = error.row
+    if named is not None:
+        found = find_bad_rows(batch, topic, LIMITS, partition_counts, NOW_MS)
+        assert found is not None
+        assert named in found.rows
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from spark_kafka_sink.serde.bad_rows import Fault
+from spark_kafka_sink.serde.row_rules import Fault
 from spark_kafka_sink.spark.options import OnError
 from spark_kafka_sink.spark.report import (
     BadRowSample,
@@ -37,7 +37,7 @@ def named(page: str, heading: str) -> list[str]:
 
 
 def names_of(kind: type, prefix: str = "") -> list[str]:
-    """Give the fields of a report, those inside after each."""
+    """Return the fields of a report, each followed by its inner fields."""
     found = []
     for field in fields(kind):
         name = prefix + field.name

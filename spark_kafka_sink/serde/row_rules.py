@@ -1,0 +1,330 @@
+"""The rules that a row of an Arrow batch must keep to become a record.
+
+Each rule finds the rows that break it, as a mask over the batch, and describes one of them.
+`arrow_columns` raises an exception for the first such row; `bad_rows` finds all of them. A rule
+costs at most one pass over one column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.model import TOPIC_NAME, check_topic_name
+from spark_kafka_sink.records.columns import Bools
+from spark_kafka_sink.records.utf8 import decode_utf8
+from spark_kafka_sink.records.varint import Int64s
+
+# The name that Spark's own sink gives it.
+NULL_TOPIC: Final = "KAFKA_NULL_TOPIC_IN_DATA"
+_MS_PER_SECOND: Final = 1000
+_MOST_SECONDS: Final = (2**63 - 1) // _MS_PER_SECOND
+_UNITS_PER_MS: Final = {"us": 1000, "ns": 1_000_000}
+
+
+class Fault(Enum):
+    """Why a row cannot be written; the value is its name in reports and dead letters."""
+
+    NULL_TOPIC = "null_topic"
+    INVALID_TOPIC = "invalid_topic"
+    INVALID_PARTITION = "invalid_partition"
+    INVALID_TIMESTAMP = "invalid_timestamp"
+    NULL_HEADER_KEY = "null_header_key"
+    TOO_LARGE = "too_large"
+    REFUSED = "refused_by_broker"
+
+
+class SinkColumns:
+    """The sink's columns of an Arrow batch, and what several users need of them.
+
+    topic: of all rows, in place of the topic column.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, topic: str | None) -> None:
+        self.by_name = named_columns(batch)
+        self._has_topic = topic is not None
+
+    def get(self, name: str) -> pa.Array | None:
+        """Return a column, None if there is none."""
+        return self.by_name.get(name)
+
+    @cached_property
+    def topics(self) -> TopicColumn | None:
+        """The topic column, None if the option gives the topic or there is no such column."""
+        array = None if self._has_topic else self.get("topic")
+        return None if array is None else TopicColumn(array)
+
+    @cached_property
+    def headers(self) -> HeaderColumn | None:
+        """The headers column, None if there is none."""
+        array = self.get("headers")
+        return None if array is None else HeaderColumn(array)
+
+
+class TopicColumn:
+    """A topic column by its distinct names, which are bytes: Spark's strings may hold any."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self.array = array
+        self._encoded = array.dictionary_encode()
+        self.names: list[bytes] = self._encoded.dictionary.cast(pa.large_binary()).to_pylist()
+
+    @cached_property
+    def numbers(self) -> Int64s:
+        """The number of each row's name; 0 for a null topic."""
+        numbers: Int64s = to_numpy(self._encoded.indices.fill_null(0)).astype(np.int64)
+        return numbers
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The names as text, with U+FFFD for invalid UTF-8."""
+        return [decode_utf8(name) for name in self.names]
+
+    def rows_of(self, is_meant: Sequence[bool]) -> Bools | None:
+        """Return the rows whose name is meant, None if there are none."""
+        if not any(is_meant):
+            return None
+        meant: Bools = np.array(is_meant, np.bool_)[self.numbers]
+        if self.array.null_count:
+            meant &= to_numpy(self.array.is_valid())
+        return meant
+
+
+class HeaderColumn:
+    """The entries of a column of headers, a map or an array of structs, sliced or not."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._lists = header_lists(array)
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of the column, as an array of structs."""
+        return self._lists.type
+
+    @cached_property
+    def counts(self) -> Int64s:
+        """How many headers each row has."""
+        counts = pc.list_value_length(self._lists).fill_null(0)
+        found: Int64s = to_numpy(counts).astype(np.int64)
+        return found
+
+    @cached_property
+    def _fields(self) -> dict[str, pa.Array]:
+        entries = self._lists.flatten()
+        names = [field.name.lower() for field in entries.type]
+        return dict(zip(names, entries.flatten(), strict=True))
+
+    @property
+    def keys(self) -> pa.Array:
+        """The keys of all headers of all rows."""
+        return self._fields["key"]
+
+    @property
+    def values(self) -> pa.Array:
+        """The values of all headers of all rows."""
+        return self._fields["value"]
+
+
+def named_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the columns by name, in their order; of two with the same name, the first."""
+    columns: dict[str, pa.Array] = {}
+    for number, name in enumerate(batch.schema.names):
+        columns.setdefault(name, batch.column(number))
+    return columns
+
+
+def header_lists(array: pa.Array) -> pa.Array:
+    """Return a map as an array of structs of key and value, which is what it is in memory."""
+    if not pa.types.is_map(array.type):
+        return array
+    kind = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
+    return array.cast(pa.list_(kind))
+
+
+def milliseconds(array: pa.Array) -> pa.Array:
+    """Return a timestamp column as milliseconds since 1970, int64, nulls kept.
+
+    Parts of a millisecond are rounded down, as by Spark's unix_millis. Raise pyarrow.ArrowInvalid
+    for seconds that 64 bits of milliseconds cannot hold; a rule refuses such rows.
+    """
+    if not pa.types.is_timestamp(array.type):
+        return array
+    unit, numbers = array.type.unit, array.cast(pa.int64())
+    if unit == "s":
+        return pc.multiply_checked(numbers, _MS_PER_SECOND)
+    if unit == "ms":
+        return numbers
+    parts = _UNITS_PER_MS[unit]
+    rounded = pc.divide(numbers, parts)
+    if (pc.min(numbers).as_py() or 0) >= 0:
+        return rounded
+    # Arrow rounds towards 0: times before 1970 up.
+    is_above = pc.greater(pc.multiply(rounded, parts), numbers)
+    return pc.subtract(rounded, is_above.cast(pa.int64()))
+
+
+def to_numpy(array: pa.Array) -> npt.NDArray[Any]:
+    """Return a column without nulls as a numpy array, copied only if it must be."""
+    converted: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return converted
+
+
+# -- topic ----------------------------------------------------------------------------------------
+
+
+def _null_topics(columns: SinkColumns) -> Bools | None:
+    topics = columns.topics
+    return to_numpy(topics.array.is_null()) if topics and topics.array.null_count else None
+
+
+def _null_topic(_columns: SinkColumns, _row: int) -> str:
+    return (
+        f"[{NULL_TOPIC}] The Kafka message data sent to the producer contains a null topic. "
+        "Use the `topic` option for setting a default topic."
+    )
+
+
+def _impossible_topics(columns: SinkColumns) -> Bools | None:
+    """Find names that no request can carry."""
+    topics = columns.topics
+    if topics is None:
+        return None
+    return topics.rows_of([_impossible(name) is not None for name in topics.names])
+
+
+def _impossible_topic(columns: SinkColumns, row: int) -> str:
+    topics = columns.topics
+    return (topics and _impossible(topics.names[topics.numbers[row]])) or ""
+
+
+def _impossible(name: bytes) -> str | None:
+    """Return why no request can carry a topic's name, None if one can."""
+    try:
+        check_topic_name(name.decode())
+    except UnicodeDecodeError:
+        return f"topic has a name that is not text: {name[:20]!r} is not UTF-8"
+    except DataException as error:
+        return error.message
+    return None
+
+
+def _invalid_topics(columns: SinkColumns) -> Bools | None:
+    topics = columns.topics
+    if topics is None:
+        return None
+    return topics.rows_of([TOPIC_NAME.match(text) is None for text in topics.texts])
+
+
+# -- partition ------------------------------------------------------------------------------------
+
+
+def _negative_partitions(columns: SinkColumns) -> Bools | None:
+    return _negative(columns.get("partition"))
+
+
+def _negative_partition(columns: SinkColumns, row: int) -> str:
+    return (
+        f"Invalid partition: {columns.by_name['partition'][row].as_py()}. "
+        "Partition number should always be non-negative or null."
+    )
+
+
+# -- timestamp ------------------------------------------------------------------------------------
+
+
+def _times_out_of_range(columns: SinkColumns) -> Bools | None:
+    """Find seconds that 64 bits of milliseconds cannot hold."""
+    array = columns.get("timestamp")
+    if array is None or not pa.types.is_timestamp(array.type) or array.type.unit != "s":
+        return None
+    seconds = to_numpy(array.cast(pa.int64()).fill_null(0))
+    beyond: Bools = (seconds > _MOST_SECONDS) | (seconds < -_MOST_SECONDS)
+    return beyond if beyond.any() else None
+
+
+def _time_out_of_range(columns: SinkColumns, row: int) -> str:
+    seconds = columns.by_name["timestamp"][row].cast(pa.int64()).as_py()
+    return (
+        f"Invalid timestamp: {seconds} s. As milliseconds it is not within 64 bits: expected at "
+        f"most {_MOST_SECONDS} s."
+    )
+
+
+def _times_before_1970(columns: SinkColumns) -> Bools | None:
+    array = columns.get("timestamp")
+    # Of any unit: a part of a millisecond before 1970 is rounded down to -1.
+    return None if array is None else _negative(array.cast(pa.int64()))
+
+
+def _time_before_1970(columns: SinkColumns, row: int) -> str:
+    (ms,) = milliseconds(columns.by_name["timestamp"].slice(row, 1)).to_pylist()
+    return f"Invalid timestamp: {ms} ms. Timestamp should always be non-negative or null."
+
+
+def _negative(array: pa.Array | None) -> Bools | None:
+    if array is None:
+        return None
+    lowest = pc.min(array).as_py()
+    if lowest is None or lowest >= 0:
+        return None
+    return to_numpy(pc.less(array, 0).fill_null(fill_value=False))
+
+
+# -- headers --------------------------------------------------------------------------------------
+
+
+def _null_header_keys(columns: SinkColumns) -> Bools | None:
+    headers = columns.headers
+    if headers is None or not headers.keys.null_count:
+        return None
+    bad = np.zeros(len(headers.counts), np.bool_)
+    rows = np.repeat(np.arange(len(bad)), headers.counts)
+    bad[rows[to_numpy(headers.keys.is_null())]] = True
+    return bad
+
+
+def _null_header_key(_columns: SinkColumns, _row: int) -> str:
+    return "headers has a header whose key is null: Kafka has no such header; give it a name"
+
+
+class RowRule(NamedTuple):
+    """A rule of a fault.
+
+    broken_by: finds the rows that break the rule, None if there are none; message: about one of
+    them, None where brokers refuse such a row themselves, with an exception of their own.
+    """
+
+    fault: Fault
+    broken_by: Callable[[SinkColumns], Bools | None]
+    message: Callable[[SinkColumns, int], str] | None
+
+
+# In the order of faults. A row goes to its topic and partition, and consists of the rest.
+TARGET_RULES: Final = (
+    RowRule(Fault.NULL_TOPIC, _null_topics, _null_topic),
+    RowRule(Fault.INVALID_TOPIC, _impossible_topics, _impossible_topic),
+    RowRule(Fault.INVALID_TOPIC, _invalid_topics, None),
+    RowRule(Fault.INVALID_PARTITION, _negative_partitions, _negative_partition),
+)
+CONTENT_RULES: Final = (
+    RowRule(Fault.INVALID_TIMESTAMP, _times_out_of_range, _time_out_of_range),
+    RowRule(Fault.INVALID_TIMESTAMP, _times_before_1970, _time_before_1970),
+    RowRule(Fault.NULL_HEADER_KEY, _null_header_keys, _null_header_key),
+)
+
+
+def check_rows(columns: SinkColumns) -> None:
+    """Raise DataException for the first row that breaks the first rule that is broken."""
+    for rule in (*TARGET_RULES, *CONTENT_RULES):
+        broken = None if rule.message is None else rule.broken_by(columns)
+        if rule.message is not None and broken is not None:
+            row = int(np.argmax(broken))
+            raise DataException(rule.message(columns, row), row=row)

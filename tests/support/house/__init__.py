@@ -1,0 +1,1 @@
+"""The house itself, measured: its size, its rooms, its words, and the way of one batch."""

@@ -1,0 +1,105 @@
+"""Draws docstrings, messages and sentences of documents by a seed, for a reader who is new here.
+
+::
+
+    PYTHONPATH=tests:jobs python -m support.house.sample SEED
+
+It prints 40 docstrings, 20 messages and 20 sentences, each with its place. The reader marks what
+had to be read twice. The same seed draws the same places from the same commit.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from random import Random
+from typing import Final
+
+from support.house.words import ROOT
+
+_DOCSTRINGS, _MESSAGES, _SENTENCES = 40, 20, 20
+_HAVE_DOCSTRINGS: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\[])")
+# A message to a user is a sentence, not a name, a pattern or a piece of one.
+_FEWEST_WORDS: Final = 6
+_Drawn = tuple[str, str]
+
+
+def _modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted((ROOT / "spark_kafka_sink").rglob("*.py")):
+        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+def docstrings() -> Iterator[_Drawn]:
+    """Yield the docstrings of the package, and where they are."""
+    for path, tree in _modules():
+        for node in ast.walk(tree):
+            if isinstance(node, _HAVE_DOCSTRINGS) and (text := ast.get_docstring(node)):
+                line = getattr(node, "lineno", 1)
+                name = getattr(node, "name", "the module")
+                yield f"{path}:{line} {name}", text
+
+
+def messages() -> Iterator[_Drawn]:
+    """Yield the sentences in the package's code that are no docstrings."""
+    for path, tree in _modules():
+        texts = {
+            id(statement.value)
+            for node in ast.walk(tree)
+            for statement in _body(node)
+            if isinstance(statement, ast.Expr)
+        }
+        inside = {id(v) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Constant, ast.JoinedStr)) and id(node) not in texts | inside:
+                text = _text(node)
+                if len(text.split()) >= _FEWEST_WORDS:
+                    yield f"{path}:{node.lineno}", text
+
+
+def _body(node: ast.AST) -> list[ast.stmt]:
+    body = getattr(node, "body", None)
+    return body if isinstance(body, list) else []
+
+
+def _text(node: ast.Constant | ast.JoinedStr) -> str:
+    """Return the text of a string, with the expressions of an f-string in braces."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    return "".join(
+        str(part.value) if isinstance(part, ast.Constant) else f"{{{ast.unparse(part)[2:-1]}}}"
+        for part in node.values
+    )
+
+
+def sentences() -> Iterator[_Drawn]:
+    """Yield the sentences of the documents: no tables, headings or blocks of code."""
+    pages = sorted(path for path in (ROOT / "docs").rglob("*.md") if "benchmarks" not in path.parts)
+    for page in (ROOT / "README.md", *pages):
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        for paragraph in re.split(r"\n\s*\n|\n(?=\s*- )", text):
+            if paragraph.lstrip().startswith(("|", "#", "<", "!")):
+                continue
+            for sentence in _SENTENCE_END.split(" ".join(paragraph.split())):
+                if len(sentence.split()) >= _FEWEST_WORDS:
+                    yield str(page.relative_to(ROOT)), sentence
+
+
+def main(seed: int) -> None:
+    """Print what a seed draws."""
+    random = Random(seed)
+    print(f"seed {seed}")
+    for heading, count, of in (
+        ("Docstrings", _DOCSTRINGS, docstrings()),
+        ("Messages", _MESSAGES, messages()),
+        ("Sentences of documents", _SENTENCES, sentences()),
+    ):
+        print(f"\n== {heading}")
+        for number, (place, text) in enumerate(random.sample(list(of), count), 1):
+            print(f"\n{number}. [{place}]\n{text}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
