@@ -6,20 +6,17 @@ Pure functions between the columns that came in and `RecordAccumulator.append`. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from spark_kafka_sink.error_codes import MESSAGE_TOO_LARGE
-from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, advice
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies, Partitioner, TopicLoad, hash_keys
-from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.columns import Bools, Rows
 from spark_kafka_sink.records.encoder import (
     EncodedRecords,
@@ -39,52 +36,6 @@ from spark_kafka_sink.records.varint import Int64s
 SLICE_BYTES: Final = 8 * 1024 * 1024
 # From so many on, slices are twice as large (docs/performance.md).
 MANY_PARTITIONS: Final = 250
-
-
-def check_record_sizes(sizes: Int64s, limits: Mapping[str, int]) -> None:
-    """Raise RecordTooLargeException for the first record that no request or memory can hold.
-
-    limits: bytes by the option that sets them, named as the user writes it.
-    """
-    largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
-    for option, limit in limits.items():
-        if largest > limit:
-            row = int(np.flatnonzero(sizes + RECORD_BATCH_OVERHEAD > limit)[0])
-            raise TOO_LARGE.error(
-                row=row,
-                size=f"up to {int(sizes[row]) + RECORD_BATCH_OVERHEAD}",
-                limit=f"{option}={limit}",
-                hint=RAISE_LIMIT.format(option=option),
-            )
-
-
-def check_message_sizes(
-    rows: Rows, sizes: Int64s, max_message_bytes: Mapping[str, int], max_request_size: str
-) -> None:
-    """Raise RecordTooLargeException for the first record that its topic does not take.
-
-    sizes: upper bounds, as `record_sizes` gives them; max_message_bytes: by topic, where it is
-    known; max_request_size: that option as the user would write it.
-    """
-    largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
-    for number, topic in enumerate(rows.topics):
-        limit = max_message_bytes.get(topic)
-        if limit is None or largest <= limit:
-            continue
-        # A record that no batch has room for is alone in one, where its deltas are 0.
-        alone = record_size_bounds(rows.columns, 0, 0) + RECORD_BATCH_OVERHEAD
-        too_large = alone > limit
-        if rows.topic_numbers is not None:
-            too_large &= rows.topic_numbers == number
-        if too_large.any():
-            row = int(np.flatnonzero(too_large)[0])
-            raise TOO_LARGE.error(
-                topic=topic,
-                row=row,
-                size=int(alone[row]),
-                limit=f"topic {topic} takes (max.message.bytes={limit}, while {max_request_size})",
-                hint=advice(MESSAGE_TOO_LARGE),
-            )
 
 
 def slice_bytes(partitions: int) -> int:
