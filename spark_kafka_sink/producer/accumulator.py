@@ -213,7 +213,7 @@ class RecordAccumulator:
         )
         self.pool.free(batch.settle())
         if batch.state is BatchState.IN_FLIGHT:
-            self._count_draining(batch, batch.copied_bytes)
+            self.pool.draining_bytes += batch.draining(batch.copied_bytes)
 
     def _new_batch(self, tp: TopicPartition, base_timestamp_ms: int, now: float) -> ProducerBatch:
         batch = ProducerBatch(tp, self._codec, base_timestamp_ms, now)
@@ -265,9 +265,6 @@ class RecordAccumulator:
             if topic_partition not in not_now:
                 yield batch
 
-    def _count_draining(self, batch: ProducerBatch, size_bytes: int) -> None:
-        self.pool.draining_bytes += batch.draining(size_bytes)
-
     def next_sendable_at(self, now: float) -> float:
         """Give when `sendable` will give more than now because of time alone."""
         waits = [self._queues[tp][0].retry_at for tp in self._sealed]
@@ -280,7 +277,7 @@ class RecordAccumulator:
     def take(self, batch: ProducerBatch) -> None:
         """Remove a batch that is sendable from its queue; it is sealed if it was open."""
         topic_partition = batch.topic_partition
-        self._count_draining(batch, batch.copied_bytes)
+        self.pool.draining_bytes += batch.draining(batch.copied_bytes)
         if batch.state is BatchState.OPEN:
             self._seal(topic_partition, batch)
         queue = self._queues[topic_partition]
@@ -292,7 +289,7 @@ class RecordAccumulator:
 
     def reenqueue(self, batch: ProducerBatch) -> None:
         """Put a batch back at the head of its queue, behind batches with lower sequences."""
-        self._count_draining(batch, 0)
+        self.pool.draining_bytes += batch.draining(0)
         queue = self._queues[batch.topic_partition]
         ahead = 0
         if batch.has_sequence:
@@ -376,7 +373,7 @@ class RecordAccumulator:
 
     def deallocate(self, batch: ProducerBatch) -> None:
         """Free the memory of a batch that is no longer on the wire."""
-        self._count_draining(batch, 0)
+        self.pool.draining_bytes += batch.draining(0)
         self.pool.free(batch.release())
 
 

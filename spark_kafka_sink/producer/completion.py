@@ -105,7 +105,7 @@ class BatchCompletion:
     ) -> None:
         """Complete a batch by a broker's response."""
         if error_action(answer.error_code, Call.PRODUCE, self._kind) is Action.SUCCEED:
-            if answer.error_code == codes.NONE:
+            if answer.error_code == codes.NONE and batch.origin is not None:
                 # A broker takes no part of what it has already.
                 batch.origin_not_written()
             self.succeeded(batch, answer.base_offset, answer.log_append_time_ms)

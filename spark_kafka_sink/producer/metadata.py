@@ -250,22 +250,24 @@ class ClusterMetadata:
 
     def topic_id(self, name: str) -> UUID:
         """Return a topic's id; all zeros where brokers do not say (before Metadata version 10)."""
-        topic = self.topic(name)
-        return ZERO_UUID if topic is None else topic.topic_id
+        topic = self._topics.get(name)
+        return ZERO_UUID if topic is None or topic.known is None else topic.known.topic_id
 
     def leader(self, topic_partition: TopicPartition) -> Node | None:
         """Return the node that leads a partition, None if that is not known."""
-        topic = self.topic(topic_partition.topic)
-        if topic is None or topic_partition.partition >= len(topic.leaders):
+        name, partition = topic_partition
+        topic = self._topics.get(name)
+        if topic is None or topic.known is None or partition >= len(topic.known.leaders):
             return None
-        return self.nodes.get(topic.leaders[topic_partition.partition])
+        return self.nodes.get(topic.known.leaders[partition])
 
     def leader_epoch(self, topic_partition: TopicPartition) -> int:
         """Return the epoch of a partition's leader, -1 where it is not known."""
-        topic = self.topic(topic_partition.topic)
-        if topic is None or topic_partition.partition >= len(topic.leader_epochs):
+        name, partition = topic_partition
+        topic = self._topics.get(name)
+        if topic is None or topic.known is None or partition >= len(topic.known.leader_epochs):
             return NO_LEADER_EPOCH
-        return topic.leader_epochs[topic_partition.partition]
+        return topic.known.leader_epochs[partition]
 
     def topic_error(self, name: str) -> ApiException | None:
         """Return the error that the latest response gave for a topic, None if there was none."""

@@ -403,11 +403,11 @@ class ProducerBatch:
         return freed
 
     def _handle(self, event: BatchEvent) -> BatchAction:
-        transition = EVENTS[self._state].get(event)
-        if transition is None:
-            raise self._illegal(event)
-        self._state = transition.state
-        return transition.action
+        try:
+            self._state, action = EVENTS[self._state][event]
+        except KeyError:
+            raise self._illegal(event) from None
+        return action
 
     def _illegal(self, event: BatchEvent) -> IllegalStateException:
         return IllegalStateException(f"{self!r} cannot take the event {event.name}")

@@ -157,12 +157,17 @@ class Sender:
 
     def _requests_of_its_own(self, now: float) -> list[ClientRequest]:
         """Return the requests that any broker may answer: metadata, and a producer id."""
-        found: list[MetadataRequest | InitProducerIdRequest | None] = [self._metadata.request(now)]
+        requests: list[ClientRequest] = []
+        metadata = self._metadata.request(now)
+        if metadata is not None:
+            requests.append(ClientRequest(node_id=None, message=metadata))
         if self._sequences is not None:
             self._sequences.bump_epoch_if_needed()
         if self._producer_id is not None and self._accumulator.has_undrained:
-            found.append(self._producer_id.due(now))
-        return [ClientRequest(node_id=None, message=each) for each in found if each is not None]
+            init = self._producer_id.due(now)
+            if init is not None:
+                requests.append(ClientRequest(node_id=None, message=init))
+        return requests
 
     def _next_poll_at(self, now: float) -> float:
         throttles = [at for at in self._throttled_until.values() if at > now]
