@@ -12,8 +12,7 @@ from typing import Self
 
 import numpy as np
 
-from spark_kafka_sink.error_codes import MESSAGE_TOO_LARGE
-from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, Option, advice
+from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, TOO_LARGE_FOR_TOPIC, Option
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.columns import Rows
 from spark_kafka_sink.records.encoder import record_size_bounds
@@ -106,13 +105,10 @@ class RecordLimits:
             too_large &= rows.topic_numbers == number
         if too_large.any():
             row = int(np.flatnonzero(too_large)[0])
-            raise TOO_LARGE.error(
+            raise TOO_LARGE_FOR_TOPIC.error(
                 topic=topic,
                 row=row,
+                record="the record",
                 size=int(alone[row]),
-                limit=(
-                    f"topic {topic} takes (max.message.bytes={limit}, while "
-                    f"{self.max_request_size})"
-                ),
-                hint=advice(MESSAGE_TOO_LARGE),
+                limit=f"max.message.bytes={limit}, while {self.max_request_size}",
             )
