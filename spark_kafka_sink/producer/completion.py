@@ -222,9 +222,9 @@ class BatchCompletion:
         if action is Action.FATAL:
             self.fatal_error = error
         of_records = None if answer is None else record_errors(batch, answer, error)
-        told = self._transactional(error)
-        ends = batch.fail(told, of_records)
-        self._fail_transaction(batch, told, action)
+        reported = self._transactional(error)
+        ends = batch.fail(reported, of_records)
+        self._fail_transaction(batch, reported, action)
         self._end(batch, ends, succeeded=False)
 
     def expired(self, batch: ProducerBatch, now: float) -> None:
@@ -241,9 +241,9 @@ class BatchCompletion:
 
     def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
         """Give up a batch in whatever state it is."""
-        told = self._transactional(error)
-        ends = batch.abandon(told)
-        self._fail_transaction(batch, told, Action.FAIL)
+        reported = self._transactional(error)
+        ends = batch.abandon(reported)
+        self._fail_transaction(batch, reported, Action.FAIL)
         self._end(batch, ends, succeeded=False)
 
     def _late(self, batch: ProducerBatch, *, succeeded: bool) -> None:
@@ -367,7 +367,7 @@ class PartitionDelivery:
 
 
 class Deliveries:
-    """Sums over batches that are done, and the first failure that nobody else is told of."""
+    """Sums over batches that are done, and the first failure that nobody has learned of."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}
@@ -376,7 +376,7 @@ class Deliveries:
     def add(self, batch: ProducerBatch) -> None:
         """Take a batch that succeeded or failed."""
         if batch.error is not None:
-            # Who waits for records one by one is told of each; the first error is for the others.
+            # The owners of spans learn of each failure; the first error is for the other records.
             if batch.record_count > sum(span.records for span in batch.spans):
                 self.error = self.error or batch.error
             return
@@ -395,11 +395,11 @@ class Deliveries:
             delivery.last_offset = max(delivery.last_offset, last)
 
     def take_partitions(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Give what was acknowledged since the last call."""
+        """Return what was acknowledged since the last call."""
         taken, self.partitions = self.partitions, {}
         return taken
 
     def take_error(self) -> KafkaException | None:
-        """Give the first failure since the last call."""
+        """Return the first failure since the last call."""
         error, self.error = self.error, None
         return error

@@ -198,11 +198,11 @@ class ProducerBatch:
         piece: memoryview,
         records: int,
         max_timestamp_ms: int,
-        whole: RetainedBuffer | None,
+        retained: RetainedBuffer | None,
         owner: SpanOwner | None = None,
         first_row: int = 0,
     ) -> None:
-        """Add encoded records; `whole` stands for the buffer that `piece` is a view of.
+        """Add encoded records; `retained` stands for the buffer that `piece` is a view of.
 
         Without it, the piece is copied. owner: who waits for the records one by one, None if nobody
         does; first_row: see `RecordSpan`. Raises IllegalStateException where the batch takes no
@@ -213,10 +213,10 @@ class ProducerBatch:
             raise self._illegal(BatchEvent.APPEND)
         if owner is not None:
             self.spans.append(RecordSpan(owner, first_row, self.record_count, records))
-        if whole is not None and len(piece) >= COPY_BELOW_BYTES:
+        if retained is not None and len(piece) >= COPY_BELOW_BYTES:
             self._pieces.append(piece)
-            self.retained.append(whole)
-            whole.holders += 1
+            self.retained.append(retained)
+            retained.holders += 1
         else:
             self.copied_bytes += len(piece)
             if self._pieces and isinstance(self._pieces[-1], bytearray):
@@ -254,7 +254,7 @@ class ProducerBatch:
     def assign_sequence(
         self, producer: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool = False
     ) -> None:
-        """Set what the header says of the producer; the next stamp writes it anew."""
+        """Set what the header says of the producer; the next stamp makes another header."""
         self.producer = producer
         self.base_sequence = base_sequence
         self.is_unanswered = False
@@ -370,20 +370,21 @@ class ProducerBatch:
 
     def become_part(
         self,
-        whole: ProducerBatch,
+        split: ProducerBatch,
         spans: list[RecordSpan],
         sequence: int,
         origin: SplitOrigin | None,
     ) -> None:
         """Take what a part has of the batch that was split, and close it.
 
-        sequence: of its first record, if `whole` has one. origin: whether that may be written.
+        sequence: of its first record, if `split` has one. origin: whether that may
+        be written.
         """
         self.spans = spans
-        self.attempts = whole.attempts
-        if whole.has_sequence:
-            transactional = whole.is_transactional
-            self.assign_sequence(whole.producer, sequence, transactional=transactional)
+        self.attempts = split.attempts
+        if split.has_sequence:
+            transactional = split.is_transactional
+            self.assign_sequence(split.producer, sequence, transactional=transactional)
             self.origin = origin
         self.seal()
 
@@ -395,10 +396,10 @@ class ProducerBatch:
 
     def _release_retained(self) -> int:
         freed = self.copied_bytes
-        for whole in self.retained:
-            whole.holders -= 1
-            if not whole.holders:
-                freed += whole.size_bytes
+        for buffer in self.retained:
+            buffer.holders -= 1
+            if not buffer.holders:
+                freed += buffer.size_bytes
         self.retained = []
         return freed
 

@@ -1,10 +1,10 @@
-"""Sender: what goes to the brokers now, and what their answers mean. A pure state machine.
+"""Sender: what goes to the brokers now, and what their responses mean. A pure state machine.
 
-`poll` gives the requests that are due, `handle` takes the network's events; the time is an argument
-of both, and neither sends, waits or locks. It owns which nodes are ready and how many Produce
-requests each has in flight; the queues belong to the accumulator, leaders to the metadata,
+`poll` returns the requests that are due, `handle` takes the events of the network. The time is an
+argument of both; neither sends, waits or locks. It owns which nodes are ready, and how many Produce
+requests each has in flight. The queues belong to the accumulator, leaders to the metadata,
 sequences to `Sequences`, transactions to `TransactionManager`, the form of Produce requests to
-`ProduceRequests`, and what becomes of a batch to `BatchCompletion`.
+`ProduceRequests`, and the result of a batch to `BatchCompletion`.
 
 One Produce request goes to one node and carries at most one batch per partition (so that a retry
 never reorders), up to max.request.size. `build` makes the request outside the producer's lock,
@@ -184,7 +184,7 @@ class Sender:
         return max(now, min(due))
 
     def _is_over(self) -> bool:
-        """Whether the producer cannot go on; if that is new, give up every batch."""
+        """Return whether the producer cannot go on; if that is new, give up every batch."""
         transactional = None if self._transactions is None else self._transactions.fatal_error
         error = self._completion.fatal_error or transactional
         if self.fatal_error is None and error is not None:
@@ -238,7 +238,7 @@ class Sender:
         return client_request, None
 
     def _has_incomplete(self) -> bool:
-        """Whether an answer to records is to come: also one to records that were given up."""
+        """Return whether a response to records is to come: also to records that were given up."""
         in_flight = self._sequences is not None and self._sequences.has_in_flight
         return in_flight or self._accumulator.has_incomplete
 
@@ -308,7 +308,7 @@ class Sender:
         drained.size_bytes += size_bytes
 
     def build(self, drained: DrainedBatches) -> ClientRequest:
-        """Make the Produce request: compress what is not compressed yet, seal headers.
+        """Return the Produce request: compress what is not compressed yet, and write headers.
 
         Needs no lock: the batches are in flight, so the I/O thread alone touches them.
         """
@@ -386,7 +386,7 @@ class Sender:
             self._produce.failed(event, self._back(event.request), now)
 
     def _back(self, request: ClientRequest) -> SentBatches:
-        """Note that a Produce request is no longer in flight and give its batches."""
+        """Note that a Produce request is no longer in flight. Return its batches."""
         if not isinstance(request.context, SentBatches) or request.node_id is None:
             message = f"{request!r} is not a Produce request of this sender"
             raise TypeError(message)

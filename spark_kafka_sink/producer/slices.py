@@ -39,7 +39,7 @@ MANY_PARTITIONS: Final = 250
 
 
 def slice_bytes(partitions: int) -> int:
-    """Give how large a slice for so many partitions is: each of them costs something in each slice.
+    """Return how large a slice for so many partitions is: each costs something in each slice.
 
     partitions: of the topics that rows may go to, 0 where that is not known.
     """
@@ -49,8 +49,8 @@ def slice_bytes(partitions: int) -> int:
 def slice_ends(sizes: Int64s, partitions: int, buffer_memory_bytes: int) -> list[int]:
     """Cut rows into slices of about `slice_bytes`, but at most a quarter of buffer.memory each.
 
-    Gives the end row of each slice. A slice has at least one row. They are about equal: a rest of
-    some rows would cost nearly as much as a whole slice.
+    Return the end row of each slice. A slice has at least one row. They are about equal: a rest of
+    some rows would cost nearly as much as a full slice.
     """
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
@@ -147,7 +147,7 @@ def topic_load(
     *,
     adaptive: bool,
 ) -> TopicLoad:
-    """Give the partitions to spread rows over, and what each has waiting.
+    """Return the partitions to spread rows over, and what each has waiting.
 
     They are the ones with a leader; where none has one, all. adaptive: whether queues weigh, and
     partitions whose leader takes no data are left out while others do (KIP-794).

@@ -1,6 +1,6 @@
-"""What an answer to a transactional request means: one action, by the rules of `error_actions`.
+"""What a response to a transactional request means: one action, by the rules of `error_actions`.
 
-Owns how the codes of an answer are found, which of several counts, and the sentence that a user
+Owns how the codes of a response are found, which of several counts, and the sentence that a user
 reads. It changes nothing: `TransactionManager` acts.
 """
 
@@ -79,7 +79,7 @@ class Answer:
     is_partly_done: bool = False
 
     def error(self) -> KafkaException:
-        """Make the error that the answer is to whoever waits for it."""
+        """Return the error for the caller that waits for the response."""
         api, row = self.call.value, error_code(self.code)
         code = codes.PRODUCER_FENCED if self.action is Action.FENCED else self.code
         text = f"{api} failed: {row.name} ({row.code}) from node {self.node_id}"
@@ -121,7 +121,7 @@ def read_answer(request: TransactionalRequest, response: Response | None, node_i
 
 
 def _asked_for(request: TransactionalRequest) -> list[TopicPartition]:
-    """Give the partitions that an answer has to name."""
+    """Return the partitions that a response has to name."""
     message = request.message
     if isinstance(message, AddPartitionsToTxnRequest):
         return [
@@ -139,7 +139,7 @@ def _asked_for(request: TransactionalRequest) -> list[TopicPartition]:
 
 
 def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
-    """Give the error codes of an answer, each with the partitions that it is about, if any."""
+    """Return the error codes of a response, each with the partitions that it is about, if any."""
     found: dict[int, list[TopicPartition]] = {}
     if isinstance(response, AddPartitionsToTxnResponse):
         for topic in response.results_by_topic_v3_and_below:
@@ -160,9 +160,9 @@ def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
 
 
 def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, Node]:
-    """Give the error code and the node of an answer of any version.
+    """Return the error code and the node of a response of any version.
 
-    One that names no coordinator, and no error either, is as good as one that there is none.
+    A response with neither a coordinator nor an error means that there is no coordinator.
     """
     named = response.coordinators[0] if response.coordinators else response
     if named.error_code == codes.NONE and not named.host:

@@ -62,10 +62,10 @@ class CoordinatorKey(NamedTuple):
 
 
 class TransactionalResult:
-    """What became of a call; its caller waits for `is_done` and then acknowledges it.
+    """The result of a call; its caller waits for `is_done` and then acknowledges it.
 
-    Until it is acknowledged the same call gives the same result again: a caller whose wait timed
-    out repeats the call, and learns what the first one came to.
+    Until it is acknowledged, the same call returns the same result again: a caller whose wait timed
+    out repeats the call, and gets the result of the first one.
     """
 
     __slots__ = ("error", "is_acknowledged", "is_done", "operation")
