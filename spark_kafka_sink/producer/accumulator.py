@@ -78,8 +78,8 @@ class RecordAccumulator:
         self._topic_limits: dict[str, int] = {}
         self._found_limits: dict[str, int] = {}
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
-        # The partitions whose first batch is sealed; those with an open batch, the oldest batch
-        # first; and all that is not complete, oldest first.
+        # The partitions whose first batch is sealed; the partitions with an open batch, the oldest
+        # first; and all incomplete batches, the oldest first.
         self._sealed: dict[TopicPartition, None] = {}
         self._open: dict[TopicPartition, ProducerBatch] = {}
         self._incomplete: dict[ProducerBatch, ProducerBatch] = {}
@@ -143,7 +143,7 @@ class RecordAccumulator:
 
     @property
     def flushes(self) -> int:
-        """How many flushes are under way: nothing lingers meanwhile."""
+        """The number of flushes in progress; nothing lingers while there are any."""
         return self._flushes
 
     def begin_flush(self) -> None:
@@ -189,7 +189,7 @@ class RecordAccumulator:
         now: float,
         owner: SpanOwner | None = None,
     ) -> list[ProducerBatch]:
-        """Put encoded cuts into their partitions' batches; cuts are in order, without gaps.
+        """Append encoded cuts to the batches of their partitions; cuts are in order, without gaps.
 
         partitions: of each run of the layout; owner: who waits for the records one by one, if
         anybody does (see `record_spans`). Returns the batches that became full and are to be
@@ -302,7 +302,7 @@ class RecordAccumulator:
             self._seal(topic_partition, batch)
         queue = self._queues[topic_partition]
         queue.popleft()
-        # Partitions take turns: this one goes behind the others.
+        # Partitions take turns: this one goes after the others.
         del self._sealed[topic_partition]
         if queue and queue[0].state is BatchState.SEALED:
             self._sealed[topic_partition] = None
@@ -322,8 +322,8 @@ class RecordAccumulator:
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
         """Put smaller batches in the place of one that a broker found too large; return them.
 
-        New batches of the topic will be as small: where the Java client has every batch of the
-        topic refused once more, here it is the first ones (RecordAccumulator.splitAndReenqueue).
+        New batches of the topic will be as small. In the Java client, every batch of the topic is
+        rejected once more; here only the first ones are (RecordAccumulator.splitAndReenqueue).
         """
         topic, half = batch.topic_partition.topic, batch.size_bytes // 2
         self._found_limits[topic] = min(half, self._found_limits.get(topic, half))
@@ -341,7 +341,7 @@ class RecordAccumulator:
     def expired(self, now: float) -> list[ProducerBatch]:
         """Return the batches, in queues or in flight, whose delivery.timeout.ms has passed.
 
-        `_incomplete` is in order of age, so only what has expired is looked at.
+        `_incomplete` is in order of age, so only the expired batches are visited.
         """
         found = []
         for batch in self._incomplete:
@@ -398,9 +398,9 @@ class RecordAccumulator:
 
 
 def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBatch) -> None:
-    """Put a batch behind those that are as old as it, or older.
+    """Insert a batch after those that are at least as old.
 
-    It is the newest, unless its rows have lingered in their chunk, whose age it has.
+    Usually it is the newest. But rows that have lingered in their chunk give it the chunk's age.
     """
     newer = []
     for other in reversed(batches):
@@ -409,7 +409,7 @@ def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBa
         newer.append(other)
     batches[key] = batch
     for each in reversed(newer):
-        # In place of `pop`, after which a caller could be interrupted, and the batch forgotten.
+        # Instead of `pop`, after which an interrupt of the caller would lose the batch.
         moved = batches[each]
         del batches[each]
         batches[each] = moved

@@ -1,4 +1,4 @@
-"""A batch that is too large for its topic, replaced by smaller ones (RecordAccumulator.split).
+"""Replace a batch that is too large for its topic by smaller ones (RecordAccumulator.split).
 
 It makes the parts and nothing else: the accumulator queues them, `Sequences` puts them in the
 place of the batch.
@@ -23,7 +23,7 @@ def split(batch: ProducerBatch) -> list[ProducerBatch]:
     if batch.is_unanswered and not batch.is_in_doubt:
         origin = SplitOrigin()
     section = decompress(batch.codec.id, batch.records, batch.records_bytes)
-    # Half as large each, so that a record more or less does not decide whether it gets smaller.
+    # Half as large each, so that every part is clearly smaller than the original.
     target = max(1, batch.records_bytes // 2)
     parts = []
     spans = batch.spans

@@ -76,11 +76,11 @@ class BatchCompletion:
         self._retry_backoff = retry_backoff
         self._random = random
         self._done: list[ProducerBatch] = []
-        # For messages: why there is no connection to a node; and for how long a node asked to be
-        # left alone, and until when.
+        # For messages: why a node has no connection; how long a node throttles this client, and
+        # until when.
         self.node_troubles: dict[int, str] = {}
         self._throttles: dict[int, tuple[float, float]] = {}
-        # The codes that batches were sent again for, and the warnings about the first of each.
+        # The codes of retried batches, and the warnings about the first of each.
         self._retried: set[int] = set()
         self._warnings: list[str] = []
 
@@ -95,7 +95,7 @@ class BatchCompletion:
         return warnings
 
     def node_throttled(self, node_id: int, until: float, now: float) -> None:
-        """Note that a node asked to be left alone, as where a quota is exceeded (KIP-219)."""
+        """Note that a node throttles this client until a time, as for a quota (KIP-219)."""
         self._throttles[node_id] = (until - now, until)
 
     # -- responses --------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ class BatchCompletion:
         now: float,
         answer: PartitionProduceResponse | None = None,
     ) -> None:
-        """Send a batch again, or give it up, for an error code of a broker or of the network."""
-        # Also where the batch was given up meanwhile: others of its partition go the same way.
+        """Retry a batch, or fail it, for an error code of a broker or of the network."""
+        # Also if the batch has failed meanwhile: others of its partition go the same way.
         if error_code(code).refresh_metadata:
             self._metadata.request_update()
         if batch.state is BatchState.ABANDONED:
@@ -192,7 +192,7 @@ class BatchCompletion:
         *,
         is_unanswered: bool,
     ) -> None:
-        # A newer leader than the one that was asked need not be waited for (KIP-951).
+        # If a newer leader is known already, there is no need to wait (KIP-951).
         moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
         wait = self._retry_backoff.delay_s(batch.attempts, self._random)
         why = error_of_attempt(batch, code, reason, node_id)
@@ -228,7 +228,7 @@ class BatchCompletion:
         self._end(batch, ends, succeeded=False)
 
     def expired(self, batch: ProducerBatch, now: float) -> None:
-        """Give up a batch whose delivery.timeout.ms has passed.
+        """Fail a batch whose delivery.timeout.ms has passed.
 
         If it is at a broker, its memory and its sequence stay taken until the response comes or the
         connection breaks.
@@ -301,7 +301,7 @@ class BatchCompletion:
 
 
 def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
-    """Whether the log has no batch of this sequence, whatever became of earlier attempts.
+    """Return whether the log has no batch of this sequence, in spite of earlier attempts.
 
     A broker recognises a batch that it has, unless retention has deleted it since.
     """
@@ -338,7 +338,7 @@ def _decide_in_transaction(
         return Decision.RETRY
     if sequences.last_acked_offset(batch.topic_partition) >= log_start_offset:
         return Decision.GIVE_UP
-    # Retention has removed what the broker knew the producer by: it takes 0 again.
+    # Retention has removed the producer's last records: the broker accepts sequence 0 again.
     return Decision.RENUMBER
 
 
@@ -350,11 +350,11 @@ def _kind(sequences: Sequences | None, transactions: TransactionManager | None) 
 
 @dataclass(kw_only=True)
 class PartitionDelivery:
-    """One partition's acknowledged records; without slots, so that `vars` gives its fields.
+    """The acknowledged records of one partition; without slots, so that `vars` returns its fields.
 
-    Offsets are -1 where the broker does not say (acks=0). Between first_offset and last_offset may
-    be records of others. bytes: of records before compression; compressed_bytes:
-    of batches as sent, whatever the codec, with their headers.
+    Offsets are -1 if the broker does not return them (acks=0). Records of other producers may be
+    between first_offset and last_offset. bytes: of records before compression; compressed_bytes: of
+    batches as sent, with any codec, including their headers.
     """
 
     records: int = 0

@@ -34,7 +34,7 @@ def produce_version(versions: NodeApiVersions) -> int:
     try:
         return versions.latest_usable_version(PRODUCE)
     except UnsupportedVersionException:
-        return NEWEST_PRODUCE  # the connection refuses the request, and says why
+        return NEWEST_PRODUCE  # the connection rejects the request, with a reason
 
 
 def check_records(

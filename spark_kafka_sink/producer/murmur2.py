@@ -1,10 +1,10 @@
 """Kafka's murmur2 of a column of keys at once, as numpy (Utils.murmur2 of the Java client).
 
-Keys are hashed in step: word j of every key that has one, then word j + 1. Keys of one length, the
-usual case, all have the same words, at equal distances. Others are sorted by length first, so that
-the keys that still have words are always the first so many, and a step is a handful of numpy
-operations on a shrinking prefix. When fewer than `_VECTOR_ROWS` keys are left (one key may be a
-megabyte), they are finished one by one in Python integers, which is faster than numpy on so few.
+All keys are hashed in step: word j of every key that has one, then word j + 1. Keys of equal
+length, the usual case, have equally many words at equal distances. Other keys are sorted by length
+first, so that the keys with words left are always a prefix, and a step is a few numpy operations on
+a shrinking prefix. When fewer than `_VECTOR_ROWS` keys are left (one key may be a megabyte), they
+are finished one by one in Python integers, which is faster than numpy on so few.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _mix_one(value: int, words: bytes) -> int:
 def _mix_tails(hashes: UInt32s, keys: BinaryColumn, starts: Int64s, tails: Int64s) -> None:
     """Mix in the bytes behind the last full word, at most three."""
     data = keys.data if len(keys.data) >= _WORD_BYTES else np.append(keys.data, _PADDING)
-    # A word is read and cut off; at the very end of the data, the one before, and shifted.
+    # Read a word and mask it; at the very end of the data, read the word before and shift it.
     last = len(data) - _WORD_BYTES
     words = _words_of(data)
     if int(starts.max()) <= last:

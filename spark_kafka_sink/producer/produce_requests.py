@@ -57,7 +57,8 @@ class DrainedBatches:
 class SentBatches:
     """The context of a Produce request: its batches, and the topics' names by id.
 
-    refused: why batches are not in the request, which the broker cannot take as they are.
+    refused: the reasons of batches that are not in the request, because the broker does not support
+    their form.
     """
 
     batches: dict[TopicPartition, ProducerBatch]
@@ -82,7 +83,7 @@ class ProduceRequests:
         self._metadata = metadata
         self._completion = completion
         self._transactions = transactions
-        # By node, the latest version that it takes.
+        # The latest version that each node supports.
         self._versions: dict[int, int] = {}
 
     def node_ready(self, node_id: int, versions: NodeApiVersions) -> None:

@@ -6,9 +6,9 @@ requests each has in flight. The queues belong to the accumulator, leaders to th
 sequences to `Sequences`, transactions to `TransactionManager`, the form of Produce requests to
 `ProduceRequests`, and the result of a batch to `BatchCompletion`.
 
-One Produce request goes to one node and carries at most one batch per partition (so that a retry
-never reorders), up to max.request.size. `build` makes the request outside the producer's lock,
-since it compresses and checksums.
+One Produce request goes to one node and has at most one batch per partition (so that a retry never
+reorders), up to max.request.size. `build` makes the request outside the producer's lock, because it
+compresses and computes checksums.
 """
 
 from __future__ import annotations
@@ -72,10 +72,9 @@ class SenderConfig:
 
 @dataclass(frozen=True, slots=True)
 class SenderPoll:
-    """What is due: requests as they are, drained batches to `build`, nodes to connect to.
+    """What is due: finished requests, drained batches to `build`, nodes to connect to.
 
-    has_news: whether a caller's transactional call may have come to its end. warnings: what is to
-    be logged.
+    has_news: whether a caller's transactional call may have ended. warnings: messages to log.
     """
 
     requests: list[ClientRequest] = field(default_factory=list)
@@ -149,7 +148,7 @@ class Sender:
             requests=requests,
             drained=drained,
             connect=connect,
-            # A partition that gave a batch may have its next one to send.
+            # A partition may have a next batch to send.
             next_poll_at=now if drained else self._next_poll_at(now),
             has_news=has_news,
             warnings=self._completion.take_warnings(),
@@ -192,10 +191,7 @@ class Sender:
         return self.fatal_error is not None
 
     def _follow_transaction(self, transactions: TransactionManager) -> None:
-        """Look up coordinators again where brokers are, and drop what is to be aborted (KIP-654).
-
-        That is what was never sent.
-        """
+        """Look up coordinators again if necessary; drop unsent batches of an abort (KIP-654)."""
         if self._rebootstraps != self._metadata.rebootstraps:
             self._rebootstraps = self._metadata.rebootstraps
             transactions.coordinators.forget_all()
@@ -399,7 +395,7 @@ class Sender:
             self.fail_all(error)
 
     def fail_all(self, error: KafkaException) -> None:
-        """Give up every batch, and take no more: nothing can be delivered any longer."""
+        """Fail every batch, and accept no more: nothing can be delivered any longer."""
         self.fatal_error = error
         if self._transactions is not None:
             self._transactions.give_up(error)

@@ -180,8 +180,8 @@ class Sequences:
     def bump_epoch_if_needed(self) -> None:
         """Assign new numbers where they are needed and nothing may be at a broker.
 
-        The epoch is raised unless it is a new one to each of them. An epoch past the last one means
-        a new producer id: the sender then asks for one.
+        The epoch is raised unless it is already new to each of them. An epoch past the last one
+        needs a new producer id: the sender then requests one.
         """
         ready = {tp for tp in self._to_restart if self._can_restart(self._partitions[tp])}
         if not ready or not self.has_producer_id:

@@ -34,14 +34,15 @@ from spark_kafka_sink.records.layout import (
 from spark_kafka_sink.records.varint import Int64s
 
 SLICE_BYTES: Final = 8 * 1024 * 1024
-# From so many on, slices are twice as large (docs/performance.md).
+# From this number of partitions on, slices are twice as large (docs/performance.md).
 MANY_PARTITIONS: Final = 250
 
 
 def slice_bytes(partitions: int) -> int:
     """Return how large a slice for so many partitions is: each costs something in each slice.
 
-    partitions: of the topics that rows may go to, 0 where that is not known.
+    Each partition of a slice costs time, so more partitions need larger slices. partitions: of the
+    topics that rows may go to, 0 if unknown.
     """
     return SLICE_BYTES if partitions < MANY_PARTITIONS else 2 * SLICE_BYTES
 
@@ -99,10 +100,10 @@ def choose_partitions(
     load: Callable[[str, TopicMetadata], TopicLoad],
     hashes: Int64s | None = None,
 ) -> GroupedRows:
-    """Choose each row's partition and bring the rows into partition order.
+    """Choose each row's partition and sort the rows by partition.
 
-    topics: the metadata of each of ``rows.topics``; load: asked for topics that `topics_to_spread`
-    names; hashes: of the keys, where they have been computed.
+    topics: the metadata of each of ``rows.topics``; load: called for the topics that
+    `topics_to_spread` returns; hashes: of the keys, if already computed.
     """
     if hashes is None and partitioner.uses_keys:
         hashes = hash_keys(rows.columns.key)
@@ -149,8 +150,9 @@ def topic_load(
 ) -> TopicLoad:
     """Return the partitions to spread rows over, and what each has waiting.
 
-    They are the ones with a leader; where none has one, all. adaptive: whether queues weigh, and
-    partitions whose leader takes no data are left out while others do (KIP-794).
+    These are the partitions with a leader, or all if none has one. adaptive: whether queue lengths
+    count, and whether partitions whose leader accepts no data are left out while others do
+    (KIP-794).
     """
     with_leader = topic.available or list(range(len(topic.leaders)))
     batch_bytes = accumulator.full_bytes(name)

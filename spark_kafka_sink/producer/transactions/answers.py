@@ -33,7 +33,7 @@ from spark_kafka_sink.wire.transaction_messages import (
     TxnOffsetCommitResponse,
 )
 
-# Of the codes of one answer, the one with the gravest action counts.
+# If a response has several codes, the one with the most severe action counts.
 _GRAVITY: Final = (
     Action.FATAL,
     Action.FENCED,
@@ -43,7 +43,7 @@ _GRAVITY: Final = (
     Action.RETRY,
     Action.SUCCEED,
 )
-# A coordinator adds all partitions or none: while asking again may help any, all are asked again.
+# A coordinator adds all partitions or none: while a retry may help one, all are retried.
 _GRAVITY_OF_ADDING: Final = (
     Action.FATAL,
     Action.FENCED,
@@ -53,8 +53,8 @@ _GRAVITY_OF_ADDING: Final = (
     Action.ABORTABLE,
     Action.SUCCEED,
 )
-# Of codes of one gravity the first counts, but for one that has advice, which goes before, and for
-# one that only says that another partition had an error, which goes after.
+# Of equally severe codes the first counts. But a code with advice goes before the others, and one
+# that only means that another partition had an error goes after them.
 _PRECEDENCE: Final[Mapping[int, int]] = {
     codes.TOPIC_AUTHORIZATION_FAILED: -1,
     codes.OPERATION_NOT_ATTEMPTED: 1,

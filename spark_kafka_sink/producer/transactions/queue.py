@@ -1,9 +1,9 @@
-"""The requests of a transaction that wait: in which order, when again, and to which coordinator.
+"""The waiting requests of a transaction: their order, their retries and their coordinators.
 
-Owns the waiting requests, the one in flight, and where their coordinators are. The one with the
-lowest priority goes first, others of the same priority in the order they were added, and one is in
-flight at a time: brokers see a transaction's steps in order. A request whose coordinator is not
-known is preceded by a look-up.
+It owns the waiting requests, the one in flight, and the addresses of their coordinators. The
+request with the lowest priority number goes first, others of the same priority in the order they
+were added. One is in flight at a time, so that brokers see a transaction's steps in order. If the
+coordinator of a request is unknown, a look-up goes first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_kafka_sink.producer.transactions.requests import (
 from spark_kafka_sink.wire.messages import INIT_PRODUCER_ID
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
-# The first version of InitProducerId that takes a producer id and its epoch (KIP-360).
+# The first version of InitProducerId with a producer id and its epoch (KIP-360).
 _RAISES_EPOCHS: Final = 3
 
 
@@ -35,9 +35,10 @@ class Coordinators:
 
     def __init__(self) -> None:
         self._by_key: dict[CoordinatorKey, int] = {}
-        # Where each was found last, also while it has to be looked up again.
+        # The last known node of each, also while it has to be looked up again.
         self._last: dict[CoordinatorKey, Node] = {}
-        # Whether each connected broker raises epochs, and each coordinator when it last was one.
+        # Whether a broker can raise epochs: of each connected broker, and of each coordinator when
+        # it was last connected.
         self._connected: dict[int, bool] = {}
         self._raises: dict[CoordinatorKey, bool] = {}
         self._features: Mapping[str, int] = {}
@@ -50,7 +51,7 @@ class Coordinators:
 
     @property
     def transaction_version(self) -> int:
-        """The finalized feature transaction.version; 0 where the brokers do not have it.
+        """The finalized feature transaction.version; 0 if the brokers do not have it.
 
         Brokers may lag behind: the features with the highest epoch count.
         """
@@ -71,10 +72,10 @@ class Coordinators:
                 self._raises[key] = self._connected[node_id]
 
     def raises_epoch(self, key: CoordinatorKey) -> bool:
-        """Whether the coordinator of `key` raises epochs where it is asked to.
+        """Return whether the coordinator of `key` can raise an epoch on request.
 
-        What the last one said that was connected counts until the next one is, however long that
-        takes: an error meanwhile is no worse than any other.
+        The answer of the last connected coordinator counts until the next one is connected: an
+        error meanwhile is no worse than any other.
         """
         return self._raises.get(key, False)
 
@@ -187,7 +188,7 @@ class TransactionQueue:
         self.add(request)
 
     def look_up_again(self, request: TransactionalRequest) -> None:
-        """Forget where `request` went: it has to be looked up before it is sent again."""
+        """Forget the node of `request`, so that it is looked up before the retry."""
         if request.coordinator is not None:
             self.coordinators.forget(request.coordinator)
 
