@@ -35,7 +35,7 @@ from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.client.row_producer import RowProducer
 from spark_kafka_sink.client.transaction_calls import ProducerTransactions, transaction_manager
 from spark_kafka_sink.config import ProducerConfig, check_options, producer_config
-from spark_kafka_sink.errors import IllegalStateException, KafkaException, Option, message_of
+from spark_kafka_sink.errors import IllegalStateException, KafkaException, message_of
 from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
@@ -60,6 +60,7 @@ from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS
 from spark_kafka_sink.plugins.user_code import UserCode, without_user_code
 from spark_kafka_sink.producer.completion import PartitionDelivery
 from spark_kafka_sink.producer.slices import slice_bytes
+from spark_kafka_sink.records.record_limits import RecordLimits
 
 logger = logging.getLogger(__name__)
 
@@ -158,10 +159,9 @@ class KafkaProducer:
         user_code: UserCode,
     ) -> None:
         """Make the caller's side, and start the thread."""
-        limits = self._limits = {
-            str(Option("max.request.size")): config.max_request_size,
-            str(Option("buffer.memory")): config.buffer_memory,
-        }
+        limits = self._limits = RecordLimits.of(
+            max_request_size=config.max_request_size, buffer_memory=config.buffer_memory
+        )
         self._state, self._thread = state, thread
         # None of these knows the producer: the I/O thread holds them, and has to end with it.
         self._caller = caller = Caller(state, thread, config)
@@ -438,7 +438,7 @@ class KafkaProducer:
     def record_limits(self) -> Mapping[str, int]:
         """The largest record in bytes, with its overhead, by the option that sets this limit."""
         self._caller.check_process()
-        return self._limits
+        return self._limits.by_option
 
     @property
     def topics_written(self) -> int:

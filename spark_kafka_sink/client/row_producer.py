@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -23,8 +22,6 @@ from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import (
-    RAISE_LIMIT,
-    TOO_LARGE,
     ApiException,
     IllegalStateException,
     KafkaException,
@@ -43,6 +40,7 @@ from spark_kafka_sink.plugins.serializers import as_bytes
 from spark_kafka_sink.plugins.user_code import KEY_SERIALIZER, VALUE_SERIALIZER, UserCode
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
+from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.records.varint import varint_size
 
 # The largest size of a record without key, value and headers: its length (5 bytes), attributes (1)
@@ -58,7 +56,7 @@ def header_bytes(headers: Headers) -> int:
 class RowProducer:
     """The queues of all topics.
 
-    limits: the most that a record may take, by the names of the options.
+    limits: how large a record may be.
     """
 
     def __init__(
@@ -68,16 +66,16 @@ class RowProducer:
         feeder: ChunkFeeder,
         caller: Caller,
         user_code: UserCode,
-        limits: Mapping[str, int],
+        limits: RecordLimits,
     ) -> None:
         self._state = state
         self._thread = thread
         self._feeder = feeder
         self._caller = caller
         self._limits = limits
-        # The size that certainly fits a request and memory. No chunk has more room, so a row that
-        # fits its chunk needs no further check.
-        fits = min(limits.values()) - RECORD_BATCH_OVERHEAD
+        # What fits a request and memory for certain. No chunk has more room, so that a row for
+        # which there is room needs no further check.
+        fits = limits.any_record_bytes
         self._always_fits_bytes = fits
         memory = state.accumulator.pool.total_bytes
         self._largest_chunk_bytes = min(fits, memory // 8)
@@ -266,15 +264,7 @@ class RowProducer:
         lengths = [-1 if field is None else len(field) for field in fields]
         size = RECORD_BATCH_OVERHEAD + 21 + varint_size(len(row.headers))
         size += sum(max(length, 0) + varint_size(length) for length in lengths)
-        for name, limit in self._limits.items():
-            if size > limit:
-                raise TOO_LARGE.error(
-                    topic=topic,
-                    partition=row.partition,
-                    size=f"up to {size}",
-                    limit=f"{name}={limit}",
-                    hint=RAISE_LIMIT.format(option=name),
-                )
+        self._limits.check_record(size, topic=topic, partition=row.partition)
 
     def _make_room(
         self, queue: RowQueue, partition: int | None, size_bytes: int, call: Call

@@ -25,7 +25,6 @@ from typing import Final
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.auth.mechanisms import SaslExchange, printable
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     AuthenticationException,
     IllegalSaslStateException,
@@ -36,6 +35,7 @@ from spark_kafka_sink.errors import (
     SslAuthenticationException,
     UnsupportedSaslMechanismException,
     UnsupportedVersionException,
+    error_code,
 )
 from spark_kafka_sink.network.connection_state import (
     EVENTS,
