@@ -557,8 +557,8 @@ def _normal_text(name: str, value: str) -> Any:
 def integer(value: Any) -> Any:
     """Return the int of a text, as Java reads it, or of a whole float; anything else unchanged."""
     is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
-    is_whole = isinstance(value, float) and value.is_integer()
-    return int(value) if is_text or is_whole else value
+    is_integral = isinstance(value, float) and value.is_integer()
+    return int(value) if is_text or is_integral else value
 
 
 def _number(value: Any) -> Any:

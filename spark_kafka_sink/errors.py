@@ -548,7 +548,7 @@ class Cause(NamedTuple):
         return self.kind(message, topic=topic, partition=partition, api=api, row=row)
 
 
-# limit: of time or size, an option with its value; servers: likewise; trouble: the errors of
+# limit: of time or size, an option with its value; servers: also an option; trouble: the errors of
 # connections, in brackets; found: the answer of brokers; size: exact, or "up to" an upper bound;
 # hint: what to do.
 NO_BROKER: Final = Cause(

@@ -138,7 +138,7 @@ class TopicLimit:
         """The limit by topic, if it is known."""
         return {} if self._topic is None or self.bytes is None else {self._topic: self.bytes}
 
-    def look_anew(self) -> dict[str, int]:
+    def refreshed(self) -> dict[str, int]:
         """Read the limit again, at most once per second; return `by_topic`."""
         if self._topic is not None and self.bytes is not None and self._clock() >= self._good_until:
             with KafkaAdmin(with_shipped_files(self._producer), brokers=self._brokers) as admin:

@@ -58,7 +58,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 
 def mask_secrets(spark: SparkSession) -> None:
-    """Have a session, classic or of Spark Connect, mask secrets of Kafka as well.
+    """Set a session, classic or of Spark Connect, to mask secrets of Kafka as well.
 
     Calling it again changes nothing. Log a warning if the settings cannot be changed.
     """

@@ -1,4 +1,4 @@
-"""Notes of what a classic writer was told.
+"""Notes of the calls of a classic writer.
 
 A classic writer passes everything to the JVM at once and cannot return it, so the calls of its
 methods are noted. Spark Connect's writers keep everything in a plan.
@@ -43,7 +43,7 @@ def is_first_time(writer_class: Any) -> bool:
 
 
 def take_notes(writer_class: Any, notes: Iterable[Note]) -> None:
-    """Have all writers of a class that are made from now on take notes."""
+    """Patch a class of writers, so that its instances take notes from now on."""
     init = writer_class.__init__
 
     @functools.wraps(init)

@@ -13,9 +13,9 @@ A continuous stream is refused. Spark starts the query and drops every row, sinc
 sink one by one and a Python sink takes only batches. The sink learns of it when an epoch is
 committed, and an error there does not end the query.
 
-What the sink itself would refuse is refused at once (`look_ahead`); Spark asks the sink only after
-the shuffles before the write. And writes work in any thread: Spark looks for Python data sources in
-the session of the thread, and a new thread has none.
+What the sink itself would refuse is refused at once (`check_batch_write`); Spark asks the sink only
+after the shuffles before the write. And writes work in any thread: Spark looks for Python data
+sources in the session of the thread, and a new thread has none.
 
 A classic writer that was made before `register` has not noted everything. What it did not note is
 left to Spark.
@@ -42,14 +42,18 @@ from spark_kafka_sink.spark.driver.hooks.notes import (
     take_notes,
 )
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explain_query, explained
-from spark_kafka_sink.spark.planning.datasource import look_ahead, look_at_options, look_at_stream
+from spark_kafka_sink.spark.planning.datasource import (
+    check_batch_write,
+    check_options_and_columns,
+    check_stream_write,
+)
 from spark_kafka_sink.spark.writer import BATCH_ID, CONTINUOUS_REFUSAL, mode_refusal
 
 # ruff: noqa: SLF001 - Spark has no public way to ask a writer
 
 
 class Write(NamedTuple):
-    """What a writer was told.
+    """The settings of a writer.
 
     mode: None if none was named; is_known: whether all of this is known. layouts: by the name of
     the method, whether there are columns; options: with names in lower case.
@@ -191,12 +195,12 @@ def _refuse_layouts(write: Write) -> None:
 def _look_at_batch(schema: StructType, options: Mapping[str, str]) -> None:
     # write_batch has looked already.
     if BATCH_ID not in options:
-        look_ahead(schema, options)
+        check_batch_write(schema, options)
 
 
 def _look_at_batch_options(schema: StructType, options: Mapping[str, str]) -> None:
     if BATCH_ID not in options:
-        look_at_options(schema, options)
+        check_options_and_columns(schema, options)
 
 
 # -- what Spark's writers have inside -------------------------------------------------------------
@@ -234,7 +238,7 @@ class SparkWriter(NamedTuple):
     """A class of Spark's writers, and the method that ends it.
 
     module: is imported only when it is hooked, since those of Spark Connect need grpc. notes: None
-    for Spark Connect. write: returns what a writer was told. checks: raise ConfigException. look:
+    for Spark Connect. write: returns the settings of a writer. checks: raise ConfigException. look:
     raises what is against writing rows of a schema; what is around a client of Spark Connect is not
     what the server sees, so there only options and columns count. set_mode: None for streams.
     """
@@ -281,7 +285,7 @@ WRITERS: Final = (
         write=_noted_write,
         checks=(_refuse_continuous, _refuse_layouts),
         schema=_schema,
-        look=look_at_stream,
+        look=check_stream_write,
         set_mode=None,
     ),
     SparkWriter(
@@ -292,7 +296,7 @@ WRITERS: Final = (
         write=_planned_stream,
         checks=(_refuse_continuous, _refuse_layouts),
         schema=lambda writer: _schema_of_plan(writer._write_stream._child, writer._session),
-        look=look_at_options,
+        look=check_options_and_columns,
         set_mode=None,
     ),
 )
