@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
 from spark_kafka_sink.config import ProducerConfig, names_own_partitioner
@@ -37,8 +37,10 @@ from spark_kafka_sink.spark.options import (
     with_shipped_files,
 )
 from spark_kafka_sink.spark.topics import (
+    RETENTION_SETTINGS,
     check_not_internal,
     limit_of,
+    retention_of,
     settings_with_limit,
     suggest_create_topics,
 )
@@ -87,9 +89,7 @@ def _entry(text: str) -> str | Decimal:
     return number if number.is_finite() else text
 
 
-_RETENTION_SETTINGS: Final = ("cleanup.policy", "message.timestamp.type", "retention.ms")
-
-# Everything that the results depend on; another user or address may get other results.
+# All that what was found depends on; another user or address may find something else.
 _Asked: TypeAlias = tuple[
     ProducerConfig, str | None, NewTopic | None, bool, tuple[tuple[str, int], ...]
 ]
@@ -248,20 +248,11 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
         if options.laid_out:
             _check_layout(options, there)
         new = options.new_topic or NewTopic()
-        asked_for = (*_RETENTION_SETTINGS, *(name for name, _ in new.configs))
+        asked_for = (*RETENTION_SETTINGS, *(name for name, _ in new.configs))
         settings = settings_with_limit(admin, name, asked_for)
         warn_of_differences(topic, new, settings)
-        limit, retention_ms = limit_of(settings), _retention_ms(settings)
+        limit, retention_ms = limit_of(settings), retention_of(settings)
         return _Found(time.monotonic(), limit, topic.partitions, retention_ms, admin.brokers)
-
-
-def _retention_ms(settings: Mapping[str, str | None]) -> int | None:
-    """Return the retention of records by their own timestamps, None if a topic has none."""
-    policy, timestamp_type, retention = (settings.get(name) or "" for name in _RETENTION_SETTINGS)
-    deletes = "delete" in [each.strip() for each in policy.split(",")]
-    if deletes and timestamp_type == "CreateTime" and retention.isdecimal():
-        return int(retention)
-    return None
 
 
 def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -> None:

@@ -1,9 +1,9 @@
 """ProducerPool: producers of finished tasks, for the next tasks of the worker process.
 
 Spark's worker processes run one task after the other. A task whose rows are all acknowledged leaves
-its producer here, with its connections, its metadata of brokers and its producer id. The next task
-with an equal configuration takes it. Credentials are part of the configuration, so a task never
-writes with the credentials of another.
+its producer here, with its connections, what it knows of the brokers and its producer id, and the
+next task whose whole configuration is equal takes it. Credentials are part of the configuration, so
+no task ever writes with those of another; so is whose tickets a ticket cache of Kerberos has.
 
 A producer is kept only if it holds no rows, has no error and no transactional.id. Each task
 refreshes the metadata of topics, over the open connection. The producer keeps metrics and sequences
@@ -24,7 +24,7 @@ from typing import Final, Protocol
 
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.kafka_producer import KafkaProducer, with_login_identity
 from spark_kafka_sink.model import Node
 
 # Spark's limit for an idle worker (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
@@ -66,6 +66,7 @@ class ProducerPool:
         brokers: of the cluster, as the driver knows them, for a new producer. After an error of the
         task, its unacknowledged rows are discarded.
         """
+        config = with_login_identity(config)
         producer = self._take(config) or KafkaProducer(
             config, brokers=brokers, allow_auto_create_topics=False
         )
