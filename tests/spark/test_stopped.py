@@ -270,4 +270,4 @@ def test_a_job_that_was_cancelled_while_a_callback_does_not_return_leaves_nothin
 
     stand.go.touch()
     save(whole)
-    assert values_in(kafka, whole) == WHOLE
+    assert values_in(kafka, whole) == COMPLETE
