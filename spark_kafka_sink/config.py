@@ -214,7 +214,7 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = field(
         name="sasl.oauthbearer.assertion.private.key.passphrase", default=None
     )
-    """What opens an encrypted sasl.oauthbearer.assertion.private.key.file."""
+    """The password of an encrypted sasl.oauthbearer.assertion.private.key.file."""
     sasl_oauthbearer_assertion_algorithm: Literal["RS256", "ES256"] = field(
         name="sasl.oauthbearer.assertion.algorithm", default="RS256"
     )
@@ -268,11 +268,11 @@ class ProducerConfig(
     sasl_login_connect_timeout_ms: NonNegative | None = field(
         name="sasl.login.connect.timeout.ms", default=None
     )
-    """How long it may take to connect to the token endpoint; none: 10 s."""
+    """How long connecting to the token endpoint may take; unset: 10 s."""
     sasl_login_read_timeout_ms: NonNegative | None = field(
         name="sasl.login.read.timeout.ms", default=None
     )
-    """How long the token endpoint's whole answer may take; none: 10 s."""
+    """How long the response of the token endpoint may take; unset: 10 s."""
     sasl_login_retry_backoff_ms: NonNegativeLong = field(
         name="sasl.login.retry.backoff.ms", default=100
     )
@@ -312,7 +312,7 @@ class ProducerConfig(
     )
     """The certificates to trust, as PEM text, in place of a file."""
     ssl_truststore_type: StoreType = field(name="ssl.truststore.type", default="JKS")
-    """Read and without effect: what a file is, its first bytes say."""
+    """Without effect: the type is detected from the first bytes of the file."""
     ssl_truststore_password: Secret | None = field(name="ssl.truststore.password", default=None)
     """Without effect: PEM has none."""
     ssl_keystore_location: str | None = field(name="ssl.keystore.location", default=None)
@@ -325,7 +325,7 @@ class ProducerConfig(
     )
     """The certificates of ssl.keystore.key, the client's own first."""
     ssl_keystore_type: StoreType = field(name="ssl.keystore.type", default="JKS")
-    """Read and without effect: what a file is, its first bytes say."""
+    """Without effect: the type is detected from the first bytes of the file."""
     ssl_keystore_password: Secret | None = field(name="ssl.keystore.password", default=None)
     """Without effect: PEM has none; the key's own is ssl.key.password."""
     ssl_key_password: Secret | None = field(name="ssl.key.password", default=None)
@@ -344,7 +344,7 @@ class ProducerConfig(
     )
     """`TLSv1.2`, `TLSv1.3`, or both."""
     ssl_cipher_suites: str = field(name="ssl.cipher.suites", default="")
-    """Suites by Java's names or OpenSSL's; none: what OpenSSL chooses. Suites of TLS 1.2 alone turn
+    """Suites by Java's names or OpenSSL's; unset: OpenSSL's default. Suites of TLS 1.2 alone turn
     TLS 1.3 off."""
 
     metrics_num_samples: Positive = field(name="metrics.num.samples", default=2)
@@ -355,7 +355,7 @@ class ProducerConfig(
     """The length of one sample."""
 
     login_identity: str = ""
-    """No option: whose tickets of Kerberos the cache has, where no option says it; others are then
+    """Not an option: the owner of the Kerberos ticket cache, if no option names one; others are
     refused."""
 
     @property

@@ -4,10 +4,10 @@ The topics of a column are known only from the rows, so the driver cannot create
 the topic of the option, but a stream does so only once, and the topic may be deleted later. Several
 tasks may try to create a topic at once: one creates it, the others find it.
 
-Nor can the driver look at the retention of the topics that a column names.
+Nor can the driver read the retention of the topics of a column.
 
-The driver finds max.message.bytes, and a stream remembers it. That is enough to cut batches by. A
-row is too large for its topic only by what the topic says then.
+The driver finds max.message.bytes, and a stream caches it. That is enough to size batches. Before a
+row is refused as too large for its topic, the limit is read again.
 """
 
 from __future__ import annotations

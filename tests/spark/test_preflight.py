@@ -273,7 +273,7 @@ def test_a_topic_that_is_created_is_not_warned_of(
     KafkaDataSource(options).writer(schema, overwrite=False)
     (record,) = caplog.records
     assert record.getMessage().endswith(
-        "otherwise: topic.config.retention.ms=5000 (what it has is not known)"
+        "differ from it: topic.config.retention.ms=5000 (its value is unknown)"
     )
 
 

@@ -1,6 +1,6 @@
 """``register(spark)``: makes the sink known to a session, and changes its settings.
 
-What Spark's writers do after it is in `hooks.writers`.
+`hooks.writers` describes how Spark's writers behave afterwards.
 """
 
 from __future__ import annotations

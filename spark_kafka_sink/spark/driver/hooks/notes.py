@@ -22,7 +22,7 @@ def _last(_before: object, found: object) -> object:
 
 
 class Note(NamedTuple):
-    """A note that is taken when a method has returned: what Spark refuses is not noted.
+    """A note that is taken after a method has returned: refused arguments are not noted.
 
     name: of the note; value: makes it of the method's arguments, None leaves things as they were;
     join: of the note before and this one.
@@ -68,7 +68,7 @@ def _noting(method: Any, note: Note) -> Any:
 
 
 def noted(writer: Any, name: str, default: Any = None) -> Any:
-    """Return what was noted last."""
+    """Return the last note of a name."""
     return getattr(writer, _NOTE + name, default)
 
 

@@ -1,7 +1,7 @@
-"""What ``save()`` of a batch and ``start()`` of a stream do after `register`.
+"""Hooks into ``save()`` of a batch and ``start()`` of a stream, which `register` installs.
 
-`WRITERS` is the table of Spark's writers: what is noted of each, and what is checked before a write
-to the sink begins. Other formats are untouched.
+`WRITERS` is the table of Spark's writers: the notes of each, and the checks before a write to the
+sink begins. Other formats are untouched.
 
 A bare ``save()`` appends. Spark's default save mode is "error if the target exists". For Python
 data sources the JVM refuses that mode before any code of the source runs, so
@@ -13,11 +13,11 @@ A continuous stream is refused. Spark starts the query and drops every row, sinc
 sink one by one and a Python sink takes only batches. The sink learns of it when an epoch is
 committed, and an error there does not end the query.
 
-What the sink itself would refuse is refused at once (`check_batch_write`); Spark asks the sink only
-after the shuffles before the write. And writes work in any thread: Spark looks for Python data
-sources in the session of the thread, and a new thread has none.
+The sink's own checks run at once (`check_batch_write`); Spark would run them only after the
+shuffles before the write. And writes work in any thread: Spark looks for Python data sources in the
+session of the thread, and a new thread has none.
 
-A classic writer that was made before `register` has not noted everything. What it did not note is
+A classic writer that was made before `register` has not noted everything. Its other settings are
 left to Spark.
 """
 
@@ -203,7 +203,7 @@ def _look_at_batch_options(schema: StructType, options: Mapping[str, str]) -> No
         check_options_and_columns(schema, options)
 
 
-# -- what Spark's writers have inside -------------------------------------------------------------
+# -- the inside of Spark's writers -----------------------------------------------------------------
 
 
 def _schema(writer: Any) -> StructType:
@@ -218,7 +218,7 @@ def _schema_of_plan(plan: Any, session: Any) -> StructType:
 
 
 def _set_mode(writer: Any, mode: str | None) -> None:
-    # ErrorIfExists is what the JVM's writer has when no mode was named.
+    # ErrorIfExists is the JVM writer's default mode.
     writer._jwrite = writer._jwrite.mode(mode or "errorifexists")
 
 
@@ -239,8 +239,8 @@ class SparkWriter(NamedTuple):
 
     module: is imported only when it is hooked, since those of Spark Connect need grpc. notes: None
     for Spark Connect. write: returns the settings of a writer. checks: raise ConfigException. look:
-    raises what is against writing rows of a schema; what is around a client of Spark Connect is not
-    what the server sees, so there only options and columns count. set_mode: None for streams.
+    checks that rows of a schema can be written; for Spark Connect only options and columns, since
+    the client may not see the same cluster and files as the server. set_mode: None for streams.
     """
 
     module: str
@@ -303,7 +303,7 @@ WRITERS: Final = (
 
 
 def hook_writers(name: str, *, is_connect: bool) -> None:
-    """From now on have writes to the format `name` do what this module describes.
+    """Patch Spark's writers, for writes to the format `name`, as this module describes.
 
     is_connect: whether to hook the writers of Spark Connect or the classic ones.
     """
