@@ -24,7 +24,6 @@ left to Spark.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -66,7 +65,7 @@ class Write(NamedTuple):
     options: Mapping[str, str]
     is_known: bool
 
-    def joined(self, given: Mapping[str, Any]) -> Write:
+    def joined(self, given: Mapping[str, Any], options: Mapping[str, Any]) -> Write:
         """Return the write with the arguments of ``save()`` or ``start()``, which come last."""
         mode, columns = given.get("mode"), given.get("partitionBy")
         # An empty list puts none in the place of earlier columns.
@@ -75,7 +74,7 @@ class Write(NamedTuple):
             format=given.get("format") or self.format,
             mode=self.mode if mode is None else mode,
             layouts={**self.layouts, **layouts},
-            options=join_options(self.options, given.get("options", {})),
+            options=join_options(self.options, options),
         )
 
 
@@ -237,15 +236,17 @@ def _enter_thread(session: Any) -> None:
 class SparkWriter(NamedTuple):
     """A class of Spark's writers, and the method that ends it.
 
-    module: is imported only when it is hooked, since those of Spark Connect need grpc. notes: None
-    for Spark Connect. write: returns the settings of a writer. checks: raise ConfigException. look:
-    checks that rows of a schema can be written; for Spark Connect only options and columns, since
-    the client may not see the same cluster and files as the server. set_mode: None for streams.
+    module: is imported only when it is hooked, since those of Spark Connect need grpc. parameters:
+    of the method, besides options. notes: None for Spark Connect. write: returns the settings of a
+    writer. checks: raise ConfigException. look: checks that rows of a schema can be written; for
+    Spark Connect only options and columns, since the client may not see the same cluster and files
+    as the server. set_mode: None for streams.
     """
 
     module: str
     name: str
     method: str
+    parameters: tuple[str, ...]
     notes: tuple[Note, ...] | None
     write: Callable[[Any], Write]
     checks: tuple[Callable[[Write], None], ...]
@@ -254,11 +255,15 @@ class SparkWriter(NamedTuple):
     set_mode: Callable[[Any, str | None], None] | None
 
 
+_SAVE: Final = ("path", "format", "mode", "partitionBy")
+_START: Final = ("path", "format", "outputMode", "partitionBy", "queryName")
+
 WRITERS: Final = (
     SparkWriter(
         "pyspark.sql.readwriter",
         "DataFrameWriter",
         "save",
+        parameters=_SAVE,
         notes=_BATCH_NOTES,
         write=_noted_write,
         checks=(_refuse_mode, _refuse_layouts),
@@ -270,6 +275,7 @@ WRITERS: Final = (
         "pyspark.sql.connect.readwriter",
         "DataFrameWriter",
         "save",
+        parameters=_SAVE,
         notes=None,
         write=_planned_batch,
         checks=(_refuse_mode, _refuse_layouts),
@@ -281,6 +287,7 @@ WRITERS: Final = (
         "pyspark.sql.streaming.readwriter",
         "DataStreamWriter",
         "start",
+        parameters=_START,
         notes=_STREAM_NOTES,
         write=_noted_write,
         checks=(_refuse_continuous, _refuse_layouts),
@@ -292,6 +299,7 @@ WRITERS: Final = (
         "pyspark.sql.connect.streaming.readwriter",
         "DataStreamWriter",
         "start",
+        parameters=_START,
         notes=None,
         write=_planned_stream,
         checks=(_refuse_continuous, _refuse_layouts),
@@ -319,12 +327,14 @@ def hook_writers(name: str, *, is_connect: bool) -> None:
 
 def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
     method = getattr(writer_class, kind.method)
-    signature = inspect.signature(method)
 
     @functools.wraps(method)
     def hooked(writer: Any, /, *args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(writer, *args, **kwargs).arguments
-        write = kind.write(writer).joined(given)
+        given = dict(zip(kind.parameters, args, strict=False))
+        options: dict[str, Any] = {}
+        for argument, value in kwargs.items():
+            (given if argument in kind.parameters else options)[argument] = value
+        write = kind.write(writer).joined(given, options)
         if write.format.lower() != name:
             return method(writer, *args, **kwargs)
         for check in kind.checks:

@@ -19,24 +19,24 @@ def test_spark_s_writers_have_what_the_table_names(kind: SparkWriter) -> None:
     writer_class = getattr(import_module(kind.module), kind.name)
     assert {kind.method, *(note.method for note in kind.notes or ())} <= set(dir(writer_class))
     parameters = inspect.signature(getattr(writer_class, kind.method)).parameters
-    assert parameters.keys() >= {"format", "partitionBy", "options"}
+    assert tuple(parameters) == ("self", *kind.parameters, "options")
     assert ("mode" in parameters) is (kind.set_mode is not None)
 
 
 @pytest.mark.parametrize(
-    ("given", "changed"),
+    ("given", "options", "changed"),
     [
-        ({}, {}),
-        ({"format": None, "mode": None, "partitionBy": None}, {}),
-        ({"format": "pykafka", "mode": "overwrite"}, {"format": "pykafka", "mode": "overwrite"}),
-        ({"partitionBy": []}, {"layouts": {"partitionBy": False}}),
-        ({"options": {"A": 2, "b": True, "c": None}}, {"options": {"a": "2", "b": "true"}}),
+        ({}, {}, {}),
+        ({"format": None, "mode": None, "partitionBy": None}, {}, {}),
+        ({"format": "pykafka", "mode": "o"}, {}, {"format": "pykafka", "mode": "o"}),
+        ({"partitionBy": []}, {}, {"layouts": {"partitionBy": False}}),
+        ({}, {"A": 2, "b": True, "c": None}, {"options": {"a": "2", "b": "true"}}),
     ],
 )
 def test_the_arguments_of_the_last_call_come_last(
-    given: dict[str, Any], changed: dict[str, Any]
+    given: dict[str, Any], options: dict[str, Any], changed: dict[str, Any]
 ) -> None:
-    assert WRITE.joined(given) == WRITE._replace(**changed)
+    assert WRITE.joined(given, options) == WRITE._replace(**changed)
 
 
 def test_an_option_without_a_value_leaves_an_earlier_one() -> None:
