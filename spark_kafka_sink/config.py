@@ -167,8 +167,8 @@ class ProducerConfig(
     """What brokers' listeners speak: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login),
     `SASL_SSL` (TLS and a login)."""
     sasl_mechanism: str = field(name="sasl.mechanism", default="GSSAPI")
-    """How to log in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER` or `GSSAPI`
-    (Kerberos)."""
+    """How to log in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`, `GSSAPI` (Kerberos)
+    or `AWS_MSK_IAM`."""
     sasl_oauthbearer_token_endpoint_url: str | None = field(
         name="sasl.oauthbearer.token.endpoint.url", default=None
     )
@@ -274,6 +274,15 @@ class ProducerConfig(
         name="sasl.login.retry.backoff.max.ms", default=10_000
     )
     """The longest pause before the token endpoint is asked again, and the one after a refusal."""
+    sasl_login_callback_handler_class: str | None = field(
+        name="sasl.login.callback.handler.class", default=None
+    )
+    """Only by name: Kafka's own for OAUTHBEARER, or that of Amazon MSK, whose tokens AWS's
+    credentials sign."""
+    sasl_client_callback_handler_class: str | None = field(
+        name="sasl.client.callback.handler.class", default=None
+    )
+    """Only by name: that of Amazon MSK for AWS_MSK_IAM."""
     sasl_jaas_config: Secret | None = field(name="sasl.jaas.config", default=None)
     """Whom to log in, in Java's form: a login module and its options."""
     sasl_username: str | None = field(name="sasl.username", default=None)
@@ -348,6 +357,13 @@ class ProducerConfig(
         return self.security_protocol in ("SSL", "SASL_SSL")
 
     @property
+    def has_aws_tokens(self) -> bool:
+        """Whether clients log in by tokens that AWS's credentials sign."""
+        if self.sasl_mechanism == "OAUTHBEARER":
+            return self.sasl_login_callback_handler_class == _AWS_OAUTH_HANDLER
+        return self.sasl_mechanism == "AWS_MSK_IAM"
+
+    @property
     def has_sasl(self) -> bool:
         """Whether connections begin with a login."""
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
@@ -419,6 +435,7 @@ def producer_config(
     config = _settle_delivery_timeout(config, options)
     config = _settle_backoffs(config, options)
     _check_secured(config)
+    _check_handlers(config)
     _check_text(config)
     if not config.bootstrap_nodes:
         message = f"{Option('bootstrap.servers')} has no address in it; {_DEFAULT_PORT_HINT}"
@@ -480,6 +497,31 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
             raise ConfigException(message)
         warn_once(logger, message)
     return frozenset(found)
+
+
+def _check_handlers(config: ProducerConfig) -> None:
+    """Refuse Java classes of which there is no counterpart here."""
+    mechanism = config.sasl_mechanism.strip().upper()
+    for name, given, known in (
+        (
+            "sasl.login.callback.handler.class",
+            config.sasl_login_callback_handler_class,
+            {"OAUTHBEARER": (*_OAUTH_HANDLERS, _AWS_OAUTH_HANDLER)},
+        ),
+        (
+            "sasl.client.callback.handler.class",
+            config.sasl_client_callback_handler_class,
+            {"AWS_MSK_IAM": (_AWS_CLIENT_HANDLER,)},
+        ),
+    ):
+        if given is not None and given not in known.get(mechanism, ()):
+            (expected,) = known.items()
+            raise ConfigException(
+                f"{Option(name)} is {given!r}, a Java class: expected "
+                f"{' or '.join(expected[1])} with {Option('sasl.mechanism', expected[0])}; a "
+                "Python callable that gets tokens goes by "
+                f"{Option('sasl.oauthbearer.jwt.retriever.class')}"
+            )
 
 
 def _check_secured(config: ProducerConfig) -> None:
@@ -649,6 +691,12 @@ def _expected(name: str, kind: msgspec.inspect.Type) -> str:
     return "text" if isinstance(kind, msgspec.inspect.StrType) else "text that is not empty"
 
 
+_OAUTH_HANDLERS: Final = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
+_AWS_OAUTH_HANDLER: Final = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
+_AWS_CLIENT_HANDLER: Final = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
 # Which families of options have no effect with a protocol, and why.
 _UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "PLAINTEXT": (("ssl.", "sasl."), "nothing is encrypted and no client logs in"),
@@ -886,7 +934,5 @@ NOT_YET: Final = frozenset(
         "client.rack",
         "metadata.cluster.check.enable",
         "partitioner.rack.aware",
-        "sasl.client.callback.handler.class",
-        "sasl.login.callback.handler.class",
     }
 )

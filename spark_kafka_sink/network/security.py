@@ -22,11 +22,10 @@ import msgspec
 
 from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
+    AWS_MSK_IAM,
     GSSAPI,
     OAUTHBEARER,
     PLAIN,
-    SCRAM_SHA_256,
-    SCRAM_SHA_512,
     PlainExchange,
     SaslExchange,
     checked_mechanism,
@@ -47,6 +46,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.aws import AwsTokens
 from spark_kafka_sink.network.connection import Login
 from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.oauth import OAuth
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SUPPORTED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER, GSSAPI)
 _KEY_CACHE: Final = KeyCache()
 os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
@@ -103,7 +102,7 @@ class Security:
         self._config = config
         self._values = OptionValues()
         self.wake: Callable[[], None] = lambda: None
-        self._oauth: OAuth | None = None
+        self._oauth: OAuth | AwsTokens | None = None
         self._kerberos: Kerberos | None = None
         if config.has_tls:
             self._warn_of_tls()
@@ -178,6 +177,8 @@ class Security:
             return None
         if self._oauth is not None:
             token = self._token()
+            if isinstance(self._oauth, AwsTokens):
+                return Login(self._exchange_again, f"by {AWS_MSK_IAM}", chance)
             facts = "there is no token" if token is None else token_facts(token.value)
             return Login(self._exchange_again, f"by {OAUTHBEARER} ({facts})", chance)
         if self._kerberos is not None:
@@ -190,11 +191,6 @@ class Security:
         """Return the mechanism. Raise ConfigException if it is not supported."""
         config = self._config
         mechanism = checked_mechanism(config.sasl_mechanism)
-        if mechanism not in _SUPPORTED:
-            raise ConfigException(
-                f"{Option('sasl.mechanism')} is {mechanism}, which is not supported yet: set "
-                f"{Option('sasl.mechanism')} to one of {', '.join(_SUPPORTED)}"
-            )
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
                 "a reference in the credentials cannot be used with PLAIN over SASL_PLAINTEXT, "
@@ -225,12 +221,16 @@ class Security:
         """
         if self._oauth is None:
             return None
-        source = self._oauth.source
-        return self._oauth.file_token() if source is None else source.token()
+        if self._oauth.source is not None:
+            return self._oauth.source.token()
+        return self._oauth.file_token()
 
     def _check_credentials(self, *, is_one_of_many: bool) -> None:
         """Raise ConfigException if a login is sure to fail, as far as this machine knows."""
-        if self._mechanism == OAUTHBEARER:
+        if self._config.has_aws_tokens:
+            self._oauth = AwsTokens(self._config, self._values)
+            self._oauth.source.attach(self)
+        elif self._mechanism == OAUTHBEARER:
             self._oauth = OAuth(self._config, self._values, is_one_of_many=is_one_of_many)
             if self._oauth.source is not None:
                 self._oauth.source.attach(self)
