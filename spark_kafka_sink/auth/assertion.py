@@ -1,8 +1,7 @@
-"""Assertions: JWTs by which a client proves to a token endpoint who it is (RFC 7523).
+"""Assertions: JWTs that prove a client's identity to a token endpoint (RFC 7523).
 
-The claims are laid over each other as in the Java client: those of options, those of a template,
-those of the moment. Signing needs the library cryptography, which is imported only here and where
-PKCS12 is read.
+As in the Java client, the claims of a template override those of options, and the times override
+both. The library cryptography signs; it is imported only here and in `pkcs12`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MISSING_LIBRARY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AssertionClaims:
-    """What the options `sasl.oauthbearer.assertion.claim.*` say; None where one is not set."""
+    """The options `sasl.oauthbearer.assertion.claim.*`; None for those that are not set."""
 
     aud: str | None = None
     iss: str | None = None
@@ -47,7 +46,7 @@ def assertion(
     now: float,
     jti: str,
 ) -> str:
-    """Return a signed JWT; template: its `header` and `payload`; key: by `signing_key`."""
+    """Return a signed JWT. template: has `header` and `payload`. key: from `signing_key`."""
     begin = int(now)
     fixed = {"aud": claims.aud, "iss": claims.iss, "sub": claims.sub}
     payload = {
@@ -64,7 +63,7 @@ def assertion(
 
 
 def parse_template(text: str, origin: str) -> dict[str, Mapping[str, object]]:
-    """Return a template of assertions. Raise ConfigException if it is none."""
+    """Return a template of assertions. Raise ConfigException if the text is not one."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -74,13 +73,13 @@ def parse_template(text: str, origin: str) -> dict[str, Mapping[str, object]]:
         isinstance(part, dict) for part in parts.values()
     ):
         raise ConfigException(
-            f'{origin} is no template of assertions: expected {{"header": {{…}}, "payload": {{…}}}}'
+            f'{origin} is not an assertion template: expected {{"header": {{…}}, "payload": {{…}}}}'
         )
     return parts
 
 
 def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -> PrivateKeyTypes:
-    """Return a private key for an algorithm. Raise ConfigException if it cannot be used for it."""
+    """Return a private key. Raise ConfigException if it does not fit the algorithm."""
     try:
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - an extra
         from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415
@@ -91,7 +90,7 @@ def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -
             pem.encode(), None if passphrase is None else passphrase.encode()
         )
     except TypeError:
-        # One of the two is there without the other.
+        # The key is encrypted and there is no passphrase, or the other way round.
         why = "is encrypted: set" if passphrase is None else "is not encrypted: remove"
         why += " sasl.oauthbearer.assertion.private.key.passphrase"
     except Exception as error:  # noqa: BLE001 - several kinds, whose messages are OpenSSL's
@@ -107,7 +106,7 @@ def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -
             why = f"is on the curve {key.curve.name}: {ES256} takes P-256"
         else:
             wanted = "an RSA key" if algorithm == RS256 else "a key of the curve P-256"
-            why = f"is no key for {algorithm}, which takes {wanted}: see "
+            why = f"is not a key for {algorithm}, which takes {wanted}: see "
             why += "sasl.oauthbearer.assertion.algorithm"
     # Outside of the handlers: the other exceptions may show a part of the key.
     raise ConfigException(f"{origin} {why}")

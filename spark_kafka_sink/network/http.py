@@ -1,8 +1,8 @@
-"""HTTP to a token endpoint: one POST, limited in time and size, that follows no redirect.
+"""HTTP requests to a token endpoint. Time and size are limited, and redirects are not followed.
 
-One deadline spans the connection with its TLS handshake, and another one the whole answer: a peer
-that sends a byte now and then does not move it. Only ``http`` and ``https`` are spoken. Proxies are
-those of the process's environment.
+There is one deadline for the connection with its TLS handshake, and one for the whole response. A
+server that sends a byte now and then does not move them. Only ``http`` and ``https`` are supported.
+Proxies are those of the process's environment.
 
 This is the only module that imports urllib.
 """
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     import ssl
 
 MOST_BYTES: Final = 1 << 20
-"""The most that the body of an answer may have."""
-# Status line, headers, the frames of chunks.
+"""The limit of the body of a response."""
+# For the status line, the headers, and the framing of chunks.
 _MOST_OVERHEAD: Final = 256 << 10
 _SCHEMES: Final = ("http", "https")
 _AGENT: Final = "spark-kafka-sink"
 
 
 class HttpException(Exception):
-    """There is no answer; the message has nothing that the peer sent.
+    """There is no response. The message has nothing that the server sent.
 
-    is_refused: whether another try would end the same way.
+    is_refused: whether a retry would fail, too.
     """
 
     def __init__(self, message: str, *, is_refused: bool = False) -> None:
@@ -56,7 +56,7 @@ class HttpException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What the endpoint answered; retry_after_s: when it wants to be asked again, None for any."""
+    """A response. retry_after_s: the pause that the endpoint asks for, None for none."""
 
     status: int
     body: bytes = field(repr=False)
@@ -65,14 +65,14 @@ class HttpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """How long it may take to connect, and then to get the whole answer."""
+    """The time limits of the connection, and of the whole response after that."""
 
     connect_s: float
     read_s: float
 
 
 def check_url(option: str, url: str) -> None:
-    """Raise ConfigException, which does not show the URL, if it cannot be asked by HTTP."""
+    """Raise ConfigException, which does not show the URL, if it is not an HTTP URL."""
     try:
         parts = urlsplit(url)
         scheme, host, has_user = parts.scheme, parts.hostname, parts.username is not None
@@ -81,29 +81,29 @@ def check_url(option: str, url: str) -> None:
         scheme, host, has_user = "", None, False
     if scheme not in _SCHEMES or not host or not url.isascii() or not url.isprintable():
         raise ConfigException(
-            f"{option} is no URL that can be asked for a token: expected https://host/path, or "
+            f"{option} is not the URL of a token endpoint: expected https://host/path, or "
             "file:///path of a file with the token"
         )
     if has_user or " " in url:
         raise ConfigException(
-            f"{option} has a user or a blank in it: credentials have options of their own, "
+            f"{option} has a user or a blank in it: the options for credentials are "
             "sasl.oauthbearer.client.credentials.client.id and .client.secret"
         )
 
 
 def shown_url(url: str) -> str:
-    """Return a URL as messages show it: without what follows the path."""
+    """Return a URL for messages: without query and fragment."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def is_encrypted(url: str) -> bool:
-    """Return whether what is sent to a URL is encrypted."""
+    """Return whether requests to a URL are encrypted."""
     return urlsplit(url).scheme == "https"
 
 
 def leaves_the_machine(url: str) -> bool:
-    """Return whether a URL leads to another machine, as far as its host says."""
+    """Return whether the host of a URL is not this machine's loopback."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return False
@@ -114,7 +114,7 @@ def leaves_the_machine(url: str) -> bool:
 
 
 def url_encoded(text: str) -> str:
-    """Return a text as a form has it."""
+    """Return a text URL-encoded, as in forms."""
     return quote_plus(text)
 
 
@@ -125,9 +125,9 @@ def post(
     limits: HttpLimits,
     context: ssl.SSLContext | None = None,
 ) -> HttpAnswer:
-    """Send a form and return the answer, whatever its status.
+    """Send a form and return the response of any status.
 
-    context: the TLS of ``https``. Raise HttpException if there is no whole answer in time.
+    context: for ``https``. Raise HttpException if the response is not complete in time.
     """
     request = Request(  # noqa: S310 - checked by check_url, and the opener has no other schemes
         url,
@@ -139,7 +139,7 @@ def post(
     try:
         response = cast("HTTPResponse | None", _opener(deadline, context).open(request))
         if response is None:
-            raise HttpException("the proxy of the environment is neither http nor https")
+            raise HttpException("the environment's proxy is neither http nor https")
         with closing(response):
             body = response.read(MOST_BYTES + 1)
         if len(body) > MOST_BYTES:
@@ -152,16 +152,16 @@ def post(
         failure = _failure(error, deadline)
     finally:
         deadline.close()
-    # Outside of the handlers: the other exception may have what the peer sent.
+    # Outside of the handlers: the other exception may have data of the server.
     raise failure
 
 
 class _TooLargeError(OSError):
-    """The peer sends more than any answer has."""
+    """The response is larger than the limit."""
 
 
 class _Deadline:
-    """Until when the socket may be waited for, and the socket."""
+    """The socket, and the time until which to wait for it."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
@@ -170,19 +170,19 @@ class _Deadline:
         self._socket: socket.socket | None = None
 
     def connected(self) -> None:
-        """Begin the time for the answer."""
+        """Begin the time of the response."""
         self.is_connected = True
         self._until = time.monotonic() + self.limits.read_s
 
     def left_s(self) -> float:
-        """Return how long to wait. Raise TimeoutError if it is over."""
+        """Return the time that is left. Raise TimeoutError if it is over."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError
         return left
 
     def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
-        """Connect to the first address of a host that can be reached."""
+        """Connect to the first address of a host that accepts the connection."""
         failure: OSError = OSError("the host has no address")
         for family, kind, protocol, _name, target in socket.getaddrinfo(
             *address, type=socket.SOCK_STREAM
@@ -199,20 +199,20 @@ class _Deadline:
                 made.close()
                 failure = error
                 continue
-            # The TLS handshake waits no longer as a whole.
+            # Python applies this to the whole TLS handshake.
             made.settimeout(self.left_s())
             self._socket = made
             return made
         raise failure
 
     def close(self) -> None:
-        """Close the socket, if an error has left it open."""
+        """Close the socket if an error left it open."""
         if self._socket is not None:
             self._socket.close()
 
 
 class _TimedReader(io.RawIOBase):
-    """What a peer sends, until the deadline and up to a size."""
+    """Reads from a socket until the deadline, and up to a size."""
 
     def __init__(self, peer: socket.socket, deadline: _Deadline) -> None:
         self._peer = peer
@@ -237,7 +237,7 @@ class _TimedReader(io.RawIOBase):
 
 
 class _TimedSocket:
-    """A socket as HTTPResponse uses it."""
+    """The part of a socket that HTTPResponse uses."""
 
     def __init__(self, peer: socket.socket, deadline: _Deadline) -> None:
         self._peer = peer
@@ -277,7 +277,7 @@ class _TimedTls(_Timed, HTTPSConnection):
 
 
 def _opener(deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirector:
-    """Return an opener that knows HTTP alone: no redirect, no file, no other scheme."""
+    """Return an opener for HTTP only, without redirects and other schemes."""
 
     class Http(HTTPHandler):
         def http_open(self, request: Request) -> HTTPResponse:
@@ -296,32 +296,32 @@ def _opener(deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirect
 
 
 def _failure(error: object, deadline: _Deadline) -> HttpException:
-    """Return what to say where there is no answer."""
+    """Return the exception for an error."""
     certificate: str | None = getattr(error, "verify_message", None)
     if isinstance(error, HttpException):
         return error
     if certificate is not None:
         why = (
-            f"its certificate is refused here ({certificate.rstrip('.')}): trusted is what the "
-            "system trusts, or what ssl.truststore.location or ssl.truststore.certificates inside "
-            "sasl.jaas.config names"
+            f"its certificate is refused here ({certificate.rstrip('.')}): set "
+            "ssl.truststore.location or ssl.truststore.certificates inside sasl.jaas.config to the "
+            "certificate of its CA, unless the system trusts that"
         )
     elif isinstance(error, TimeoutError) and deadline.is_connected:
-        why = f"it gave no whole answer within {deadline.limits.read_s:g} s"
+        why = f"its response was not complete within {deadline.limits.read_s:g} s"
     elif isinstance(error, TimeoutError):
-        why = f"it could not be connected to within {deadline.limits.connect_s:g} s"
+        why = f"no connection to it within {deadline.limits.connect_s:g} s"
     elif isinstance(error, _TooLargeError):
-        why = f"its answer is larger than {MOST_BYTES} bytes"
+        why = f"its response is larger than {MOST_BYTES} bytes"
     elif isinstance(error, OSError) and not isinstance(error, HTTPException):
         said = getattr(error, "reason", None) or error.strerror or type(error).__name__
-        why = f"it could not be asked: {said}"
+        why = f"it cannot be reached: {said}"
     else:
-        why = "what it answers is not HTTP"
+        why = "its response is not HTTP"
     return HttpException(why, is_refused=certificate is not None)
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """Return how long an endpoint wants to be left alone: seconds, or a date."""
+    """Return the pause in a Retry-After header, which has seconds or a date."""
     if value is None:
         return None
     if value.strip().isdecimal():

@@ -1,11 +1,11 @@
-"""The OAuth token of one configuration, fetched beside the network's thread.
+"""The OAuth token of a configuration, fetched in a thread of its own.
 
-All clients of a process that are configured alike share one `TokenSource`: producer, admin and
-reader. What may take long, HTTP or a user's callable, runs in the source's thread, which wakes the
-clients' selectors. It is there while a client may log in, and refreshes the token in time; without
-clients, the token stays for the next one.
+All clients of a process with the same configuration share one `TokenSource`: producer, admin and
+reader. HTTP requests and a user's callable can take long, so the source's thread makes them. It
+wakes the clients' selectors, and refreshes the token in time. The thread ends with the last client;
+the token stays for the next one.
 
-A forked child knows of no source: tokens and threads are its parent's.
+A forked child has no sources: tokens and threads are its parent's.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 
 logger = logging.getLogger(__name__)
 
-# How often a source looks whether its clients are still there; they say so when they are closed.
+# How often a source checks whether clients were collected that nobody closed.
 _LOOK_S: Final = 60.0
 _MOST_KEPT: Final = 64
 
 
 class LoginUser(Protocol):
-    """A client that logs in by a source's tokens."""
+    """A client that logs in with the tokens of a source."""
 
     def wake(self) -> None:
-        """Look again for a token; called from another thread."""
+        """Have the client ask for the token again. Another thread calls this."""
 
 
 class TokenSource:
-    """Fetches tokens and says which one serves; from any thread.
+    """Fetches tokens and returns the valid one. Any thread may call the methods.
 
-    name: how messages call where they come from. fetch: returns a token, or raises TokenException;
-    whatever else it raises is a failure, too.
+    name: of the endpoint, for messages. fetch: returns a token, or raises TokenException; any other
+    exception is a failure, too.
     """
 
     def __init__(
@@ -65,30 +65,30 @@ class TokenSource:
         self._is_fetching = False
 
     def attach(self, user: LoginUser) -> None:
-        """Fetch tokens for a client, and wake it when something has changed."""
+        """Fetch tokens for a client, and wake it after each fetch."""
         with self._changed:
             failure = self._renewal.failure
             if failure is not None and failure.is_final:
-                # Whoever made another client may have mended what was wrong.
+                # The user may have made the new client because the cause is fixed.
                 self._renewal.failure, self._renewal.fetch_at = None, 0.0
             self._users.add(user)
             self._go_on()
 
     def detach(self, user: LoginUser) -> None:
-        """Wake a client no more."""
+        """Stop fetching tokens for a client."""
         with self._changed:
             self._users.discard(user)
             self._changed.notify_all()
 
     @property
     def is_in_use(self) -> bool:
-        """Whether any client may log in."""
+        """Whether there is a client."""
         return len(self._users) > 0
 
     def token(self) -> OAuthBearerToken | None:
-        """Return the token to log in with now, None while it is fetched.
+        """Return the valid token, None while it is fetched.
 
-        Raise SaslAuthenticationException if there is none and another try would end the same way.
+        Raise SaslAuthenticationException if there is none and a retry would fail, too.
         """
         with self._changed:
             now = self._clock()
@@ -102,7 +102,7 @@ class TokenSource:
             return found
 
     def problem(self) -> str:
-        """Return why there is no token now, nothing where there is one or nobody knows yet."""
+        """Return why there is no token, empty if there is one or that is not known."""
         with self._changed:
             failure = self._renewal.failure
             if failure is None or self._renewal.serving(self._clock()) is not None:
@@ -110,7 +110,7 @@ class TokenSource:
             return self._told(failure)
 
     def refused(self, token: OAuthBearerToken) -> None:
-        """Note that a broker has refused a token."""
+        """Note that a broker rejected a token."""
         with self._changed:
             self._renewal.refused(token, self._clock())
             self._changed.notify_all()
@@ -119,7 +119,7 @@ class TokenSource:
         return f"{self._name} gives no token: {failure}"
 
     def _go_on(self) -> None:
-        """Have the thread look; the caller holds the lock."""
+        """Wake the thread, or start it. The caller holds the lock."""
         self._changed.notify_all()
         if self._thread is None and self.is_in_use:
             run = as_options_are_named_here(self._run)
@@ -127,7 +127,7 @@ class TokenSource:
             try:
                 self._thread.start()
             except RuntimeError:
-                # The program ends, or the system has no room for a thread.
+                # The program ends, or the system cannot start another thread.
                 self._thread = None
                 failure = TokenException("no thread can be started to fetch one")
                 self._renewal.failed(failure, self._clock(), self._random)
@@ -138,7 +138,7 @@ class TokenSource:
             self._fetch_one()
 
     def _wait_until_due(self) -> bool:
-        """Wait for the time of the next fetch; return False if nobody needs one any more."""
+        """Wait until the next fetch. Return False if there is no client any more."""
         with self._changed:
             while True:
                 if not self.is_in_use:
@@ -186,14 +186,14 @@ class TokenSource:
 
 
 class TokenSources:
-    """The sources of a process, by what they are configured with."""
+    """The sources of a process, by their configurations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sources: OrderedDict[Hashable, TokenSource] = OrderedDict()
 
     def source(self, key: Hashable, make: Callable[[], TokenSource]) -> TokenSource:
-        """Return the source of a key, which `make` makes if there is none."""
+        """Return the source of a key. If there is none, `make` makes it."""
         with self._lock:
             found = self._sources.pop(key, None)
             if found is None:
@@ -205,7 +205,7 @@ class TokenSources:
             return found
 
     def forget(self) -> None:
-        """Know of no source, as a forked child does: any lock may be taken for ever there."""
+        """Drop all sources, as a forked child does: their locks may be held for ever there."""
         self._lock = threading.Lock()
         self._sources = OrderedDict()
 

@@ -1,8 +1,8 @@
-"""OAUTHBEARER: where the options of a configuration say that tokens come from, and how.
+"""OAUTHBEARER: gets tokens as the options of a configuration say.
 
-From a file, which each login reads; from an endpoint that is asked by HTTP, by a client's secret or
-by an assertion; or from a Python callable of the user's. What asks may take long and is called by
-the thread of a `TokenSource`.
+A token comes from a file, which each login reads; from an HTTP endpoint, for a client's secret or
+an assertion; or from a user's Python callable. The thread of a `TokenSource` fetches it, because
+that can take long.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", r
 _EXTENSION: Final = "extension_"
 _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
 _TIMEOUT_MS: Final = 10_000
-# Over so long the first requests of many workers are spread.
+# The first requests of many workers are spread over this time.
 _SPREAD_S: Final = 1.0
 _RETURNS: Final = (
     "expected a token and when it expires, in seconds since 1970, or these and a mapping with "
@@ -83,10 +83,10 @@ _RETURNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class OAuthSettings:
-    """What the options say, with what their references give. Equal ones share their token.
+    """The options with their references resolved. Equal settings share a token.
 
-    retriever: one of Java's four by its simple name, or ``module.Name``. path: of a token's file.
-    shown_url: how messages call the endpoint.
+    retriever: the simple name of one of Java's four, or ``module.Name``. path: of a token's file.
+    shown_url: the endpoint's name in messages.
     """
 
     retriever: str
@@ -109,14 +109,14 @@ class OAuthSettings:
 
     @property
     def is_java(self) -> bool:
-        """Whether the retriever is one of Java's, and no callable of the user's."""
+        """Whether the retriever is one of Java's, not a user's callable."""
         return self.retriever in _RETRIEVERS
 
 
 class OAuth:
-    """The tokens of one configuration. Raise ConfigException if there is no way to get one.
+    """The tokens of a configuration. Raise ConfigException if the options cannot give one.
 
-    is_one_of_many: whether other processes begin to log in at the same time.
+    is_one_of_many: whether other processes log in at the same time.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class OAuth:
         self._named: object = None
         self._callable: Callable[[], object] | None = None
         self.source: TokenSource | None = None
-        """Where tokens come from that are fetched; None where a file has them."""
+        """Fetches the tokens; None if a file has them."""
         if settings.path is not None:
             self.file_token()
             return
@@ -138,14 +138,15 @@ class OAuth:
         elif settings.url is not None:
             self._check_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
-        # What a name stands for may be defined anew, as in a notebook.
+        # A notebook may define the name again.
         key = (settings, renewal_options(self._config), id(self._named))
         self.source = SOURCES.source(key, lambda: self._source(settings, begin))
 
     def file_token(self) -> OAuthBearerToken:
         """Return the token that the file has now.
 
-        Raise ConfigException if it cannot be read, and SaslAuthenticationException if it has none.
+        Raise ConfigException if the file cannot be read, and SaslAuthenticationException if it has
+        no token.
         """
         settings = self._settings()
         return bearer_token(
@@ -163,7 +164,7 @@ class OAuth:
         )
 
     def _fetch(self) -> OAuthBearerToken:
-        """Return another token, which may take long. Raise TokenException if there is none."""
+        """Fetch a token, which can take long. Raise TokenException if there is none."""
         try:
             settings = self._settings()
             if not settings.is_java:
@@ -175,7 +176,7 @@ class OAuth:
     # -- from an endpoint --------------------------------------------------------------------------
 
     def _check_endpoint(self, settings: OAuthSettings) -> None:
-        """Raise ConfigException if the endpoint cannot be asked as far as this machine knows."""
+        """Raise ConfigException if a request to the endpoint cannot be made."""
         from spark_kafka_sink.network.http import (  # noqa: PLC0415 - imports urllib
             is_encrypted,
             leaves_the_machine,
@@ -187,7 +188,7 @@ class OAuth:
                 warn_once(
                     logger,
                     f"{Option(_URL)} is http: the client's credentials and its tokens travel "
-                    "in clear, and anybody on the way can read them",
+                    "unencrypted: anyone on the network can read them",
                 )
         else:
             self._tls_context(settings)
@@ -238,7 +239,7 @@ class OAuth:
         return by_secret(settings.scope), {"Authorization": header}
 
     def _assertion(self, settings: OAuthSettings) -> str:
-        """Return an assertion: that of the file, or one that is signed here."""
+        """Return the assertion of the file, or sign one."""
         option = f"{_ASSERTION}.file"
         if settings.assertion_file is not None:
             found = self._values.file(option, settings.assertion_file).strip()
@@ -250,7 +251,7 @@ class OAuth:
         key_option = f"{_ASSERTION}.private.key.file"
         if settings.key_file is None:
             raise ConfigException(
-                f"an assertion is needed: set {Option(option)} or {Option(key_option)}"
+                f"the client needs an assertion: set {Option(option)} or {Option(key_option)}"
             )
         origin = f"the file of {Option(key_option)}"
         key = signing_key(
@@ -280,7 +281,7 @@ class OAuth:
         try:
             found = None if call is None else call()
         except BaseException as error:  # noqa: BLE001 - a user's own, which may raise anything
-            # Its message may have a URL with credentials, or worse.
+            # The message of the exception may have a secret, such as a URL with credentials.
             why = f"it raised {type(error).__name__}{_place(error)}"
         else:
             return _checked(found, dict(settings.extensions))
@@ -399,7 +400,7 @@ class OAuth:
             )
         if not is_file and retriever == _FILE:
             raise ConfigException(
-                f"{option} is no file, which {_FILE} reads: expected file:///path"
+                f"{option} is not a file, which {_FILE} reads: expected file:///path"
             )
         if not is_file:
             from spark_kafka_sink.network.http import check_url  # noqa: PLC0415 - imports urllib
@@ -423,13 +424,13 @@ class OAuth:
 
 
 def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
-    """Return the option's value, that of JAAS where it is unset; without blanks, as in Java."""
+    """Return the option's value, or JAAS's if it is unset, stripped as in Java."""
     value = in_jaas if option is None else option
     return None if value is None else value.strip() or None
 
 
 def _endpoint_tls(jaas: Mapping[str, str]) -> TlsSettings:
-    """Return the TLS of the endpoint: as in Java, options ``ssl.*`` inside JAAS are for it."""
+    """Return the endpoint's TLS settings: as in Java, the options ``ssl.*`` inside JAAS."""
     from spark_kafka_sink.network.stores import tls_settings  # noqa: PLC0415 - imports ssl
 
     options = {name: value for name, value in jaas.items() if name.startswith("ssl.")}
@@ -455,7 +456,7 @@ def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialB
 
 
 class AsWritten(OptionValues):
-    """Values in which references have been looked up already."""
+    """Values whose references are resolved already."""
 
     def resolved(self, option: str, text: str) -> str:
         """Return the text."""

@@ -1,4 +1,4 @@
-"""Truststores and keystores: what the options ``ssl.*`` and their files say, as settings of TLS."""
+"""Truststores and keystores: makes TLS settings of the options ``ssl.*`` and their files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
-    """Return what a configuration says of TLS, with the texts that its files have now.
+    """Return the TLS settings of a configuration, with the contents of its files.
 
     Raise ConfigException if a file cannot be used.
     """
@@ -62,7 +62,7 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
 
 
 class _Stores:
-    """The files that `ssl.truststore.location` and `ssl.keystore.location` name."""
+    """The files of `ssl.truststore.location` and `ssl.keystore.location`."""
 
     def __init__(self, values: OptionValues) -> None:
         self._values = values
@@ -70,12 +70,12 @@ class _Stores:
     def text(
         self, kind: str, location: str | None, password: Secret | None
     ) -> tuple[str | None, str]:
-        """Return a store as PEM, and how messages call it; None where none is named."""
+        """Return a store as PEM, None if there is none, and its name in messages."""
         if location is None:
             return None, ""
         option = str(Option(f"ssl.{kind}.location"))
         path = self._values.resolved(f"ssl.{kind}.location", location)
-        # With references in place of what they give.
+        # The value with unresolved references.
         shown = masked(location)
         origin = f"the file {shown} of {option}"
         scheme, is_url, _ = path.partition("://")
