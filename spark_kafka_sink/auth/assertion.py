@@ -1,7 +1,8 @@
-"""Assertions: JWTs that prove a client's identity to a token endpoint (RFC 7523).
+"""Assertions: JWTs by which a client proves to a token endpoint who it is (RFC 7523).
 
-As in the Java client, the claims of a template override those of options, and the times override
-both. The library cryptography signs; it is imported only here and in `pkcs12`.
+The claims are laid over each other as in the Java client: those of options, those of a template,
+those of the moment. Signing needs the library cryptography, which is imported only here and where
+PKCS12 is read.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MISSING_LIBRARY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AssertionClaims:
-    """The options `sasl.oauthbearer.assertion.claim.*`; None for those that are not set."""
+    """The options `sasl.oauthbearer.assertion.claim.*`; None if one is not set."""
 
     aud: str | None = None
     iss: str | None = None
@@ -46,7 +47,7 @@ def assertion(
     now: float,
     jti: str,
 ) -> str:
-    """Return a signed JWT. template: has `header` and `payload`. key: from `signing_key`."""
+    """Return a signed JWT; template: its `header` and `payload`; key: by `signing_key`."""
     begin = int(now)
     fixed = {"aud": claims.aud, "iss": claims.iss, "sub": claims.sub}
     payload = {
@@ -63,7 +64,7 @@ def assertion(
 
 
 def parse_template(text: str, origin: str) -> dict[str, Mapping[str, object]]:
-    """Return a template of assertions. Raise ConfigException if the text is not one."""
+    """Return a template of assertions. Raise ConfigException if it is invalid."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -79,7 +80,7 @@ def parse_template(text: str, origin: str) -> dict[str, Mapping[str, object]]:
 
 
 def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -> PrivateKeyTypes:
-    """Return a private key. Raise ConfigException if it does not fit the algorithm."""
+    """Return a private key for an algorithm. Raise ConfigException if it cannot be used for it."""
     try:
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - an extra
         from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415
@@ -90,7 +91,7 @@ def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -
             pem.encode(), None if passphrase is None else passphrase.encode()
         )
     except TypeError:
-        # The key is encrypted and there is no passphrase, or the other way round.
+        # One of the two is there without the other.
         why = "is encrypted: set" if passphrase is None else "is not encrypted: remove"
         why += " sasl.oauthbearer.assertion.private.key.passphrase"
     except Exception as error:  # noqa: BLE001 - several kinds, whose messages are OpenSSL's
@@ -119,7 +120,7 @@ def _signature(algorithm: str, key: PrivateKeyTypes, data: bytes) -> bytes:
     if algorithm == RS256 and isinstance(key, rsa.RSAPrivateKey):
         return key.sign(data, padding.PKCS1v15(), hashes.SHA256())
     if isinstance(key, ec.EllipticCurvePrivateKey):
-        # JWTs have the two numbers side by side, in place of ASN.1 (RFC 7518, 3.4).
+        # JWTs have the two numbers one after the other, without ASN.1 (RFC 7518, 3.4).
         numbers = utils.decode_dss_signature(key.sign(data, ec.ECDSA(hashes.SHA256())))
         return b"".join(number.to_bytes(_COORDINATE_BYTES, "big") for number in numbers)
     raise ConfigException(f"the key cannot sign by {algorithm}")

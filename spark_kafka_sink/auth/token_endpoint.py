@@ -1,6 +1,6 @@
-"""Requests to a token endpoint, and its responses (RFC 6749; KIP-768, 1139, 1258).
+"""What a token endpoint is asked, and what its answers mean (RFC 6749; KIP-768, 1139, 1258).
 
-Of a response's body, messages show only ``error`` and ``error_description``.
+Of an answer's body, messages show ``error`` and ``error_description`` alone.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from spark_kafka_sink.errors import SaslAuthenticationException
 
 _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-# A retry may succeed: Request Timeout, Precondition Failed, Too Early, Too Many Requests.
+# Another try may end otherwise: Request Timeout, Precondition Failed, Too Early, Too Many Requests.
 _TRIED_AGAIN: Final = frozenset({408, 412, 425, 429})
 _NEVER_TRIED_AGAIN: Final = frozenset({501, 505})
-# The names of the token in responses; the first one counts.
+# The names of the token in responses; the first one that is present counts.
 _TOKEN_NAMES: Final = ("access_token", "id_token")
 
 
 def by_secret(scope: str | None) -> dict[str, str]:
-    """Return the form of a client with a secret, which is in a header (`basic_authorization`)."""
+    """Return the form of a client that shows its secret in a header (`basic_authorization`)."""
     return {"grant_type": "client_credentials", **_scope(scope)}
 
 
 def basic_authorization(client_id: str, secret: str, encode: Callable[[str], str] | None) -> str:
-    """Return the header. encode: applied to both values before, None for no encoding."""
+    """Return the header; encode: what each of the two goes through before, None for nothing."""
     pair = [client_id, secret] if encode is None else [encode(client_id), encode(secret)]
     return f"Basic {base64.b64encode(':'.join(pair).encode()).decode()}"
 
 
 def by_client_assertion(assertion: str, client_id: str | None, scope: str | None) -> dict[str, str]:
-    """Return the form of a client with an assertion instead of a secret (KIP-1258)."""
+    """Return the form of a client that sends an assertion instead of a secret (KIP-1258)."""
     return {
         "grant_type": "client_credentials",
         "client_assertion_type": _CLIENT_ASSERTION,
@@ -47,7 +47,7 @@ def by_client_assertion(assertion: str, client_id: str | None, scope: str | None
 
 
 def by_jwt_bearer(assertion: str, scope: str | None) -> dict[str, str]:
-    """Return the form of the JWT bearer grant (KIP-1139)."""
+    """Return the form that exchanges an assertion for a token (KIP-1139)."""
     return {"grant_type": _JWT_BEARER, "assertion": assertion, **_scope(scope)}
 
 
@@ -63,7 +63,7 @@ def token_of_answer(
     retry_after_s: float | None = None,
     extensions: Mapping[str, str] | None = None,
 ) -> OAuthBearerToken:
-    """Return the token in a response of the time `now`. Raise TokenException if there is none."""
+    """Return the token that an endpoint has answered at `now`. Raise TokenException if none is."""
     found = _object(body)
     if not 200 <= status < 300:
         is_final = status not in _TRIED_AGAIN and (status < 500 or status in _NEVER_TRIED_AGAIN)
@@ -98,7 +98,7 @@ def _described(found: Mapping[str, object] | None) -> str:
 
 
 def _seconds(found: Mapping[str, object]) -> float | None:
-    """Return `expires_in`, which is a string in some endpoints' responses."""
+    """Return `expires_in`, which some endpoints write as a text."""
     value = found.get("expires_in")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

@@ -1,4 +1,4 @@
-"""TokenRenewal: the valid OAuth token, and the time of the next fetch. Pure: times are arguments.
+"""The current OAuth token, and the time of the next fetch. Pure: times are arguments.
 
 ::
 
@@ -6,8 +6,8 @@
        ^  failed: again after a pause  │  failed: again after a pause, the old one serves
        └──────── expired ──────────────┘
 
-If a retry would fail, too, a client that waits for a token gets the error. The fetch is tried again
-all the same, after the longest pause, because somebody may fix the cause.
+A failure that a retry cannot mend is raised to callers that wait for a token. It is retried
+nevertheless, after the longest pause, because its cause may be mended meanwhile.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 if TYPE_CHECKING:
     from random import Random
 
-# How long a token without an expiry is used, and how long one that is expired on arrival: the
-# broker's clock decides, not this machine's.
+# The lifetime of a token without an expiry, and of one that seems to be expired when it arrives:
+# the broker's clock counts, not this machine's.
 _ASSUMED_LIFE_S: Final = 300.0
 _LEAST_LIFE_S: Final = 60.0
-# A longer Retry-After is cut to this.
+# No endpoint keeps clients away for longer.
 _LONGEST_RETRY_AFTER_S: Final = 300.0
-# A token that is younger is kept, because brokers would reject another one, too.
+# If brokers reject a token sooner than this after its fetch, the next one would be rejected, too.
 _FRESH_S: Final = 10.0
 
 
 class TokenException(Exception):
-    """There is no token; the message has no secret.
+    """There is no token; the message contains no secret.
 
-    is_final: whether a retry would fail, too. retry_after_s: the pause that the endpoint asks for,
-    None for none.
+    is_final: whether a retry would end the same way. retry_after_s: the pause that the endpoint
+    asks for, None if it does not.
     """
 
     def __init__(
@@ -48,7 +48,8 @@ class TokenException(Exception):
 class TokenRenewal:
     """The token of one configuration; times are seconds since 1970.
 
-    fetch_at: the time of the next fetch. failure: of the last fetch, None if it succeeded.
+    fetch_at: when to fetch the next one. failure: the error of the last fetch, None if it
+    succeeded.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class TokenRenewal:
         self.failure: TokenException | None = None
 
     def serving(self, now: float) -> OAuthBearerToken | None:
-        """Return the valid token, None if there is none."""
+        """Return the token to log in with, None if there is none."""
         return self._token if now < self._ends_at else None
 
     def fetched(self, token: OAuthBearerToken, now: float, chance: float) -> None:
@@ -85,7 +86,7 @@ class TokenRenewal:
             pause_s = self._backoff.delay_s(self._failures, random)
             self._failures += 1
             if now < self._ends_at:
-                # Retry before the valid token expires.
+                # A long pause must not end after the current token's expiry.
                 pause_s = min(pause_s, max(self._backoff.base_s, (self._ends_at - now) / 2))
         if failure.retry_after_s is not None:
             pause_s = max(pause_s, min(failure.retry_after_s, _LONGEST_RETRY_AFTER_S))
@@ -93,7 +94,10 @@ class TokenRenewal:
         self.fetch_at = now + pause_s
 
     def refused(self, token: OAuthBearerToken, now: float) -> None:
-        """Note that a broker rejected a token: fetch another one, unless it is new."""
+        """Note that a broker has rejected a token: another one may be fetched.
+
+        A token that was just fetched is kept, because another one would be rejected as well.
+        """
         if token is self._token and now >= self._fetched_at + _FRESH_S:
             self._token, self._ends_at = None, 0.0
             if self.failure is None:

@@ -1,7 +1,7 @@
-"""HTTP requests to a token endpoint. Time and size are limited, and redirects are not followed.
+"""HTTP to a token endpoint: one POST, limited in time and size, without redirects.
 
-There is one deadline for the connection with its TLS handshake, and one for the whole response. A
-server that sends a byte now and then does not move them. Only ``http`` and ``https`` are supported.
+One deadline limits the connection with its TLS handshake, and another one the complete response: a
+peer that sends a byte now and then does not extend it. Only ``http`` and ``https`` are supported.
 Proxies are those of the process's environment.
 
 This is the only module that imports urllib.
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     import ssl
 
 MOST_BYTES: Final = 1 << 20
-"""The limit of the body of a response."""
-# For the status line, the headers, and the framing of chunks.
+"""The most that the body of an answer may have."""
+# Status line, headers, the frames of chunks.
 _MOST_OVERHEAD: Final = 256 << 10
 _SCHEMES: Final = ("http", "https")
 _AGENT: Final = "spark-kafka-sink"
 
 
 class HttpException(Exception):
-    """There is no response. The message has nothing that the server sent.
+    """There is no answer; the message has nothing that the peer sent.
 
-    is_refused: whether a retry would fail, too.
+    is_refused: whether another try would end the same way.
     """
 
     def __init__(self, message: str, *, is_refused: bool = False) -> None:
@@ -56,7 +56,7 @@ class HttpException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """A response. retry_after_s: the pause that the endpoint asks for, None for none."""
+    """What the endpoint answered; retry_after_s: when it wants to be asked again, None for any."""
 
     status: int
     body: bytes = field(repr=False)
@@ -65,14 +65,14 @@ class HttpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """The time limits of the connection, and of the whole response after that."""
+    """The time limits for the connection, and then for the complete response."""
 
     connect_s: float
     read_s: float
 
 
 def check_url(option: str, url: str) -> None:
-    """Raise ConfigException, which does not show the URL, if it is not an HTTP URL."""
+    """Raise ConfigException, which does not show the URL, if it cannot be asked by HTTP."""
     try:
         parts = urlsplit(url)
         scheme, host, has_user = parts.scheme, parts.hostname, parts.username is not None
@@ -92,18 +92,18 @@ def check_url(option: str, url: str) -> None:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL for messages: without query and fragment."""
+    """Return a URL as messages show it: without what follows the path."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def is_encrypted(url: str) -> bool:
-    """Return whether requests to a URL are encrypted."""
+    """Return whether what is sent to a URL is encrypted."""
     return urlsplit(url).scheme == "https"
 
 
 def leaves_the_machine(url: str) -> bool:
-    """Return whether the host of a URL is not this machine's loopback."""
+    """Return whether a URL leads to another machine, judged by its host."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return False
@@ -114,7 +114,7 @@ def leaves_the_machine(url: str) -> bool:
 
 
 def url_encoded(text: str) -> str:
-    """Return a text URL-encoded, as in forms."""
+    """Return a text as a form has it."""
     return quote_plus(text)
 
 
@@ -125,9 +125,9 @@ def post(
     limits: HttpLimits,
     context: ssl.SSLContext | None = None,
 ) -> HttpAnswer:
-    """Send a form and return the response of any status.
+    """Send a form and return the response, with any status.
 
-    context: for ``https``. Raise HttpException if the response is not complete in time.
+    context: the TLS of ``https``. Raise HttpException if there is no complete response in time.
     """
     request = Request(  # noqa: S310 - checked by check_url, and the opener has no other schemes
         url,
@@ -152,16 +152,16 @@ def post(
         failure = _failure(error, deadline)
     finally:
         deadline.close()
-    # Outside of the handlers: the other exception may have data of the server.
+    # Outside of the handlers: the other exception may have what the peer sent.
     raise failure
 
 
 class _TooLargeError(OSError):
-    """The response is larger than the limit."""
+    """The peer sends more than any answer has."""
 
 
 class _Deadline:
-    """The socket, and the time until which to wait for it."""
+    """Until when the socket may be waited for, and the socket."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
@@ -170,19 +170,19 @@ class _Deadline:
         self._socket: socket.socket | None = None
 
     def connected(self) -> None:
-        """Begin the time of the response."""
+        """Begin the time for the answer."""
         self.is_connected = True
         self._until = time.monotonic() + self.limits.read_s
 
     def left_s(self) -> float:
-        """Return the time that is left. Raise TimeoutError if it is over."""
+        """Return how long to wait. Raise TimeoutError if it is over."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError
         return left
 
     def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
-        """Connect to the first address of a host that accepts the connection."""
+        """Connect to the first address of a host that can be reached."""
         failure: OSError = OSError("the host has no address")
         for family, kind, protocol, _name, target in socket.getaddrinfo(
             *address, type=socket.SOCK_STREAM
@@ -199,20 +199,20 @@ class _Deadline:
                 made.close()
                 failure = error
                 continue
-            # Python applies this to the whole TLS handshake.
+            # The limit of the whole TLS handshake.
             made.settimeout(self.left_s())
             self._socket = made
             return made
         raise failure
 
     def close(self) -> None:
-        """Close the socket if an error left it open."""
+        """Close the socket, if an error has left it open."""
         if self._socket is not None:
             self._socket.close()
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads from a socket until the deadline, and up to a size."""
+    """What a peer sends, until the deadline and up to a size."""
 
     def __init__(self, peer: socket.socket, deadline: _Deadline) -> None:
         self._peer = peer
@@ -237,7 +237,7 @@ class _TimedReader(io.RawIOBase):
 
 
 class _TimedSocket:
-    """The part of a socket that HTTPResponse uses."""
+    """A socket as HTTPResponse uses it."""
 
     def __init__(self, peer: socket.socket, deadline: _Deadline) -> None:
         self._peer = peer
@@ -277,7 +277,7 @@ class _TimedTls(_Timed, HTTPSConnection):
 
 
 def _opener(deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirector:
-    """Return an opener for HTTP only, without redirects and other schemes."""
+    """Return an opener that knows HTTP alone: no redirect, no file, no other scheme."""
 
     class Http(HTTPHandler):
         def http_open(self, request: Request) -> HTTPResponse:
@@ -296,7 +296,7 @@ def _opener(deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirect
 
 
 def _failure(error: object, deadline: _Deadline) -> HttpException:
-    """Return the exception for an error."""
+    """Return the error for a missing response."""
     certificate: str | None = getattr(error, "verify_message", None)
     if isinstance(error, HttpException):
         return error
@@ -321,7 +321,7 @@ def _failure(error: object, deadline: _Deadline) -> HttpException:
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """Return the pause in a Retry-After header, which has seconds or a date."""
+    """Return how long an endpoint wants to be left alone: seconds, or a date."""
     if value is None:
         return None
     if value.strip().isdecimal():

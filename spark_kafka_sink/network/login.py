@@ -1,11 +1,11 @@
-"""The OAuth token of a configuration, fetched in a thread of its own.
+"""The OAuth token of one configuration, fetched outside the network's thread.
 
-All clients of a process with the same configuration share one `TokenSource`: producer, admin and
-reader. HTTP requests and a user's callable can take long, so the source's thread makes them. It
-wakes the clients' selectors, and refreshes the token in time. The thread ends with the last client;
-the token stays for the next one.
+All clients of a process with equal configurations share one `TokenSource`: producer, admin and
+reader. Slow calls, HTTP or a user's callable, run in the source's thread, which wakes the clients'
+selectors. The thread runs while a client may log in, and refreshes the token in time. Without
+clients, the token is kept for the next one.
 
-A forked child has no sources: tokens and threads are its parent's.
+A forked child starts without sources: tokens and threads are its parent's.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 
 logger = logging.getLogger(__name__)
 
-# How often a source checks whether clients were collected that nobody closed.
+# How often a source looks whether its clients are still there; they say so when they are closed.
 _LOOK_S: Final = 60.0
 _MOST_KEPT: Final = 64
 
 
 class LoginUser(Protocol):
-    """A client that logs in with the tokens of a source."""
+    """A client that logs in by a source's tokens."""
 
     def wake(self) -> None:
-        """Have the client ask for the token again. Another thread calls this."""
+        """Look again for a token; called from another thread."""
 
 
 class TokenSource:
-    """Fetches tokens and returns the valid one. Any thread may call the methods.
+    """Fetches tokens and returns the current one; any thread may call it.
 
-    name: of the endpoint, for messages. fetch: returns a token, or raises TokenException; any other
+    name: the source's name in messages. fetch: returns a token, or raises TokenException; any other
     exception is a failure, too.
     """
 
@@ -65,30 +65,30 @@ class TokenSource:
         self._is_fetching = False
 
     def attach(self, user: LoginUser) -> None:
-        """Fetch tokens for a client, and wake it after each fetch."""
+        """Fetch tokens for a client, and wake it when something has changed."""
         with self._changed:
             failure = self._renewal.failure
             if failure is not None and failure.is_final:
-                # The user may have made the new client because the cause is fixed.
+                # Whoever made another client may have mended what was wrong.
                 self._renewal.failure, self._renewal.fetch_at = None, 0.0
             self._users.add(user)
             self._go_on()
 
     def detach(self, user: LoginUser) -> None:
-        """Stop fetching tokens for a client."""
+        """Stop waking a client."""
         with self._changed:
             self._users.discard(user)
             self._changed.notify_all()
 
     @property
     def is_in_use(self) -> bool:
-        """Whether there is a client."""
+        """Whether any client may log in."""
         return len(self._users) > 0
 
     def token(self) -> OAuthBearerToken | None:
-        """Return the valid token, None while it is fetched.
+        """Return the current token to log in with, None while it is fetched.
 
-        Raise SaslAuthenticationException if there is none and a retry would fail, too.
+        Raise SaslAuthenticationException if there is none and a retry would end the same way.
         """
         with self._changed:
             now = self._clock()
@@ -102,7 +102,7 @@ class TokenSource:
             return found
 
     def problem(self) -> str:
-        """Return why there is no token, empty if there is one or that is not known."""
+        """Return why there is no token now; empty if there is one, or if the reason is unknown."""
         with self._changed:
             failure = self._renewal.failure
             if failure is None or self._renewal.serving(self._clock()) is not None:
@@ -110,7 +110,7 @@ class TokenSource:
             return self._told(failure)
 
     def refused(self, token: OAuthBearerToken) -> None:
-        """Note that a broker rejected a token."""
+        """Note that a broker has rejected a token."""
         with self._changed:
             self._renewal.refused(token, self._clock())
             self._changed.notify_all()
@@ -119,7 +119,7 @@ class TokenSource:
         return f"{self._name} gives no token: {failure}"
 
     def _go_on(self) -> None:
-        """Wake the thread, or start it. The caller holds the lock."""
+        """Wake the thread; the caller holds the lock."""
         self._changed.notify_all()
         if self._thread is None and self.is_in_use:
             run = as_options_are_named_here(self._run)
@@ -127,7 +127,7 @@ class TokenSource:
             try:
                 self._thread.start()
             except RuntimeError:
-                # The program ends, or the system cannot start another thread.
+                # The program ends, or the system has no room for a thread.
                 self._thread = None
                 failure = TokenException("no thread can be started to fetch one")
                 self._renewal.failed(failure, self._clock(), self._random)
@@ -138,7 +138,7 @@ class TokenSource:
             self._fetch_one()
 
     def _wait_until_due(self) -> bool:
-        """Wait until the next fetch. Return False if there is no client any more."""
+        """Wait for the time of the next fetch; return False if no client needs one any more."""
         with self._changed:
             while True:
                 if not self.is_in_use:
@@ -186,14 +186,14 @@ class TokenSource:
 
 
 class TokenSources:
-    """The sources of a process, by their configurations."""
+    """The sources of a process, by what they are configured with."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sources: OrderedDict[Hashable, TokenSource] = OrderedDict()
 
     def source(self, key: Hashable, make: Callable[[], TokenSource]) -> TokenSource:
-        """Return the source of a key. If there is none, `make` makes it."""
+        """Return the source of a key; `make` makes it if there is none."""
         with self._lock:
             found = self._sources.pop(key, None)
             if found is None:
@@ -205,7 +205,7 @@ class TokenSources:
             return found
 
     def forget(self) -> None:
-        """Drop all sources, as a forked child does: their locks may be held for ever there."""
+        """Drop all sources, in a forked child: any lock may be held forever there."""
         self._lock = threading.Lock()
         self._sources = OrderedDict()
 

@@ -1,8 +1,8 @@
-"""OAUTHBEARER: gets tokens as the options of a configuration say.
+"""OAUTHBEARER: the source of tokens that the options of a configuration define.
 
-A token comes from a file, which each login reads; from an HTTP endpoint, for a client's secret or
-an assertion; or from a user's Python callable. The thread of a `TokenSource` fetches it, because
-that can take long.
+A token comes from a file, which each login reads; from an HTTP endpoint, by a client secret or an
+assertion; or from a user's Python callable. The sources may be slow, so the thread of a
+`TokenSource` calls them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", r
 _EXTENSION: Final = "extension_"
 _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
 _TIMEOUT_MS: Final = 10_000
-# The first requests of many workers are spread over this time.
+# Over so long the first requests of many workers are spread.
 _SPREAD_S: Final = 1.0
 _RETURNS: Final = (
     "expected a token and when it expires, in seconds since 1970, or these and a mapping with "
@@ -83,10 +83,10 @@ _RETURNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class OAuthSettings:
-    """The options with their references resolved. Equal settings share a token.
+    """The OAuth options with their references resolved. Equal settings share their token.
 
-    retriever: the simple name of one of Java's four, or ``module.Name``. path: of a token's file.
-    shown_url: the endpoint's name in messages.
+    retriever: one of Java's four by its simple name, or ``module.Name``. path: of a token's file.
+    shown_url: the endpoint in messages.
     """
 
     retriever: str
@@ -109,14 +109,14 @@ class OAuthSettings:
 
     @property
     def is_java(self) -> bool:
-        """Whether the retriever is one of Java's, not a user's callable."""
+        """Whether the retriever is one of Java's, and no callable of the user's."""
         return self.retriever in _RETRIEVERS
 
 
 class OAuth:
-    """The tokens of a configuration. Raise ConfigException if the options cannot give one.
+    """The tokens of one configuration. Raise ConfigException if there is no way to get one.
 
-    is_one_of_many: whether other processes log in at the same time.
+    is_one_of_many: whether other processes begin to log in at the same time.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class OAuth:
         self._named: object = None
         self._callable: Callable[[], object] | None = None
         self.source: TokenSource | None = None
-        """Fetches the tokens; None if a file has them."""
+        """Where tokens come from that are fetched; None where a file has them."""
         if settings.path is not None:
             self.file_token()
             return
@@ -138,15 +138,14 @@ class OAuth:
         elif settings.url is not None:
             self._check_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
-        # A notebook may define the name again.
+        # The object of a name may be redefined, as in a notebook.
         key = (settings, renewal_options(self._config), id(self._named))
         self.source = SOURCES.source(key, lambda: self._source(settings, begin))
 
     def file_token(self) -> OAuthBearerToken:
         """Return the token that the file has now.
 
-        Raise ConfigException if the file cannot be read, and SaslAuthenticationException if it has
-        no token.
+        Raise ConfigException if it cannot be read, and SaslAuthenticationException if it has none.
         """
         settings = self._settings()
         return bearer_token(
@@ -164,7 +163,7 @@ class OAuth:
         )
 
     def _fetch(self) -> OAuthBearerToken:
-        """Fetch a token, which can take long. Raise TokenException if there is none."""
+        """Return a new token, which may take long. Raise TokenException if there is none."""
         try:
             settings = self._settings()
             if not settings.is_java:
@@ -176,7 +175,7 @@ class OAuth:
     # -- from an endpoint --------------------------------------------------------------------------
 
     def _check_endpoint(self, settings: OAuthSettings) -> None:
-        """Raise ConfigException if a request to the endpoint cannot be made."""
+        """Raise ConfigException if the endpoint cannot be asked as far as this machine knows."""
         from spark_kafka_sink.network.http import (  # noqa: PLC0415 - imports urllib
             is_encrypted,
             leaves_the_machine,
@@ -239,7 +238,7 @@ class OAuth:
         return by_secret(settings.scope), {"Authorization": header}
 
     def _assertion(self, settings: OAuthSettings) -> str:
-        """Return the assertion of the file, or sign one."""
+        """Return an assertion: that of the file, or one that is signed here."""
         option = f"{_ASSERTION}.file"
         if settings.assertion_file is not None:
             found = self._values.file(option, settings.assertion_file).strip()
@@ -281,7 +280,7 @@ class OAuth:
         try:
             found = None if call is None else call()
         except BaseException as error:  # noqa: BLE001 - a user's own, which may raise anything
-            # The message of the exception may have a secret, such as a URL with credentials.
+            # Its message may have a URL with credentials, or worse.
             why = f"it raised {type(error).__name__}{_place(error)}"
         else:
             return _checked(found, dict(settings.extensions))
@@ -424,13 +423,13 @@ class OAuth:
 
 
 def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
-    """Return the option's value, or JAAS's if it is unset, stripped as in Java."""
+    """Return the option's value, that of JAAS where it is unset; without blanks, as in Java."""
     value = in_jaas if option is None else option
     return None if value is None else value.strip() or None
 
 
 def _endpoint_tls(jaas: Mapping[str, str]) -> TlsSettings:
-    """Return the endpoint's TLS settings: as in Java, the options ``ssl.*`` inside JAAS."""
+    """Return the TLS of the endpoint: as in Java, options ``ssl.*`` inside JAAS are for it."""
     from spark_kafka_sink.network.stores import tls_settings  # noqa: PLC0415 - imports ssl
 
     options = {name: value for name, value in jaas.items() if name.startswith("ssl.")}
@@ -456,7 +455,7 @@ def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialB
 
 
 class AsWritten(OptionValues):
-    """Values whose references are resolved already."""
+    """Values in which references have been looked up already."""
 
     def resolved(self, option: str, text: str) -> str:
         """Return the text."""
@@ -465,7 +464,7 @@ class AsWritten(OptionValues):
 
 
 def _callable(option: str, name: str) -> tuple[object, Callable[[], object]]:
-    """Return what a name stands for, and the user's callable, of a class an object.
+    """Return the object of a name, and the user's callable; a class is instantiated.
 
     Raise ConfigException if there is none.
     """
@@ -507,7 +506,7 @@ def _checked(found: object, extensions: dict[str, str]) -> OAuthBearerToken:
 
 
 def _place(error: BaseException) -> str:
-    """Return where in the user's code an error was raised."""
+    """Return the place in the user's code where an error was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

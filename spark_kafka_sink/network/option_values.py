@@ -1,7 +1,7 @@
 """Values of options with their references resolved, in the process that connects.
 
-Values of ``ssl.*`` and ``sasl.*`` may have references, such as ``${env:NAME}``. Each connection
-resolves them, so that no plan, no pickle and no pool has their values.
+Values of ``ssl.*`` and ``sasl.*`` may have references, such as ``${env:NAME}``. They are resolved
+for each connection, so that no plan, pickle or pool contains the resolved values.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class OptionValues:
         return bool(self._references.within(text))
 
     def is_reference(self, text: str) -> bool:
-        """Return whether a value is a single reference."""
+        """Return whether a value is one reference and nothing else."""
         whole = self._references.within(text)
         return len(whole) == 1 and str(whole[0]) == text.strip()
 
     def jaas(self, text: str, mechanism: str) -> JaasEntry:
-        """Return the entry of `sasl.jaas.config`. Raise ConfigException if it is not valid."""
+        """Return the entry of `sasl.jaas.config`. Raise ConfigException if it is invalid."""
         if self.is_reference(text):
             # The value of a reference is not searched for references again.
             entry = parse_jaas(self.resolved(_JAAS_OPTION, text))

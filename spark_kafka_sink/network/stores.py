@@ -1,4 +1,4 @@
-"""Truststores and keystores: makes TLS settings of the options ``ssl.*`` and their files."""
+"""Truststores and keystores: what the options ``ssl.*`` and their files say, as settings of TLS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
-    """Return the TLS settings of a configuration, with the contents of its files.
+    """Return the TLS settings of a configuration, with the present contents of its files.
 
     Raise ConfigException if a file cannot be used.
     """
@@ -62,7 +62,7 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
 
 
 class _Stores:
-    """The files of `ssl.truststore.location` and `ssl.keystore.location`."""
+    """The files that `ssl.truststore.location` and `ssl.keystore.location` name."""
 
     def __init__(self, values: OptionValues) -> None:
         self._values = values
@@ -70,12 +70,12 @@ class _Stores:
     def text(
         self, kind: str, location: str | None, password: Secret | None
     ) -> tuple[str | None, str]:
-        """Return a store as PEM, None if there is none, and its name in messages."""
+        """Return a store as PEM and its name in messages; None if no option names one."""
         if location is None:
             return None, ""
         option = str(Option(f"ssl.{kind}.location"))
         path = self._values.resolved(f"ssl.{kind}.location", location)
-        # The value with unresolved references.
+        # With unresolved references.
         shown = masked(location)
         origin = f"the file {shown} of {option}"
         scheme, is_url, _ = path.partition("://")
