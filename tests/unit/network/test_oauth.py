@@ -23,6 +23,7 @@ from support.brokers.token_server import (
     TokenServer,
     new_key,
     private_pem,
+    signed,
     verified,
 )
 
@@ -525,3 +526,21 @@ def test_the_first_requests_of_many_workers_are_spread(
     assert alone == 0.0
     assert all(1000 <= begin <= 1001 for begin in many)
     assert max(many) - min(many) > 0.5
+
+
+def test_a_renewal_s_refusal_describes_the_token_of_the_renewal(
+    server: TokenServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(signed(KEY, 600, sub="first"))
+    made = security(config(file.as_uri()))
+    login = made.login(NODE, 0.5)
+    assert login is not None
+    file.write_text(signed(KEY, 600, sub="second"))
+    first = login.exchange()
+    assert first is not None
+    assert 'sub "first"' in str(login.user)
+    second = login.exchange()
+    assert second is not None
+    assert first.first() != second.first()
+    assert 'sub "second"' in str(login.user)
