@@ -172,12 +172,12 @@ class Login:
     """The login of a connection.
 
     exchange: starts a SASL exchange, None while there are no credentials; raises
-    SaslAuthenticationException if there will be none. user: the name in messages. chance: a random
-    number from 0 to 1.
+    SaslAuthenticationException if there will be none. user: its text is the user in messages.
+    chance: a random number from 0 to 1.
     """
 
     exchange: Callable[[], SaslExchange | None]
-    user: str
+    user: object
     chance: float = 0.0
 
 
