@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from support.brokers.secured_kafka import SecuredKafka
-from support.oracles.readers import create_topic, read_with_confluent
-from support.token_server import (
+from support.brokers.token_server import (
     CLIENT_ID,
     CLIENT_SECRET,
     Answer,
@@ -22,6 +21,7 @@ from support.token_server import (
     private_pem,
     verified,
 )
+from support.oracles.readers import create_topic, read_with_confluent
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config

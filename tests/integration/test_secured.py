@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 from support.brokers.certificates import openssl
+from support.brokers.keytool import import_certificates
 from support.brokers.secured_kafka import ODD_USER, PASSWORD, USER, SecuredKafka, quoted
-from support.keytool import import_certificates
 from support.oracles.readers import create_topic, read_with_confluent
 
 from spark_kafka_sink.admin import KafkaAdmin

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.brokers.certificates import Authority, Certificate, openssl
-from support.keytool import import_certificates
+from support.brokers.keytool import import_certificates
 
 from spark_kafka_sink.auth.pem import certificates, private_key
 from spark_kafka_sink.auth.pkcs12 import keystore, truststore
