@@ -27,7 +27,9 @@ from support.brokers.token_server import (
 )
 
 from spark_kafka_sink.auth.mechanisms import SaslExchange
+from spark_kafka_sink.auth.oauthbearer import RefreshWindow
 from spark_kafka_sink.auth.token_renewal import TokenRenewal
+from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 from spark_kafka_sink.logs import _warn
@@ -509,9 +511,9 @@ def test_the_first_requests_of_many_workers_are_spread(
 ) -> None:
     begins: list[float] = []
 
-    def renewal(*given: Any) -> TokenRenewal:  # noqa: ANN401 - whatever the class takes
-        begins.append(given[-1])
-        return TokenRenewal(*given)
+    def renewal(window: RefreshWindow, backoff: ExponentialBackoff, begin: float) -> TokenRenewal:
+        begins.append(begin)
+        return TokenRenewal(window, backoff, begin)
 
     monkeypatch.setattr(oauth, "TokenRenewal", renewal)
     monkeypatch.setattr(time, "time", lambda: 1000.0)
