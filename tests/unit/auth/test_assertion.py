@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from support.token_server import private_pem, verified
+from support.brokers.token_server import private_pem, verified
 
 from spark_kafka_sink.auth.assertion import (
     AssertionClaims,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from support.brokers.certificates import Authority
+from support.brokers.token_server import Answer, TokenServer, new_key
 from support.pure.traced_memory import traced_memory
-from support.token_server import Answer, TokenServer, new_key
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.network.http import (

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from support.brokers.certificates import Authority
-from support.token_server import (
+from support.brokers.token_server import (
     CLIENT_ID,
     CLIENT_SECRET,
     Answer,
