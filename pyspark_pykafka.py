@@ -1,7 +1,7 @@
-"""Where Spark finds the sink by itself: it looks for ``pyspark_*`` modules with a DefaultSource.
+"""The module with which Spark finds the sink: it scans ``pyspark_*`` modules for DefaultSource.
 
-Spark imports every such module in a Python worker of its own at the first use of any Python data
-source, without catching errors, so this one only points.
+Spark imports every such module in a Python worker at the first use of any Python data source,
+without catching errors. Therefore this module only imports the class.
 """
 
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource as DefaultSource

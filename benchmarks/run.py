@@ -31,7 +31,7 @@ _EXTRAS: Final = ("psutil", "rich", "matplotlib", "confluent_kafka", "kafka")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Give the command line, which `make bench` has too."""
+    """Return the parser of the command line, which `make bench` uses, too."""
     made = arguments.Parser(
         prog=_NAME, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -81,7 +81,7 @@ def _print_choices() -> None:
 
 
 def chosen(given: argparse.Namespace) -> dict[str, Cell]:
-    """Give the cells that the command line names; raises JobError for a name that is wrong."""
+    """Return the cells of the command line. Raise JobError for an unknown name."""
     for option, names, known in (
         ("--cells", given.cells, CELLS),
         ("--contenders", given.contenders, CONTENDERS),
@@ -114,7 +114,7 @@ def _check(given: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure the cells; 1 where this sink itself could not be measured."""
+    """Measure the cells; return 1 if the sink itself failed."""
     given = parser().parse_args(argv)
     if given.list:
         _print_choices()

@@ -1,8 +1,8 @@
 """The demo: a Kafka broker, real flights, every job, and a check of every topic.
 
-`make demo` runs it with the Python of the virtual environment; `make demo BOOTSTRAP=host:port` uses
-a broker that is there already. Exit code 0: all topics hold exactly the source's records; 1: one
-differs; 2: something could not be done.
+`make demo` runs it with the Python of the virtual environment. `make demo BOOTSTRAP=host:port` uses
+an existing broker. Exit code 0: all topics have exactly the source's records; 1: one differs; 2:
+something could not be done.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ _FILES: Final = 4
 _COLUMNS: Final = (
     "--key", "carrier,flight", "--headers", "origin,dest,tailnum", "--timestamp", "time_hour",
 )  # fmt: skip
-# A JVM that lives for seconds compiles and collects little, and takes a fifth less CPU so.
+# A JVM that lives for seconds compiles and collects little; these options save a fifth of its CPU
+# time.
 _JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-# Tasks enough for the progress to move.
+# Enough tasks for visible progress.
 _SMALL_TASKS: Final = "spark.sql.files.maxPartitionBytes=4m"
 _MODES: Final = ("writeStream", "foreachBatch")
-# The flights are of 2013: a broker would delete them as too old, and begin a segment for every
-# week of that year. A partition has some 10 MB of them, whatever its broker keeps by itself.
+# The flights are of 2013. With retention by time, a broker would delete them, and begin a segment
+# for every week of that year. A partition has about 10 MB of them, whatever the broker's default
+# is.
 _TOPIC_CONFIG: Final = {
     "retention.ms": "-1",
     "retention.bytes": str(64 << 20),
@@ -46,7 +48,7 @@ _TOPIC_CONFIG: Final = {
 }
 _ANSWER_TIMEOUT_S: Final = 5.0
 _CREATE_TIMEOUT_S: Final = 30.0
-# spark-submit runs a job by the Python that it is told, and not by the one beside it.
+# spark-submit runs a job with the Python of the environment variable, not with its own.
 _NEXT: Final = """
 What to type next:
 
@@ -62,7 +64,7 @@ README.md has a quick start of a few lines in Python; docs/README.md lists the p
 
 @dataclass(slots=True)
 class Steps:
-    """Prints what the demo does, numbered."""
+    """Prints the numbered steps of the demo."""
 
     started: float
     count: int
@@ -116,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _broker(processes: Children) -> Iterator[broker.Broker]:
-    """Run the demo's own broker. Raise JobError where it cannot run."""
+    """Run the demo's own broker. Raise JobError if it cannot run."""
     with contextlib.ExitStack() as stack:
         try:
             yield stack.enter_context(broker.running(processes, java=_JAVA))
@@ -125,7 +127,7 @@ def _broker(processes: Children) -> Iterator[broker.Broker]:
 
 
 def check(address: str) -> None:
-    """Raise JobError where no broker answers."""
+    """Raise JobError if no broker answers."""
     kafka, admin = _admin(address)
     try:
         admin.list_topics(timeout=_ANSWER_TIMEOUT_S)
@@ -154,7 +156,7 @@ def make_topics(address: str, modes: Sequence[str], steps: Steps) -> list[str]:
 
 
 def _admin(address: str) -> tuple[Any, Any]:
-    """Return the module confluent_kafka and its client for administration. Raise JobError."""
+    """Return the module confluent_kafka and its admin client. Raise JobError."""
     try:
         kafka = importlib.import_module("confluent_kafka")
     except ImportError:
@@ -168,21 +170,21 @@ def _admin(address: str) -> tuple[Any, Any]:
 
 
 def what_next() -> str:
-    """Return what to type after the demo, in a new shell in this folder."""
+    """Return the commands to try after the demo, in a new shell in this folder."""
     folder = Path(sys.executable).parent
     inside = folder.is_relative_to(_ROOT)
     return _NEXT.format(folder=shlex.quote(str(folder.relative_to(_ROOT) if inside else folder)))
 
 
 def say_how_to_delete(address: str, topics: Sequence[str]) -> None:
-    """Print the commands that delete what the demo leaves on the user's broker."""
+    """Print the commands that delete the demo's topics on the user's broker."""
     print("they stay on your broker; to delete them when the demo has ended:")
     for topic in topics:
         print(f"  kafka-topics.sh --bootstrap-server {address} --delete --topic {topic}")
 
 
 class Demo:
-    """The jobs, run by spark-submit one after the other."""
+    """The jobs, run with spark-submit one after another."""
 
     def __init__(self, processes: Children, folder: Path, address: str, steps: Steps) -> None:
         self._processes = processes
@@ -193,7 +195,7 @@ class Demo:
         self._scratch.mkdir()
 
     def run(self, topics: Sequence[str]) -> bool:
-        """Run all jobs; return whether every topic agreed with its source. Raise JobError."""
+        """Run all jobs; return whether every topic matches its source. Raise JobError."""
         batch, *streams = topics
         agreed = self._batch(batch)
         if streams:
@@ -218,7 +220,7 @@ class Demo:
         return self._agrees(topic, *arguments)
 
     def _agrees(self, topic: str, *arguments: str) -> bool:
-        """Return whether a topic has its source's records. Raise JobError if nobody knows."""
+        """Return whether a topic has its source's records. Raise JobError if that is unknown."""
         self._steps.say(f"verify.py: {topic}, read back by confluent-kafka")
         code = self._submit("verify.py", topic, *arguments)
         if code in (0, verify.DIFFER):
@@ -251,14 +253,14 @@ class Demo:
             *arguments,
         ]
         environment = dict(os.environ)
-        # Another Spark's home and settings have no part in the demo.
+        # Ignore the home and the settings of another Spark.
         for name in ("SPARK_HOME", "SPARK_CONF_DIR"):
             environment.pop(name, None)
         environment |= {
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # What a job killed in the middle leaves is removed with the demo's folder.
+            # Files of a killed job are removed with the demo's folder.
             "SPARK_LOCAL_DIRS": str(self._scratch),
             "TMPDIR": str(self._scratch),
         }

@@ -3,7 +3,7 @@ r"""Writes a data set to a topic: df.write.format("pykafka"), with progress and 
     spark-submit jobs/produce.py --bootstrap host:9092 --topic flights \
         --source data/flights.parquet --key carrier,flight --headers origin,dest
 
-Columns become key, value, headers and timestamp of records. The report at the end is what the
+Columns become key, value, headers and timestamp of records. The report at the end counts what the
 brokers have acknowledged.
 """
 
@@ -27,7 +27,7 @@ _NAME = "produce.py"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write what the command line says; give the exit code."""
+    """Write what the command line says; return the exit code."""
     given = arguments.parser(_NAME, str(__doc__)).parse_args(argv)
     source, columns = arguments.source(given), arguments.columns(given)
     arguments.check_target(given)
@@ -55,7 +55,7 @@ def save(records: DataFrame, options: Mapping[str, str]) -> None:
 
 
 def print_report(path: Path, seconds: float) -> None:
-    """Print what the sink says it wrote. Raises JobError where it left no report."""
+    """Print the sink's report. Raise JobError if there is none."""
     try:
         report: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:

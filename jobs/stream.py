@@ -3,9 +3,9 @@ r"""Writes a folder of files to a topic as a structured stream, restartable from
     spark-submit jobs/stream.py --bootstrap host:9092 --topic flights \
         --source incoming/ --format json --checkpoint checkpoints/flights --key carrier
 
-It writes what is there and ends; with --interval it goes on until Ctrl-C. Started again with the
-same checkpoint it writes the files that are new. Files that a killed run had begun are written
-again: the guarantee is at-least-once.
+It writes the existing files and ends; with --interval it runs until Ctrl-C. Started again with the
+same checkpoint, it writes the new files. Files that a killed run had begun are written again: the
+guarantee is at-least-once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POLL_S = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the stream that the command line says; give the exit code."""
+    """Run the stream of the command line; return the exit code."""
     parser = arguments.parser(_NAME, str(__doc__))
     _add_stream(parser.add_argument_group("stream"))
     given = parser.parse_args(argv)
@@ -80,7 +80,7 @@ def _add_stream(group: argparse._ArgumentGroup) -> None:
 
 
 def stream_source(given: argparse.Namespace) -> arguments.Source:
-    """Give the folder to read. Raises JobError."""
+    """Return the folder to read. Raise JobError."""
     source = arguments.source(given)
     if source.path is None or source.format == "table":
         message = "a stream reads a folder of files: give --source FOLDER and its --format"
@@ -92,12 +92,12 @@ def stream_source(given: argparse.Namespace) -> arguments.Source:
 
 
 def by_write_stream(records: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
-    """Give the stream that writes by the sink's own stream writer."""
+    """Return a stream that writes with the sink's own stream writer."""
     return records.writeStream.format("pykafka").options(**options)
 
 
 def by_foreach_batch(records: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
-    """Give the stream that saves every micro-batch as a batch job."""
+    """Return a stream that saves every micro-batch as a batch job."""
     return records.writeStream.foreachBatch(partial(write_batch, options=options))
 
 
@@ -109,14 +109,14 @@ MODES: Mapping[str, Callable[[DataFrame, Mapping[str, str]], DataStreamWriter]] 
 
 @dataclass(slots=True)
 class Total:
-    """What a run has written; `last` is its newest micro-batch."""
+    """The total of a run; `last` is its newest micro-batch."""
 
     rows: int = 0
     batches: int = 0
     last: int = -1
 
     def add(self, progress: StreamingQueryProgress) -> None:
-        """Add a micro-batch, and print its line; triggers that found nothing are passed over."""
+        """Add a micro-batch and print its line; triggers without data are skipped."""
         if progress.numInputRows == 0 or progress.batchId <= self.last:
             return
         self.last = progress.batchId
@@ -130,7 +130,7 @@ class Total:
 
 
 def follow(query: StreamingQuery) -> Total:
-    """Print a line for every micro-batch until the stream ends. Raises what ended it."""
+    """Print a line for every micro-batch until the stream ends. Raise the error that ended it."""
     total = Total()
     ended = False
     while not ended:

@@ -1,10 +1,10 @@
-r"""Reads a topic back with confluent-kafka and compares it with the source it was written from.
+r"""Reads a topic with confluent-kafka and compares it with the source it was written from.
 
     spark-submit jobs/verify.py --bootstrap host:9092 --topic flights \
         --source data/flights.parquet --key carrier,flight --headers origin,dest
 
-Give it what produce.py or stream.py was given of the three groups of arguments below: source, rows
-to records, Kafka. Count and digest of key, value and headers are computed twice: of the source by
+Pass the same arguments as to produce.py or stream.py in the three groups below: source, rows to
+records, Kafka. Count and digest of key, value and headers are computed twice: of the source by
 Spark, of the topic in Python. Exit code 0: they agree; 1: they differ; 2: they could not be
 compared.
 """
@@ -37,7 +37,7 @@ _SHOWN_CHARACTERS = 160
 
 @dataclass(slots=True)
 class Topic:
-    """What a topic holds."""
+    """The contents of a topic."""
 
     digest: digest.Digest = field(default_factory=digest.Digest)
     per_partition: Counter[int] = field(default_factory=Counter)
@@ -45,7 +45,7 @@ class Topic:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare what the command line says; give the exit code."""
+    """Compare source and topic of the command line; return the exit code."""
     parser = arguments.parser(_NAME, str(__doc__))
     parser.add_argument(
         "--report",
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def compare(expected: digest.Digest, topic: Topic, reported: Counter[int] | None) -> str | None:
-    """Say what differs, None where nothing does."""
+    """Return the differences as text, None if there are none."""
     found = topic.digest
     if found.records != expected.records:
         more = found.records - expected.records
@@ -131,7 +131,7 @@ def _shown(content: bytes | None) -> str:
 
 
 def read_report(path: Path) -> Counter[int]:
-    """Give the records per partition in a report of the sink. Raises JobError."""
+    """Return the records per partition in a report of the sink. Raise JobError."""
     try:
         report = json.loads(path.read_text())
         return Counter({each["partition"]: each["records"] for each in report["partitions"]})
@@ -141,7 +141,7 @@ def read_report(path: Path) -> Counter[int]:
 
 
 def import_consumer() -> type[Consumer]:
-    """Give confluent-kafka's Consumer. Raises JobError."""
+    """Return confluent-kafka's Consumer class. Raise JobError."""
     try:
         from confluent_kafka import Consumer  # noqa: PLC0415 - an extra
     except ImportError:
@@ -154,7 +154,7 @@ def import_consumer() -> type[Consumer]:
 
 
 def read_topic(consumer_class: type[Consumer], target: arguments.Target, timeout_s: float) -> Topic:
-    """Read a topic from its beginning to its end. Raises JobError."""
+    """Read a topic from its beginning to its end. Raise JobError."""
     from confluent_kafka import KafkaException  # noqa: PLC0415 - an extra
 
     consumer = consumer_class(
@@ -163,7 +163,7 @@ def read_topic(consumer_class: type[Consumer], target: arguments.Target, timeout
             "group.id": _NAME,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            # The end of a partition is told by an empty answer: it need not be waited for.
+            # An empty response signals the end of a partition: do not wait for it.
             "fetch.wait.max.ms": 50,
             "check.crcs": True,
             "log_level": 0,
@@ -202,7 +202,7 @@ def _read_to_end(consumer: Consumer, target: arguments.Target, timeout_s: float)
     next_line = time.monotonic() + _LINE_EVERY_S
     deadline = time.monotonic() + timeout_s
     while unread:
-        # It waits until there are so many messages, or for the whole timeout.
+        # It waits for this number of messages, or for the entire timeout.
         messages = consumer.consume(_BATCH, timeout=_POLL_S)
         if messages:
             deadline = time.monotonic() + timeout_s

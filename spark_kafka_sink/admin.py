@@ -381,7 +381,7 @@ class KafkaAdmin:
     ) -> RequestFuture:
         """Send one request, and wait until it has a response or an error."""
         if self._is_closed:
-            raise IllegalStateException("this KafkaAdmin is closed: create a new one")
+            raise IllegalStateException("this KafkaAdmin has been closed: create a new one")
         future = self._client.send(node_id, message, min_version=min_version)
         while not future.is_done:
             remaining = self._deadline - self._clock()

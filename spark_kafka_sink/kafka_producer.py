@@ -20,18 +20,20 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
 from spark_kafka_sink.client.appender import ColumnProducer, OnFailure, SliceAppender
-from spark_kafka_sink.client.caller import CallerChecks, CallerWaits
+from spark_kafka_sink.client.caller import Caller
 from spark_kafka_sink.client.chunk_feeder import ChunkFeeder
 from spark_kafka_sink.client.future import OnDelivery
-from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.client.io_thread import ProducerThread, assemble
+from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.client.row_producer import RowProducer
-from spark_kafka_sink.client.transaction_calls import ProducerTransactions
+from spark_kafka_sink.client.transaction_calls import ProducerTransactions, transaction_manager
 from spark_kafka_sink.config import ProducerConfig, check_options, producer_config
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, Option
 from spark_kafka_sink.logs import safe_logging
@@ -121,10 +123,17 @@ class KafkaProducer:
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         thread = None
         try:
-            thread = ProducerThread(
-                config, client_id, brokers, allow_auto_create_topics=allow_auto_create_topics
+            make_transactions = None
+            if config.transactional_id is not None:
+                make_transactions = partial(transaction_manager, config)
+            state, thread = assemble(
+                config,
+                client_id,
+                brokers,
+                allow_auto_create_topics=allow_auto_create_topics,
+                make_transactions=make_transactions,
             )
-            self._join(thread, config, self._user_code)
+            self._join(state, thread, config, self._user_code)
         except BaseException as error:
             if thread is not None:
                 thread.stop()
@@ -138,49 +147,54 @@ class KafkaProducer:
         self._name = f"KafkaProducer {client_id}"
         self._delivery_timeout_s = config.delivery_timeout_ms / 1000
         self._given_up = Counter[str]()
-        self._finalizer = weakref.finalize(self, _warn_unclosed, self._name, thread, os.getpid())
+        self._finalizer = weakref.finalize(self, _warn_unclosed, self._name, state, os.getpid())
         self._finalizer.atexit = False
-        _remember(thread, self._name, self)
+        _remember(state, thread, self._name, self)
 
-    def _join(self, thread: ProducerThread, config: ProducerConfig, user_code: UserCode) -> None:
-        """Make the caller's side of the thread."""
+    def _join(
+        self,
+        state: ProducerState,
+        thread: ProducerThread,
+        config: ProducerConfig,
+        user_code: UserCode,
+    ) -> None:
+        """Make the caller's side, and start the thread."""
         limits = self._limits = {
             str(Option("max.request.size")): config.max_request_size,
             str(Option("buffer.memory")): config.buffer_memory,
         }
-        self._thread = thread
+        self._state, self._thread = state, thread
         # None of these knows the producer: the I/O thread holds them, and has to end with it.
-        self._checks = CallerChecks(thread)
-        self._waits = CallerWaits(thread, config)
-        self._appender = appender = SliceAppender(thread, config)
-        self._feeder = ChunkFeeder(
+        self._caller = caller = Caller(state, thread, config)
+        self._appender = appender = SliceAppender(state, config)
+        self._feeder = feeder = ChunkFeeder(
+            state,
             thread,
             appender,
             user_code.partitioner,
             linger_s=config.linger_ms / 1000,
             delivery_timeout_s=config.delivery_timeout_ms / 1000,
         )
-        self._rows = RowProducer(thread, self._feeder, self._waits, self._checks, user_code, limits)
+        self._rows = RowProducer(state, thread, feeder, caller, user_code, limits)
         self._columns = ColumnProducer(
-            thread,
+            state,
             appender,
-            self._waits,
-            self._checks,
+            caller,
             config=config,
             limits=limits,
             partitioner=user_code.partitioner,
-            drain_rows=self._feeder.drain,
+            drain_rows=feeder.drain,
         )
         self._transactions: ProducerTransactions | None = None
-        if thread.transactions is not None:
+        if state.transactions is not None:
             self._transactions = ProducerTransactions(
-                thread, thread.transactions, config.max_block_ms, self._feeder.drain
+                state, thread, state.transactions, config.max_block_ms, feeder.drain
             )
-        thread.feeder = self._feeder
-        self._feeder.start()
+        thread.start(feeder)
+        feeder.start()
 
     def __enter__(self) -> Self:
-        self._checks.check_process()
+        self._caller.check_process()
         return self
 
     def __exit__(
@@ -247,7 +261,7 @@ class KafkaProducer:
         partitions: 0 where that is not known.
         """
         partitions = checked_number("partitions", partitions, 0, LARGEST_INT32)
-        self._checks.check_process()
+        self._caller.check_process()
         return slice_bytes(partitions)
 
     def limit_messages(
@@ -263,7 +277,7 @@ class KafkaProducer:
         """
         check_counts("max_message_bytes", max_message_bytes, 0)
         check_callable("look_anew", look_anew, "what gives the max.message.bytes of topics")
-        self._checks.check_process()
+        self._caller.check_process()
         self._columns.limit_messages(max_message_bytes, look_anew)
 
     def spread_evenly(self, start: int) -> None:
@@ -276,7 +290,7 @@ class KafkaProducer:
         the Java client's stays as it is.
         """
         start = checked_number("start", start, 0, LARGEST_INT32)
-        self._checks.check_open()
+        self._caller.check_open()
         self._appender.spread_evenly(start)
 
     # -- sending row by row -----------------------------------------------------------------------
@@ -326,14 +340,8 @@ class KafkaProducer:
         check_counts("expected", expected, 0)
         for topic in expected:
             check_topic_name(topic)
-        self._checks.before_call()
-        check, deadline = self._checks.raise_if_unusable, self._waits.deadline()
-        known = self._waits.topics(list(expected), deadline, check)
-        if any(
-            len(topic.leaders) < count
-            for topic, count in zip(known, expected.values(), strict=True)
-        ):
-            known = self._waits.grown_topics(expected, deadline, check)
+        self._caller.before_call()
+        known = self._caller.wait_for(expected, self._caller.column_call())
         counts = [len(topic.leaders) for topic in known]
         return dict(zip(expected, counts, strict=True))
 
@@ -386,12 +394,12 @@ class KafkaProducer:
 
     def _transactional(self, waiting: str | None = None) -> ProducerTransactions:
         """Return what makes a transactional call; waiting: its name where it waits for brokers."""
-        self._checks.check_open()
+        self._caller.check_open()
         if self._transactions is None:
             message = "transactions need a transactional.id: set it in the producer's configuration"
             raise IllegalStateException(message)
         if waiting is not None:
-            self._checks.check_not_in_callback(waiting)
+            self._caller.check_not_in_callback(waiting)
         return self._transactions
 
     # -- flush and close --------------------------------------------------------------------------
@@ -404,20 +412,19 @@ class KafkaProducer:
         TimeoutException where it has not ended in time.
         """
         check_timeout(timeout)
-        self._checks.check_open()
-        self._checks.check_not_in_callback("flush")
+        self._caller.check_open()
+        self._caller.check_not_in_callback("flush")
         self._flush(timeout, time.monotonic())
-        self._checks.before_call()
+        self._caller.before_call()
 
     def _flush(self, timeout: float | None, since: float) -> None:
         self._feeder.drain(None if timeout is None else since + timeout)
-        self._waits.flush(timeout, since)
+        self._caller.flush(timeout, since)
 
     def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
         """Give what has been acknowledged since the last call, per partition."""
-        self._checks.check_process()
-        with self._thread.lock:
-            return self._thread.deliveries.take_partitions()
+        self._caller.check_process()
+        return self._state.take_deliveries()
 
     def forget_topics(self) -> None:
         """Ask anew about every topic that is used from here on; brokers and connections are kept.
@@ -425,27 +432,26 @@ class KafkaProducer:
         Before new work begins that may come long after the last: topics may have been deleted and
         made again meanwhile. Raises what stands against going on.
         """
-        self._checks.before_call()
-        with self._thread.lock:
-            self._thread.forget_topics()
+        self._caller.before_call()
+        self._state.forget_topics()
 
     @property
     def record_limits(self) -> Mapping[str, int]:
         """Bytes that a record may have with what surrounds it, by the option that says so."""
-        self._checks.check_process()
+        self._caller.check_process()
         return self._limits
 
     @property
     def topics_written(self) -> int:
         """To how many topics something was sent since the producer was made."""
-        self._checks.check_process()
-        return self._thread.metrics.topics_written
+        self._caller.check_process()
+        return self._state.metrics.topics_written
 
     @property
     def throttle_time_ms(self) -> int:
         """How long brokers have asked to be left alone, in all their answers to Produce."""
-        self._checks.check_process()
-        return self._thread.metrics.throttle_time_ms
+        self._caller.check_process()
+        return self._state.metrics.throttle_time_ms
 
     def metrics(self) -> dict[MetricName, float]:
         """Measure the producer: the Java producer's metrics by their names, as values of now.
@@ -457,8 +463,8 @@ class KafkaProducer:
         their units. What has no value yet, as an average of nothing, is NaN. Any thread may ask,
         also after close.
         """
-        self._checks.check_process()
-        return self._thread.metrics.measure(time.monotonic())
+        self._caller.check_process()
+        return self._state.metrics.measure(time.monotonic())
 
     def close(self, timeout: float | None = None) -> None:
         """Deliver what was appended and sent, then close; closing again does nothing.
@@ -498,8 +504,8 @@ class KafkaProducer:
         self, timeout: float | None, started: float, last_callbacks_s: float
     ) -> KafkaException | None:
         """Close what is open; return what `close` raises when all is closed."""
-        self._checks.is_closed = True
-        if self._checks.is_forked:
+        self._caller.is_closed = True
+        if self._caller.is_forked:
             self._finalizer.detach()
             return None
         self._rows.close()
@@ -521,7 +527,7 @@ class KafkaProducer:
                     )
             self._finalizer.detach()
             unclosed = self._user_code.close()
-        undelivered = None if timeout == 0 else self._thread.deliveries.take_error()
+        undelivered = None if timeout == 0 else self._state.take_delivery_error()
         return undelivered or unclosed
 
     def _close_at_exit(self, limit_s: float) -> None:
@@ -551,24 +557,26 @@ def _records_by_topic(records: Counter[str]) -> str:
     return f"{records.total()} record(s) ({shown}{f' and {more} more topics' if more > 0 else ''})"
 
 
-def _warn_unclosed(name: str, thread: ProducerThread, pid: int) -> None:
+def _warn_unclosed(name: str, state: ProducerState, pid: int) -> None:
     if os.getpid() == pid:
-        thread.leave()
+        state.end_when_idle()
         warnings.warn(f"unclosed {name}", ResourceWarning, stacklevel=2)
 
 
 # -- producers that nobody has closed when the program ends ---------------------------------------
 
 # By their threads, which outlive a producer that is garbage while it has records to deliver.
-_unclosed: dict[ProducerThread, tuple[str, weakref.ref[KafkaProducer]]] = {}
+_unclosed: dict[ProducerThread, tuple[str, ProducerState, weakref.ref[KafkaProducer]]] = {}
 
 
-def _remember(thread: ProducerThread, name: str, producer: KafkaProducer) -> None:
+def _remember(
+    state: ProducerState, thread: ProducerThread, name: str, producer: KafkaProducer
+) -> None:
     """Have a producer closed when the program ends; forget those that have ended."""
     for other in list(_unclosed):
         if not other.is_alive:
             _unclosed.pop(other, None)
-    _unclosed[thread] = (name, weakref.ref(producer))
+    _unclosed[thread] = (name, state, weakref.ref(producer))
 
 
 def _close_at_exit() -> None:
@@ -582,9 +590,9 @@ def _close_at_exit() -> None:
     deadline = time.monotonic() + _AT_EXIT_S
     # In a forked child none is: what it has of its parent is its parent's to close.
     unclosed = [item for item in list(_unclosed.items()) if item[0].is_alive]
-    for thread, _ in unclosed:
-        thread.hurry()
-    for thread, (name, ref) in unclosed:
+    for _, (_, state, _) in unclosed:
+        state.hurry()
+    for thread, (name, _, ref) in unclosed:
         producer, limit_s = ref(), max(deadline - time.monotonic(), 0)
         if producer is not None:
             producer._close_at_exit(limit_s)  # noqa: SLF001 - of this module

@@ -113,7 +113,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: object) -> None:
-    """Tell a worker where to ask for what is shared."""
+    """Pass the address of the shared things to a worker."""
     node.workerinput["shared"] = node.config.stash[_SHARED].address  # type: ignore[attr-defined] # pytest-xdist's
 
 
@@ -174,7 +174,7 @@ def running_cluster(
 
 
 def need_kafka(problem: str | None = NO_KAFKA) -> None:
-    """Skip the test if there is a problem with Kafka's jars, or fail it where Kafka is required."""
+    """Skip the test if there is a problem with Kafka's jars, or fail it if Kafka is required."""
     if problem is not None:
         if os.environ.get("REQUIRE_KAFKA") == "1":
             pytest.fail(problem)
@@ -250,7 +250,7 @@ def _shared_cluster(request: pytest.FixtureRequest, name: str) -> KafkaCluster:
 
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest) -> KafkaCluster:
-    """Three nodes of the newest Kafka, which all workers share: nobody may stop one."""
+    """Three nodes of the newest Kafka, which all workers share: no test may stop one."""
     return _shared_cluster(request, "kafka")
 
 
@@ -262,10 +262,9 @@ def old_kafka(request: pytest.FixtureRequest) -> KafkaCluster:
 
 @pytest.fixture(scope="session")
 def guarded_kafka(request: pytest.FixtureRequest) -> KafkaCluster:
-    """One node of the newest Kafka where everybody may do with a resource what its ACLs allow.
+    """One node of the newest Kafka with an authorizer that allows everything without ACLs.
 
-    A resource without ACLs allows everything: a test gives ACLs to topics of its own. The broker
-    creates topics that a client asks for.
+    Tests set ACLs on topics of their own. The broker creates topics that a client asks for.
     """
     return _shared_cluster(request, "guarded_kafka")
 
@@ -288,7 +287,7 @@ def connect(request: pytest.FixtureRequest) -> ConnectServer:
 
 @pytest.fixture(scope="module")
 def proxies() -> Iterator[dict[int, FaultProxy]]:
-    """By node of `frail_kafka`, a proxy: clients that come by it stay behind the proxies."""
+    """By node of `frail_kafka`, a proxy: clients that connect to it stay behind the proxies."""
     with contextlib.ExitStack() as stack:
         yield {node: stack.enter_context(FaultProxy()) for node in (1, 2, 3)}
 
@@ -353,7 +352,7 @@ def new_old_topic(old_kafka: KafkaCluster) -> NewTopic:
 def spark(scratch: Path) -> Iterator[SparkSession]:
     """A classic local session; the sink is found because it is installed.
 
-    It has Spark's own Kafka sink where that is published for this Spark (tests/parity).
+    It has Spark's own Kafka sink if that is published for this Spark (tests/parity).
     """
     from pyspark.sql import SparkSession
 

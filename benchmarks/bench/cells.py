@@ -1,6 +1,6 @@
-"""What the benchmark measures, as data: the cells (rows, and where they go) and the contenders.
+"""The matrix of the benchmark as data: the cells (rows and their topic) and the contenders.
 
-Owns the matrix and nothing that runs. A cell is measured by all contenders that can write it.
+Nothing is run here. A cell is measured with all contenders that support it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from enum import Enum
 from typing import Final
 
 BASELINE: Final = "R2t"
-# The sink whose benchmark this is: without it, there is nothing to report.
+# The sink under test; without it, there is nothing to report.
 OURS: Final = "R1"
 HEADERS: Final = (("trace-id", 16), ("producer", 16))
 USUAL_PARTITIONS: Final = 12
-# By so much the warm-up of an application's first warm cell is longer: nothing is compiled yet.
+# The factor for the warm-up of an application's first warm cell, when nothing is compiled yet.
 FIRST_WARM_UPS: Final = 3
 TUNED: Final = {"linger.ms": "50", "batch.size": "1048576", "buffer.memory": "268435456"}
 
 
 class Kind(Enum):
-    """How a cell's turns are taken."""
+    """The way in which a cell's turns are taken."""
 
     WARM = "warm"
     """Jobs over cached rows in one session, after rounds that are not counted."""
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """The rows of a job or micro-batch, and the topic they go to."""
+    """The rows of a job or micro-batch, and their topic."""
 
     rows: int
     value_bytes: int = 100
@@ -57,10 +57,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A way to write rows; `share` of a cell's rows are enough for one that is slow.
+    """A way to write rows; `share`: the fraction of a cell's rows that a slow one writes.
 
-    in_spark: whether it is a job of Spark's; in_workers: whether that runs in Python's workers.
-    partitions: those of its topic, where these are not the cell's.
+    in_spark: whether it is a Spark job. in_workers: whether that runs in Python workers.
+    partitions: the partitions of its topic, if these are not the cell's.
     """
 
     what: str
@@ -91,7 +91,7 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
     ),
 }
 
-# Rows for about a second or more of work on two cores, by the size of a value.
+# Rows for at least about a second of work on two cores, by the size of a value.
 _SIZES: Final = {"100B": (100, 3_000_000), "1KB": (1000, 500_000), "10KB": (10_000, 60_000)}
 CODECS: Final = ("none", "lz4", "zstd", "snappy")
 _PARTITIONS: Final = (1, 12, 100, 1000)
@@ -118,7 +118,7 @@ def _cells() -> dict[str, Cell]:
 
 
 CELLS: Final[Mapping[str, Cell]] = _cells()
-# What targets are of, R6 at one size, and the ways to start.
+# The cells of the targets, R6 at one size, and the ways to start.
 CORE: Final = (
     *_SIZES,
     *(f"{size}-{codec}" for size in _SIZES for codec in ("lz4", "zstd")),

@@ -1,7 +1,7 @@
 """How each contender writes a cell's rows to a topic, and why one cannot.
 
-Every contender has the same acks, idempotence (but R0, which has no producer id) and compression.
-What R0 and R6 send is taken from the cell's own rows before the clock runs.
+Every contender has the same acks, idempotence (except R0, which has no producer id) and
+compression. R0 and R6 send bytes that are prepared from the cell's own rows before the measurement.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PACKAGE: Final = "spark_kafka_sink"
 
 
 def ship_before(spark: SparkSession, checkout: Path) -> None:
-    """Make a checkout's sink known to a session and its workers, as the format `BEFORE_FORMAT`.
+    """Register a checkout's sink with a session and its workers as the format `BEFORE_FORMAT`.
 
     Its package is shipped as `spark_kafka_sink_before`, so that one worker can import both. The
     names are replaced in the text.
@@ -62,7 +62,7 @@ def ship_before(spark: SparkSession, checkout: Path) -> None:
 
 @functools.cache
 def _archive(checkout: Path) -> Path:
-    """Make the archive, importable here, for as long as this process runs."""
+    """Return an archive of the checkout, importable here while this process runs."""
     folder = tempfile.mkdtemp(prefix="bench-before-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, f"{_PACKAGE}_before.zip")
@@ -75,12 +75,12 @@ def _archive(checkout: Path) -> Path:
     return path
 
 
-# Writes the rows of a frame, which are so many, to a topic; gives the seconds where only the
-# contender knows them.
+# Writes a frame with this number of rows to a topic; returns the seconds if only the contender
+# knows them.
 Write = Callable[[DataFrame, str, int], float | None]
 
 _BATCH_BYTES: Final = 512 * 1024
-_SPARKS_ROWS: Final = 10_000  # of an Arrow batch, at most
+_SPARKS_ROWS: Final = 10_000  # the most rows of an Arrow batch
 _PAYLOAD_BYTES: Final = 16 * 1024 * 1024
 _PERF_TEST: Final = "org.apache.kafka.tools.ProducerPerformance"
 _PERF_RESULT: Final = re.compile(r"(\d+) records sent, ([\d.]+) records/sec")
@@ -88,12 +88,12 @@ _JVM_SINK: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
 class NotRunError(Exception):
-    """Why a contender cannot write a cell, in a few words."""
+    """A contender cannot write a cell; the message is the reason in a few words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What contenders need: a session, a cell, some of its rows, and where to write."""
+    """The input of contenders: a session, a cell, some of its rows, and the target."""
 
     spark: SparkSession
     cell: Cell
@@ -106,7 +106,7 @@ class Setting:
 
 
 def prepare(spark: SparkSession) -> None:
-    """Have a session as README does, and make the Python contenders known to it and its workers."""
+    """Register the sink as in README, and make the Python contenders available to the workers."""
     register(spark)
     spark.sparkContext.addPyFile(str(_worker_archive()))
     for source in SOURCES:
@@ -115,7 +115,7 @@ def prepare(spark: SparkSession) -> None:
 
 @functools.cache
 def _worker_archive() -> Path:
-    """Return an archive of the package with the modules that workers import, and no other."""
+    """Return an archive of only those modules of the package that workers import."""
     folder = tempfile.mkdtemp(prefix="bench-workers-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, "bench.zip")
@@ -127,7 +127,7 @@ def _worker_archive() -> Path:
 
 
 def write_of(name: str, setting: Setting) -> Write:
-    """Give how a contender writes. Raises NotRunError."""
+    """Return the function with which a contender writes. Raise NotRunError."""
     return _BUILDERS[name](setting)
 
 
@@ -222,7 +222,7 @@ def _raw_socket(setting: Setting) -> Write:
     whole = raw_socket.batch_of(rows, cell.compression, now_ms)
     fitting = whole.records * _BATCH_BYTES // whole.size_bytes
     if cell.key_bytes:
-        # A task's rows go to all partitions, and no batch can have more than its share.
+        # A task's rows go to all partitions, so no batch can have more than its share.
         fitting = min(fitting, -(-cell.rows // (tasks * cell.partitions)))
     fitting = max(1, min(fitting, rows.num_rows))
     batch = raw_socket.batch_of(rows.slice(0, fitting), cell.compression, now_ms)
@@ -326,7 +326,7 @@ class _Handler(BaseHTTPRequestHandler):
 def schema_registry() -> Iterator[str]:
     """Run a schema registry on 127.0.0.1 and yield its address.
 
-    It answers every request with the schema id 1. Nobody reads what is written with it.
+    It answers every request with schema id 1. Nothing reads the records that are written with it.
     """
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

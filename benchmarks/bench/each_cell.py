@@ -1,13 +1,13 @@
-"""``make bench``: the benchmark's job, for each cell in a Spark application and with a broker anew.
+"""``make bench``: the benchmark's job, with a new Spark application and a new broker for each cell.
 
-What a JVM did before changes how fast it is later, and Spark's own sink more than this one: after
-cells of other sizes and codecs it took up to twice the time. So cells share nothing, and their
-order does not count. The broker, Spark and its workers share this machine, so only the ratios of
-one cell mean anything. The broker's logs are in memory where there is room: a disk that is still
-busy with the rows of one contender would slow the next one.
+Earlier work of a JVM changes its later speed, for Spark's own sink more than for this one: after
+cells of other sizes and codecs it took up to twice the time. Therefore cells share nothing, and
+their order does not matter. Broker, Spark and workers share this machine, so only the ratios within
+one cell are meaningful. The broker's logs are in memory if there is room, because a disk that still
+writes one contender's rows would slow down the next.
 
-All arguments are the job's (benchmarks/run.py --help), but for ``--conf name=value``, which is
-Spark's, and ``--resume``, which leaves out the cells that the output's results.json has already.
+All arguments are the job's (benchmarks/run.py --help), except ``--conf name=value``, which is
+Spark's, and ``--resume``, which skips the cells that are in the output's results.json already.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from bench.results import Measured, read_results
 
 _ROOT: Final = Path(__file__).parents[2]
 _JOB: Final = _ROOT / "benchmarks" / "run.py"
-# Logs of two topics, what is still to be deleted, and Spark's own memory.
+# Logs of two topics, files to be deleted, and Spark's own memory.
 _ROOM_BYTES: Final = 16 * 1024**3
 _OUTPUT: Final = _ROOT / "docs" / "benchmarks"
 
-_HEAP: Final = "4g"  # all of it from the start: one that grows is collected anew at every size
+_HEAP: Final = "4g"  # all of it from the start, because a growing heap is collected at every size
 _SPARK_SETTINGS: Final = (
     "spark.ui.enabled=false",
     "spark.ui.showConsoleProgress=false",
@@ -49,7 +49,7 @@ _SPARK_SETTINGS: Final = (
 
 
 def main() -> int:
-    """Measure the cells one by one; the report is written after each."""
+    """Measure the cells one by one; write the report after each."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--conf", action="append", default=[])
     parser.add_argument("--resume", action="store_true")
@@ -89,7 +89,7 @@ def main() -> int:
 def _measured_before(
     output: Path, told: dict[str, str]
 ) -> tuple[dict[str, Measured], dict[str, Any]]:
-    """Give what is there; raises JobError where that was measured otherwise than `told`."""
+    """Return the existing results. Raise JobError if they were measured with other settings."""
     measured, about = read_results(output)
     for what, here in told.items():
         if measured and (there := about.get(what)) != here:
@@ -99,7 +99,7 @@ def _measured_before(
 
 
 def agreed(about: dict[str, Any], about_it: dict[str, Any], *, resumed: bool) -> dict[str, Any]:
-    """Give what is so of all cells. Raises JobError where this one is not as those before it."""
+    """Return the facts common to all cells. Raise JobError if this cell's differ."""
     if not about:
         return about_it
     begun = BEGUN
@@ -111,7 +111,7 @@ def agreed(about: dict[str, Any], about_it: dict[str, Any], *, resumed: bool) ->
 
 
 def _told(job: argparse.Namespace, settings: Sequence[str]) -> dict[str, str]:
-    """Give what has to be the same for all cells of a report."""
+    """Return the facts that must be the same for all cells of a report."""
     warm_up_s = FIRST_WARM_UPS * job.warm_up  # every cell is an application's first
     turns = f"{job.rounds} rounds after {warm_up_s:g} s, {job.scale:g} times the rows"
     against = "" if job.before is None else f", R1b of {checkout.commit(job.before)}"
@@ -128,7 +128,7 @@ def _in_order(cells: dict[str, Measured]) -> dict[str, Measured]:
 
 
 def _run(arguments: Sequence[str], settings: Sequence[str], *, has_usual_rows: bool) -> int:
-    """Run the job with a broker of its own, and give its exit code."""
+    """Run the job with a broker of its own, and return its exit code."""
     memory = memory_with_room(_ROOM_BYTES) if has_usual_rows else None
     with broker_in(memory) as cluster:
         job = ["--bootstrap", cluster.bootstrap, "--broker-pid", str(cluster.pid(1))]

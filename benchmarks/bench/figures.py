@@ -1,9 +1,8 @@
-"""The tables of docs/benchmarks.md and docs/performance.md, made from the results that are kept.
+"""The tables of docs/benchmarks.md and docs/performance.md, made from stored results.
 
-``PYTHONPATH=benchmarks:tests:jobs python -m bench.figures`` writes them anew from
-docs/benchmarks/reported/results.json, and those of other runs from the other folders there; each
-run's results.md and .png, too. With ``--check`` it ends with 1 where a table is not of these
-results.
+``PYTHONPATH=benchmarks:tests:jobs python -m bench.figures`` generates them from
+docs/benchmarks/reported/results.json and from the other folders there, together with each run's
+results.md and .png. With ``--check`` the exit code is 1 if a table does not match these results.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from bench.rounds import Result
 from bench.targets import free_sink_s
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-# Where each run is: with Spark's defaults, or set otherwise, and so for large rows; then those of
-# some cells and contenders, which have no table in the documents.
+# The folder of each run: with Spark's defaults, with other settings, likewise for large rows; then
+# the runs of some cells and contenders without a table in the documents.
 RUNS: Final = (
     *("reported", "settings", "large_rows", "xeon/reported", "xeon/settings"),
     *("slices", "partitions", "room", "hundred", "hundred_bytes", "unregistered", "cold", "warm"),
 )
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
 _OURS, _USUAL, _TUNED, _HOP, _RAW, _PERF_TEST = "R1", "R2", "R2t", "R1h", "R0", "R6"
-# How the names of cells end.
+# Suffixes of the names of cells.
 _BY_PARTITIONS: Final = {"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}
 
 _Cells = Mapping[str, Measured]
@@ -41,7 +40,7 @@ _Table = Callable[[_Cells, Mapping[str, Any]], Iterable[str]]
 
 
 def tables() -> dict[str, Callable[[], str]]:
-    """Give what makes each table, by its name."""
+    """Return the function that makes each table, by the table's name."""
     runs = {name: read_results(DOCS / "benchmarks" / name) for name in RUNS}
     reported, xeon, xeon_settings = (
         runs[name] for name in ("reported", "xeon/reported", "xeon/settings")
@@ -68,7 +67,7 @@ def _text(lines: _Table, cells: _Cells, about: Mapping[str, Any]) -> str:
 
 
 def _sizes(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
-    """Give every contender at every size."""
+    """Yield the lines of every contender at every size."""
 
     def lines() -> Iterator[Sequence[str]]:
         for size, what in SIZES.items():
@@ -88,7 +87,7 @@ def _sizes(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _matrix(kinds: Mapping[str, str], other: str = _TUNED) -> _Table:
-    """Give a table of R1 to another: sizes down, kinds of cells across, by how their names end."""
+    """Return a table of R1 relative to another: sizes down, kinds (name suffixes) across."""
 
     def table(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
         lines = (
@@ -109,7 +108,7 @@ def _to(other: str, cells: _Cells, cell: str) -> str:
 
 
 def _perf_test(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
-    """Give the rows a second of both sinks to those of kafka-producer-perf-test."""
+    """Yield both sinks' rows per second relative to kafka-producer-perf-test."""
 
     def texts(results: Mapping[str, Result]) -> Iterator[str]:
         for name in (_OURS, _TUNED):
@@ -124,7 +123,7 @@ def _perf_test(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _partitions(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
-    """Give R1's rows a second by the number of partitions."""
+    """Yield R1's rows per second by the number of partitions."""
 
     def texts(size: str) -> Iterator[str]:
         for ending in _BY_PARTITIONS.values():
@@ -137,7 +136,7 @@ def _partitions(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _jobs(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
-    """Give the milliseconds of small and cold jobs and of micro-batches."""
+    """Yield the milliseconds of small and cold jobs and of micro-batches."""
     contenders = (_OURS, _HOP, "noop", _USUAL, _TUNED)
 
     def texts(cell: str) -> Iterator[str]:
@@ -155,7 +154,7 @@ def _jobs(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _cpu_in(kinds: Mapping[str, str]) -> _Table:
-    """Give a table of a row's CPU time, of all processes together, in cells of these kinds."""
+    """Return a table of a row's CPU time, of all processes together, in cells of these kinds."""
 
     def texts(run: figures_of_runs.Run, cell: str) -> Iterator[str]:
         cells, _ = run

@@ -1,6 +1,6 @@
-"""Tables of more than one run of ``make bench``: targets with variants, and what changes gave.
+"""Tables of more than one run of ``make bench``: targets with variants, and the effect of changes.
 
-Those of a single run, and who writes all of them, are in `figures`.
+`figures` has the tables of a single run, and writes all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.targets import TARGETS, free_sink_s
 SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
 _OURS, _OTHER, _USUAL, _TUNED = "R1", "R1b", "R2", "R2t"
 _ONE_PARTITION, _RAW = "R1p", "R0"
-# Runs of cells of 1,000 partitions, each with what was before a change as R1b.
+# Runs of cells with 1,000 partitions, each with the state before a change as R1b.
 FOR_MANY_PARTITIONS: Final = {
     "slices": "slices of 16 MiB",
     "partitions": "no slices kept of which little is referenced, and each batch looked at once",
@@ -30,7 +30,7 @@ Run = tuple[Cells, Mapping[str, Any]]
 
 
 def targets(reported: Run, settings: Run) -> str:
-    """Give what a machine has to say of each target: of the sink as it is, and of its variants."""
+    """Return a machine's results for each target: of the sink, and of its variants."""
     runs = (reported, settings, (_from_r1b(settings[0]), settings[1]))
     as_it_is, otherwise, in_between = (
         {line[:3]: line[3:] for line in target_lines(*run)} for run in runs
@@ -49,7 +49,7 @@ def targets(reported: Run, settings: Run) -> str:
 
 
 def _from_r1b(cells: Cells) -> Cells:
-    """Give the cells as if the other checkout, R1b, were this sink."""
+    """Return the cells with the other checkout, R1b, in the place of this sink."""
     return {
         name: replace(one, results={**one.results, _OURS: one.results[_OTHER]})
         for name, one in cells.items()
@@ -58,7 +58,7 @@ def _from_r1b(cells: Cells) -> Cells:
 
 
 def what_targets_leave(reported: Run, settings: Run) -> str:
-    """Give the CPU time that targets leave for a row, and what it takes, with either settings."""
+    """Return the CPU time per row that targets allow, and the CPU time used, with both settings."""
     others = (_TUNED, _USUAL, _RAW)
 
     def texts(run: Run, cell: str) -> Iterator[str]:
@@ -83,7 +83,7 @@ def what_targets_leave(reported: Run, settings: Run) -> str:
 
 
 def from_the_tasks_thread(here: Cells, there: Cells) -> str:
-    """Give what the other checkout, R1b, comes to in each cell to the sink as it is."""
+    """Return the results of the other checkout, R1b, relative to the sink, for each cell."""
 
     def texts(results: Mapping[str, Result]) -> Iterator[str]:
         other, ours = results[_OTHER], results[_OURS]
@@ -97,7 +97,7 @@ def from_the_tasks_thread(here: Cells, there: Cells) -> str:
 
 
 def for_many_partitions(runs: Mapping[str, Cells]) -> str:
-    """Give what each change came to, over 1,000 partitions: to what was before it, and to one."""
+    """Return each change's effect with 1,000 partitions: relative to before, and to 1 partition."""
 
     def lines() -> Iterator[Sequence[str]]:
         for size, what in SIZES.items():
@@ -120,9 +120,9 @@ def for_many_partitions(runs: Mapping[str, Cells]) -> str:
 
 
 def left_text(run: Run, cell: str, other: str) -> str:
-    """Give the CPU µs that the target of the rows a second to another contender leaves for a row.
+    """Return the CPU µs per row that the target relative to another contender allows.
 
-    All cores are busy then; without such a target, a dash.
+    All cores are busy then. Without such a target, return a dash.
     """
     cells, about = run
     for target in TARGETS:
@@ -133,12 +133,12 @@ def left_text(run: Run, cell: str, other: str) -> str:
 
 
 def used_s(result: Result) -> float:
-    """Give the CPU seconds of all processes for a row, of the median turn."""
+    """Return the CPU seconds per row of all processes, in the median turn."""
     return statistics.median(_cpu_s(turn) for turn in result.turns) / result.rows
 
 
 def cores_busy(result: Result) -> float:
-    """Give how many cores the processes kept busy in the median turn."""
+    """Return the number of cores that the processes kept busy in the median turn."""
     return statistics.median(_cpu_s(turn) / turn.seconds for turn in result.turns)
 
 

@@ -1,7 +1,7 @@
 """One run: a Spark session, the cells one after another, and a report after each.
 
-The report also describes the run: versions of the sink, of Spark and of the compared clients, and
-the machine. The versions of Python packages are those on the driver.
+The report also describes the run: versions of the sink, of Spark and of the other clients, and the
+machine. The versions of Python packages are those on the driver.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spark_kafka_sink import __version__
 
 
 def measure(given: argparse.Namespace, cells: Mapping[str, Cell]) -> int:
-    """Measure cells as the command line says; 1 where this sink itself could not be measured."""
+    """Measure the cells of the command line; return 1 if the sink itself failed."""
     measured: dict[str, Measured] = {}
     with schema_registry() as registry:
         bench = Bench(
@@ -84,7 +84,7 @@ _PROCESSORS: Final = Path("/proc/cpuinfo")
 
 
 def about_run(spark: SparkSession) -> dict[str, Any]:
-    """Give what is to be told, by what it is of."""
+    """Return the facts about a run, by name."""
     return {
         "spark-kafka-sink": __version__,
         "Spark": spark.version,
@@ -108,7 +108,7 @@ def _jvm(spark: SparkSession) -> str:
 
 
 def _kafka_clients(spark: SparkSession) -> str:
-    """Give the version of the client that Spark's class path has; `none` where it has none."""
+    """Return the version of the Kafka client on Spark's class path, `none` without one."""
     jvm: Any = spark._jvm  # noqa: SLF001 - likewise
     try:
         loader = jvm.Thread.currentThread().getContextClassLoader()
@@ -127,7 +127,7 @@ def _packages() -> Iterator[tuple[str, str]]:
 
 
 def _processor() -> str:
-    """Give the processor's name as Linux has it, or else as Python has."""
+    """Return the processor's name from Linux, or else from Python."""
     try:
         lines = _PROCESSORS.read_text().splitlines()
     except OSError:

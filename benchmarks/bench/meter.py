@@ -1,6 +1,6 @@
 """CPU seconds and peak memory of this machine's processes: the JVM, Python workers, brokers.
 
-Only what runs on this machine is seen: with executors or brokers elsewhere, their share is missing.
+Only processes of this machine are counted; executors or brokers elsewhere are missing.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any, Final, NamedTuple
 import psutil
 
 _MEGABYTE: Final = 1_000_000
-# Written to clear_refs, it makes the process's peak of resident memory begin anew.
+# Written to clear_refs, it resets the process's peak of resident memory.
 _RESET_PEAK: Final = "5"
 _PATIENCE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU seconds, by who used them."""
+    """CPU seconds, by kind of process."""
 
     jvm: float
     python: float
     broker: float
 
     def since(self, before: Usage) -> Usage:
-        """Give what was used since an earlier reading."""
+        """Return the usage since an earlier reading."""
         return Usage(
             self.jvm - before.jvm, self.python - before.python, self.broker - before.broker
         )
@@ -39,7 +39,7 @@ _Key = tuple[int, float]
 
 
 class _Process(NamedTuple):
-    """The CPU seconds of a process and of the children that it has reaped, by what they are."""
+    """The CPU seconds of a process and of its reaped children, by kind."""
 
     parent: _Key | None
     jvm: float
@@ -48,7 +48,7 @@ class _Process(NamedTuple):
 
 
 class Meter:
-    """Reads what Spark's processes on this machine use, and brokers by their process ids."""
+    """Reads the usage of Spark's processes on this machine, and of brokers by their process ids."""
 
     def __init__(self, broker_pids: Sequence[int]) -> None:
         self._driver = psutil.Process(os.getpid())
@@ -60,10 +60,10 @@ class Meter:
         self._ended_jvm = self._ended_python = 0.0
 
     def read(self) -> Usage:
-        """Give the CPU seconds used so far; what ended processes used stays in it."""
+        """Return the CPU seconds used so far, including those of ended processes."""
         found: dict[_Key, _Process] = {}
         for process in (self._root, *self._root.children(recursive=True)):
-            if process in self._brokers:  # one that the driver has started
+            if process in self._brokers:  # a broker that the driver started
                 continue
             with suppress(psutil.NoSuchProcess):
                 found[_key(process)] = self._look_at(process)
@@ -77,9 +77,9 @@ class Meter:
         )
 
     def _keep_ended(self, found: Mapping[_Key, _Process]) -> None:
-        """Keep what ended processes have used, but for what their parents have reaped.
+        """Keep the usage of ended processes, except what their parents have reaped.
 
-        That is nothing where the parent has ended as well, and where it ignores SIGCHLD, as Spark's
+        Nothing is reaped if the parent has ended as well, or if it ignores SIGCHLD, as Spark's
         daemon does, which forks the workers.
         """
         reaped: dict[_Key | None, float] = {
@@ -103,18 +103,18 @@ class Meter:
         if process.name() == "java":
             return _Process(of, own, reaped, reaped)
         if process == self._driver:
-            # The only processes that the driver starts and waits for are JVMs.
+            # The driver starts and waits for JVMs only.
             return _Process(of, reaped, own, reaped)
         return _Process(of, 0.0, own + reaped, reaped)
 
     def forget_peaks(self) -> None:
-        """Let every worker's peak of memory begin at what it has now."""
+        """Reset every worker's peak of memory to its current value."""
         for worker in self._workers():
             with suppress(OSError):
                 Path(f"/proc/{worker.pid}/clear_refs").write_text(_RESET_PEAK)
 
     def peak_mb(self) -> float | None:
-        """Give the largest peak of a worker in megabytes; None where none is seen."""
+        """Return the largest peak of a worker in megabytes, None if there is none."""
         peaks = []
         for worker in self._workers():
             with suppress(OSError, StopIteration):
@@ -124,7 +124,7 @@ class Meter:
         return max(peaks, default=None)
 
     def wait_until_workers_ended(self) -> None:
-        """Wait for the workers of a session that was stopped."""
+        """Wait until the workers of a stopped session have ended."""
         psutil.wait_procs(self._workers(), timeout=_PATIENCE_S)
 
     def _workers(self) -> list[Any]:
@@ -138,5 +138,5 @@ class Meter:
 
 
 def _key(process: Any) -> _Key:  # noqa: ANN401 - psutil has no types
-    """Give what tells a process from a later one with the same number."""
+    """Return a key that differs for a later process with the same number."""
     return process.pid, process.create_time()

@@ -1,10 +1,10 @@
-"""The broker's ceiling: record batches encoded beforehand, written to blocking sockets.
+"""The broker's limit: pre-encoded record batches, written to blocking sockets.
 
-No row is read, and nothing encoded or compressed, while the clock runs: connections are made,
-requests that are there already are sent, and answers are read. So what this reaches is what brokers
-take from this machine. Acks and requests in flight are the sink's, and so is the size of batches,
-but where the sink divides its rows among a hundred partitions or more. Every connection has
-partitions of its own, of one leader.
+During the measurement, no row is read and nothing is encoded or compressed: connections are made,
+prepared requests are sent, and responses are read. The result is therefore what brokers accept from
+this machine. Acks, requests in flight and batch sizes are the sink's, except that the sink's
+batches are smaller with a hundred partitions or more. Every connection has partitions of its own,
+of one leader.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _IN_FLIGHT: Final = 5
 _REQUEST_BYTES: Final = 1024 * 1024
 _TIMEOUT_MS: Final = 30_000
 _INT32 = struct.Struct(">i")
-# A request as it goes over the wire, in pieces.
+# A request as it is sent, in pieces.
 _Frame: TypeAlias = list[Buffer]
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """A record batch as it goes over the wire, and how many records it holds."""
+    """A record batch as it is sent, with the number of its records."""
 
     records: int
     buffers: tuple[Buffer, ...]
@@ -55,14 +55,14 @@ class EncodedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one connection writes to: partitions that the broker at `address` leads."""
+    """The partitions of one connection, which the broker at `address` leads."""
 
     address: tuple[str, int]
     partitions: Sequence[int]
 
 
 def batch_of(rows: pa.RecordBatch, compression: str, now_ms: int) -> EncodedBatch:
-    """Encode rows with the sink's columns as one batch."""
+    """Return rows with the sink's columns encoded as one batch."""
     packing = codec(compression)
     pieces = packing([records_of(rows, now_ms)])
     info = BatchInfo(rows.num_rows, now_ms, now_ms, packing.id)
@@ -71,7 +71,7 @@ def batch_of(rows: pa.RecordBatch, compression: str, now_ms: int) -> EncodedBatc
 
 
 def records_of(rows: pa.RecordBatch, now_ms: int) -> memoryview:
-    """Encode rows as what a batch has behind its header, not compressed yet."""
+    """Return rows encoded as the uncompressed records section of a batch."""
     count = rows.num_rows
     columns = read_rows(rows, "any", now_ms).columns
     encoded = encode(columns, np.arange(count), np.arange(count), np.zeros(count, np.int64))
@@ -79,9 +79,9 @@ def records_of(rows: pa.RecordBatch, now_ms: int) -> memoryview:
 
 
 def write(shares: Sequence[Share], topic: str, batch: EncodedBatch, records: int) -> float:
-    """Write at least `records` records and give the seconds until the last was acknowledged.
+    """Write at least `records` records; return the seconds until the last acknowledgement.
 
-    Raises OSError, and RuntimeError for an answer that is an error.
+    Raise OSError, or RuntimeError for an error response.
     """
     batches = -(-records // batch.records)
     counts = [batches // len(shares) + (n < batches % len(shares)) for n in range(len(shares))]
@@ -111,8 +111,8 @@ def write(shares: Sequence[Share], topic: str, batch: EncodedBatch, records: int
 
 
 def _requests(share: Share, topic: str, batch: EncodedBatch, batches: int) -> list[_Frame]:
-    """Give what a connection sends, in order; a request for the same partitions is made once."""
-    # A request has a batch for each of some partitions, as many as are a megabyte.
+    """Return a connection's requests, in order; equal requests are the same object."""
+    # A request has one batch per partition, for about a megabyte of partitions.
     together = max(1, min(len(share.partitions), _REQUEST_BYTES // batch.size_bytes))
     groups = [
         share.partitions[first : first + together]

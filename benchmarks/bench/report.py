@@ -1,7 +1,7 @@
 """The report of a run: tables for the screen, results.md, and results.png.
 
-Ratios come first. A ratio is taken within a round, contender to baseline. The report has its
-median over the rounds, and the range.
+Ratios come first. A ratio is taken within a round, contender to baseline. The report has its median
+over the rounds, and the range.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from bench.rounds import Result
 from bench.targets import TARGETS, TO_TUNED, reached
 
 _WIDTH: Final = 150
-# Jobs of fewer rows are told by the time and CPU of a job, not of a row.
+# For jobs with fewer rows, time and CPU are reported per job, not per row.
 _FEW_ROWS: Final = 20_000
 _NONE: Final = "-"
 _TARGETS_TITLE: Final = "Targets, which are of two cores that Spark and one node of Kafka share"
-# What a run tells of itself, and what bounds are told for.
+# The facts of a run, and the contenders with bounds.
 CORES: Final = "cores of the driver's machine"
 MASTER: Final = "master"
 BEGUN: Final = "begun"
@@ -41,7 +41,7 @@ TARGET_HEADINGS: Final = ("what", "cell", "target", "measured", "a free sink, at
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A contender's line; what is to the baseline is None without one."""
+    """A contender's line; fields relative to the baseline are None without one."""
 
     name: str
     rate_ratio: Spread | None
@@ -57,7 +57,7 @@ class Row:
 
 
 def rows_of(results: Mapping[str, Result]) -> list[Row]:
-    """Give the lines of a cell."""
+    """Return the lines of a cell."""
     base = results.get(BASELINE)
     return [_row(result, base) for result in results.values() if result.turns]
 
@@ -83,7 +83,7 @@ def _row(result: Result, base: Result | None) -> Row:
 
 
 def _ours_to_others(results: Mapping[str, Result]) -> str:
-    """Give the rows a second and the CPU of this sink to every other contender's, as sentences."""
+    """Return sentences on this sink's rows per second and CPU relative to the other contenders."""
     ours = results.get(OURS)
     if ours is None or not ours.turns:
         return ""
@@ -130,7 +130,7 @@ def _texts(cell: Cell, row: Row) -> list[str]:
 
 
 def print_table(name: str, measured: Measured) -> None:
-    """Print a cell's table, and who is not in it."""
+    """Print a cell's table, and the contenders that are missing in it."""
     table = Table(title=f"{name}: {measured.cell}", title_justify="left")
     for number, heading in enumerate(_headings(measured.cell)):
         table.add_column(heading, justify="right" if number else "left", overflow="fold")
@@ -148,7 +148,7 @@ def _left_out(results: Mapping[str, Result]) -> Iterator[Result]:
 
 
 def print_targets(cells: Mapping[str, Measured], about: Mapping[str, Any]) -> None:
-    """Print what the cells that were measured say of the targets."""
+    """Print the targets and the figures of the measured cells."""
     lines = list(target_lines(cells, about))
     if lines:
         table = Table(title=_TARGETS_TITLE, title_justify="left")
@@ -162,8 +162,8 @@ def print_targets(cells: Mapping[str, Measured], about: Mapping[str, Any]) -> No
 def target_lines(
     cells: Mapping[str, Measured], about: Mapping[str, Any]
 ) -> Iterator[tuple[str, ...]]:
-    """Give what there is to say of each target, as `TARGET_HEADINGS` has it."""
-    # Elsewhere than here, the CPU time that is seen is a part of it.
+    """Yield the lines of the targets, with the columns of `TARGET_HEADINGS`."""
+    # On other machines, only a part of the CPU time is counted.
     cores = int(about[CORES]) if str(about[MASTER]).startswith("local") else None
     for one in reached(cells, cores):
         target, unit = one.target, one.target.unit
@@ -202,15 +202,15 @@ def _markdown(cells: Mapping[str, Measured], about: Mapping[str, Any]) -> Iterat
 
 
 def markdown_table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Give the lines of a table of Markdown."""
+    """Yield the lines of a Markdown table."""
     yield f"| {' | '.join(headings)} |"
     yield "|---" * len(headings) + "|"
     yield from (f"| {' | '.join(line)} |" for line in lines)
 
 
 _SINKS: Final = (OURS, "R2")
-_MOST: Final = 3.5  # of the linear scale; bars that are longer end there
-_THICK: Final = 0.85  # of the room that a cell has
+_MOST: Final = 3.5  # the end of the linear scale; longer bars are cut
+_THICK: Final = 0.85  # a fraction of a cell's height
 _COLOURS: Final = dict(
     zip(
         CONTENDERS,
@@ -302,7 +302,7 @@ def _points(
 
 
 def _targets(cells: Sequence[str]) -> Iterator[tuple[float, int]]:
-    """Give the rows a second to R2t that are asked for, and the number of their cell."""
+    """Yield the targets in rows per second relative to R2t, with the number of their cell."""
     for target in TARGETS:
         if target.what == TO_TUNED and target.cell in cells:
             yield target.least, cells.index(target.cell)

@@ -1,7 +1,7 @@
-"""What a run measured: spreads, ratios, and results.json, which later runs and documents read.
+"""The results of a run: spreads, ratios, and results.json, which later runs and documents read.
 
-A ratio is taken within a round, because what slows a machine for a while slows both contenders.
-`report` makes text and a plot of these numbers.
+A ratio is taken within a round, because a temporary slowdown of the machine affects both
+contenders. `report` makes text and a plot of these numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.rounds import Result, Turn
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A cell, and what became of each contender in it."""
+    """A cell with each contender's result."""
 
     cell: Cell
     results: Mapping[str, Result]
@@ -30,7 +30,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median, and between what its values lie."""
+    """A median, with the minimum and maximum of its values."""
 
     median: float
     low: float
@@ -38,29 +38,29 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Give the spread of some values."""
+        """Return the spread of some values."""
         return cls(statistics.median(values), min(values), max(values))
 
     def text(self, digits: int, unit: str = "") -> str:
-        """Give it as text."""
+        """Return it as text."""
         median, low, high = (f"{v:,.{digits}f}" for v in (self.median, self.low, self.high))
         return f"{median}{unit} ({low}-{high})"
 
 
 def rate_of(result: Result) -> Spread:
-    """Give the rows a second."""
+    """Return the rows per second."""
     return Spread.of([result.rows / turn.seconds for turn in result.turns])
 
 
 def rate_ratio_of(result: Result, other: Result) -> Spread:
-    """Give the rows a second of one to those of another."""
+    """Return the rows per second relative to another contender."""
     share = result.rows / other.rows
     pairs = zip(result.turns, other.turns, strict=True)
     return Spread.of([share * theirs.seconds / turn.seconds for turn, theirs in pairs])
 
 
 def cpu_ratio_of(result: Result, other: Result) -> Spread | None:
-    """Give the CPU time of JVM and Python for a row to that of another; None where it has none."""
+    """Return the CPU time per row of JVM and Python relative to another; None if that has none."""
     if not all(_client_s(theirs) > 0 for theirs in other.turns):
         return None
     share = result.rows / other.rows
@@ -69,7 +69,7 @@ def cpu_ratio_of(result: Result, other: Result) -> Spread | None:
 
 
 def cpu_s_of(result: Result) -> tuple[float, float, float]:
-    """Give the CPU seconds of a turn, each the median: of the JVM, of Python, of brokers."""
+    """Return the median CPU seconds per turn: of the JVM, of Python, of brokers."""
     used = [turn.cpu for turn in result.turns]
     jvm, python, broker = (
         statistics.median(each)
@@ -86,9 +86,9 @@ _NAME: Final = "results.json"
 
 
 def read_results(folder: Path) -> tuple[dict[str, Measured], dict[str, Any]]:
-    """Give a folder's cells, and what is told of their run; nothing where it has no such file.
+    """Return a folder's cells and the facts of their run, empty if there is no such file.
 
-    Raises JobError where the file is not what `write` of this release makes.
+    Raise JobError if the file was not written by this release.
     """
     path = folder / _NAME
     if not path.exists():
@@ -113,7 +113,7 @@ def _cells_of(found: Any) -> tuple[dict[str, Measured], dict[str, Any]]:  # noqa
 
 
 def write_results(folder: Path, cells: Mapping[str, Measured], about: Mapping[str, Any]) -> None:
-    """Write what was measured."""
+    """Write the results."""
     found = {
         name: {
             "cell": asdict(one.cell) | {"kind": one.cell.kind.value},

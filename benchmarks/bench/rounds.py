@@ -1,10 +1,10 @@
 """Turns: every contender writes the same rows, one after another, round by round.
 
-Owns the order of things and the clock. Round 0 does not count: it writes to a topic of its own, in
-which its rows are counted and its bytes measured. A contender that fails there, or is very slow, is
-left out, with the reason; one that fails later, or loses rows, ends the benchmark. In warm cells,
-so many more rounds do not count as the JVMs of Spark and of the brokers need to compile what they
-run.
+This module determines the order and measures the time. Round 0 does not count. It writes to a topic
+of its own, in which its rows are counted and its bytes measured. A contender that fails there, or
+is very slow, is left out with the reason. One that fails later, or loses rows, ends the benchmark.
+In warm cells, further rounds do not count until the JVMs of Spark and of the brokers have compiled
+their code.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from bench.rows import cache, row_numbers, row_stream, sink_columns
 from bench.topics import RoundTopics, Topics
 from spark_kafka_sink.errors import KafkaException
 
-# These write nothing to Kafka.
+# Contenders that write nothing to Kafka.
 _NOT_IN_KAFKA: Final = ("R1c", "R1h", "noop")
-# Sends whole batches, and so a few records more than there are rows.
+# It sends full batches, and thus a few more records than there are rows.
 _WHOLE_BATCHES: Final = "R0"
-# Who takes longer for a cell's rows is left out of its rounds, unless nothing could be told then.
+# The limit for a cell's rows; slower contenders are left out, unless nothing could be compared
+# then.
 _LONGEST_TURN_S: Final = 60.0
 _ALWAYS: Final = (OURS, BASELINE)
-# Fewer rows than these are written by slow contenders too.
+# Slow contenders write all rows if there are fewer than this.
 _FEW_ROWS: Final = 20_000
 _RAISED: Final = re.compile(r"^[\w.]*(?:Error|Exception): (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One measured write; after: who had the turn before it."""
+    """One measured write; after: the contender that had the turn before it."""
 
     seconds: float
     cpu: Usage
@@ -53,7 +54,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Result:
-    """What a contender did in a cell; `log_bytes` are those of round 0."""
+    """A contender's result in a cell; `log_bytes` are those of round 0."""
 
     name: str
     rows: int
@@ -64,7 +65,7 @@ class Result:
 
 @dataclass(slots=True)
 class Bench:
-    """What all cells are measured with; renew_session stops the session and makes a new one."""
+    """The parts common to all cells; renew_session stops the session and starts a new one."""
 
     spark: SparkSession
     renew_session: Callable[[SparkSession], SparkSession]
@@ -80,14 +81,14 @@ class Bench:
 
 
 class CellRun:
-    """One cell's turns. Raises what a contender raises that took part in round 0."""
+    """One cell's turns. Raise the errors of contenders that took part in round 0."""
 
     def __init__(self, bench: Bench, cell: Cell) -> None:
         self._bench = bench
         self._cell = cell
         self._frames: dict[int, DataFrame] = {}
         self._orders: Iterator[list[str]] = iter(())
-        self._records: dict[str, int] = {}  # that a turn writes
+        self._records: dict[str, int] = {}  # rows of a turn
         self._before: str | None = None
         self.results = {name: Result(name, _rows(cell, name)) for name in bench.contenders}
 
@@ -151,7 +152,7 @@ class CellRun:
             self._turn(name, number, writes[name], frame, topics)
 
     def _turns_in_order(self, topics: RoundTopics) -> Iterator[tuple[int, str]]:
-        """Give round and contender of each turn, those that warm up with round 0."""
+        """Yield round and contender of each turn; those of the warm-up have round 0."""
         warm_at = time.monotonic() + self._bench.warm_up_s
         while self._running and time.monotonic() < warm_at:
             topics.before_round()
@@ -171,7 +172,7 @@ class CellRun:
                 self._turn(name, number, self._write_of(name), frame, topics)
 
     def _micro_batches(self, topics: RoundTopics) -> None:
-        """Let the micro-batches of one stream be written in turns."""
+        """Write the micro-batches of one stream in turns."""
         names = self._running
         writes = {name: self._write_of(name) for name in names}
         turns = self._turns_in_order(topics)
@@ -187,7 +188,7 @@ class CellRun:
         query = row_stream(self._bench.spark, self._cell).writeStream.foreachBatch(write).start()
         try:
             while len(self._done()) < len(names):
-                query.awaitTermination(1)  # raises what ended the stream
+                query.awaitTermination(1)  # raises the error that ended the stream
         finally:
             query.stop()
 
@@ -203,7 +204,7 @@ class CellRun:
         frame: DataFrame,
         topics: RoundTopics,
     ) -> None:
-        """Take a turn; one of number 0 is not kept."""
+        """Take a turn; turns of round 0 are not recorded."""
         meter, result = self._bench.meter, self.results[name]
         records, log_bytes = self._records.get(name, 0), result.log_bytes or 0
         topic = topics.name(self._partitions(name), records, log_bytes)
@@ -235,7 +236,7 @@ class CellRun:
         return write_of(name, setting)
 
     def _frame(self, rows: int) -> DataFrame:
-        """Give so many of the cell's rows, kept in Spark's memory."""
+        """Return this number of the cell's rows, cached in Spark's memory."""
         if rows not in self._frames:
             numbers = row_numbers(self._bench.spark, rows)
             self._frames[rows] = cache(sink_columns(numbers, self._cell, "id"))
@@ -248,7 +249,7 @@ class CellRun:
 
 
 def _reason(message: str) -> str:
-    """Give what a Python worker raised, or else what Spark says first."""
+    """Return the error of a Python worker, or else Spark's first line."""
     raised = _RAISED.findall(message)
     return raised[-1] if raised else running.sentence(message)
 
@@ -264,18 +265,18 @@ def _rows(cell: Cell, name: str) -> int:
 
 
 def orders(names: Sequence[str], random: Random) -> Iterator[list[str]]:
-    """Yield the order of one round after another, without end, by a Williams design.
+    """Yield the order of each round, endlessly, by a Williams design.
 
-    So no contender has the same one before it in every round. Each round moves on by one, so that
-    places change, too. How contenders are numbered is drawn again for each cell of each run.
+    So no contender has the same predecessor in every round. Each round rotates by one, so that
+    places change, too. The numbering of contenders is drawn again for each cell of each run.
 
-    Of an even number of names, in as many rounds, each has every place once, and every other one
-    before it once; of an odd number, with a round more, none before it more than twice.
+    With an even number of names, in as many rounds, each has every place once and every predecessor
+    once. With an odd number and one more round, no predecessor comes more than twice.
     """
     drawn: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
     random.shuffle(drawn)
     count = len(drawn)
-    # 0, 1, -1, 2, -2, …: no two neighbours are as far apart as two others.
+    # 0, 1, -1, 2, -2, …: the distance of neighbours is always different.
     steps = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(count)]
     number = 0
     while True:

@@ -1,7 +1,7 @@
-"""The rows of a cell: expressions of Spark's over a number, the same for every contender.
+"""The rows of a cell: Spark expressions over a number, the same for every contender.
 
-Values are text like JSON without its structure: names that repeat, and digits that do not; zstd
-makes a quarter of them, lz4 a half.
+Values are text like JSON without its structure: names that repeat, and digits that do not. zstd
+compresses them to a quarter, lz4 to a half.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _PIECE_BYTES: Final = 24
 
 
 def row_numbers(spark: SparkSession, rows: int) -> DataFrame:
-    """Give the numbers that rows are made of, in as many parts as there are cores."""
+    """Return the numbers that rows are made of, in one partition per core."""
     return spark.range(0, rows, 1, min(rows, spark.sparkContext.defaultParallelism))
 
 
 def row_stream(spark: SparkSession, cell: Cell) -> DataFrame:
-    """Give a stream of a cell's rows, so many in every micro-batch."""
+    """Return a stream of a cell's rows, with the cell's number of rows in every micro-batch."""
     options = {
         "rowsPerBatch": str(cell.rows),
         "numPartitions": str(spark.sparkContext.defaultParallelism),
@@ -36,13 +36,13 @@ def row_stream(spark: SparkSession, cell: Cell) -> DataFrame:
 
 
 def cache(frame: DataFrame) -> DataFrame:
-    """Keep rows in Spark's memory, so that no contender pays for their making."""
+    """Cache rows in Spark's memory, so that no contender pays for generating them."""
     frame.persist().count()
     return frame
 
 
 def sink_columns(numbers: DataFrame, cell: Cell, name: str) -> DataFrame:
-    """Give the sink's columns, made from the column `name` of bigints."""
+    """Return the sink's columns, made from the bigint column `name`."""
     pieces = math.ceil(cell.value_bytes / _PIECE_BYTES)
     text = f"array_join(transform(sequence(1, {pieces}), i -> {_PIECE.format(id=name)}), '')"
     made = [f"CAST(substr({text}, 1, {cell.value_bytes}) AS BINARY) AS value"]

@@ -1,9 +1,8 @@
-"""What the sink is to reach, as data; and of a run, what it reached and what any sink could.
+"""The targets of the sink as data; and a run's figures, with the bound for any sink.
 
-A target is of one cell. Beside what was measured stands, where that can be told, what a sink would
-reach that costs nothing but what every sink written in Python pays, on all cores: the CPU time of
-the hop from the JVM (R1h), of sending bytes (R0), of the codec, if there is one (R1c), and of the
-broker that has least to do.
+A target is of one cell. The bound, where there is one, is the figure of a sink that has only the
+costs of every sink written in Python, on all cores: the CPU time of the hop from the JVM (R1h), of
+sending bytes (R0), of the codec, if there is one (R1c), and of the broker with the least work.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from bench.rounds import Result
 Cells: TypeAlias = "Mapping[str, Measured]"
 _HOP, _RAW, _CODEC, _NOOP, _ONE_PARTITION = "R1h", "R0", "R1c", "noop", "R1p"
 TO_TUNED: Final = "rows/s to R2t"
-# Who sends large batches, as such a sink would.
+# Contenders that send large batches, as such a sink would.
 _IN_BATCHES: Final = (_RAW, "R1", "R2", "R2t")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure of a cell is to be: `least` or more, and `most` or less.
+    """A figure's target in a cell: `least` or more, and `most` or less.
 
-    figure: of the cells by their names, and this one's; raises KeyError where they lack something.
-    bound: likewise, with the number of cores: the figure of a sink that costs nothing. on_one: the
-    figure tells of all that runs only where all of it runs on this machine.
+    figure: computed from the cells by name and from this cell's name; raises KeyError if they lack
+    something. bound: likewise, with the number of cores: the figure of a sink without costs of its
+    own. on_one: the figure is only meaningful if everything runs on this machine.
     """
 
     what: str
@@ -44,7 +43,7 @@ class Target:
 
     @property
     def text(self) -> str:
-        """What it asks for, in words."""
+        """The target in words."""
         if self.most == math.inf:
             return f"at least {self.least:g}{self.unit}"
         if self.least == -math.inf:
@@ -54,7 +53,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What a run has to say of a target; bound: None where none can be told."""
+    """A run's figure for a target; bound: None if there is none."""
 
     target: Target
     figure: Spread
@@ -62,14 +61,14 @@ class Reached:
 
     @property
     def is_met(self) -> bool:
-        """Whether the median is as it is to be."""
+        """Whether the median meets the target."""
         return self.target.least <= self.figure.median <= self.target.most
 
 
 def reached(cells: Cells, cores: int | None) -> Iterator[Reached]:
-    """Give the targets that a run of whole cells says something of.
+    """Yield the targets for which a run has complete cells.
 
-    cores: those of this machine; None where there are others, whose CPU time is not seen.
+    cores: those of this machine; None if others are used, whose CPU time is not counted.
     """
     whole = {name: one for name, one in cells.items() if one.cell == CELLS.get(name)}
     for target in TARGETS:
@@ -93,7 +92,7 @@ def _bound(target: Target, cells: Cells, cores: int | None) -> float | None:
 
 
 def _result(cells: Cells, cell: str, name: str) -> Result:
-    """Give what a contender did in a cell; raises KeyError where it did nothing."""
+    """Return a contender's result in a cell. Raise KeyError if it has none."""
     result = cells[cell].results[name]
     if not result.turns:
         raise KeyError(name)
@@ -131,9 +130,9 @@ def _seconds_over(other: str) -> Callable[[Cells, str], Spread]:
 
 
 def free_sink_s(cells: Cells, cell: str) -> float:
-    """Give the CPU seconds a row, of all processes, of a sink that costs nothing by itself.
+    """Return the CPU seconds per row, of all processes, of a sink without costs of its own.
 
-    Raises KeyError where a part of it was not measured.
+    Raise KeyError if a part of it was not measured.
     """
     parts = [_HOP, _RAW]
     if cells[cell].cell.compression != "none":
@@ -159,13 +158,13 @@ def _free_cpu_to(other: str) -> Callable[[Cells, str, int], float]:
 
 
 def _client_s(result: Result) -> float:
-    """Give the CPU seconds of JVM and Python for a row."""
+    """Return the CPU seconds of JVM and Python per row."""
     jvm_s, python_s, _ = cpu_s_of(result)
     return (jvm_s + python_s) / result.rows
 
 
 def _least_broker_s(results: Mapping[str, Result]) -> float:
-    """Give the least CPU seconds of the broker for a row; raises KeyError where none were seen."""
+    """Return the smallest CPU seconds of the broker per row. Raise KeyError if there are none."""
     found = [cpu_s_of(each)[2] / each.rows for name, each in results.items()
              if name in _IN_BATCHES and each.turns]  # fmt: skip
     least = min(found, default=0.0)

@@ -1,8 +1,8 @@
-"""Topics of the benchmark: made, looked at, deleted. Whatever is left over carries its prefix.
+"""Topics of the benchmark: create, inspect, delete. All of them have its prefix.
 
-Nothing is deleted from a topic, only whole topics between rounds: a broker that deletes what one
-contender wrote, or begins small segments to be able to, would do so in another one's turn. A
-topic's limit by bytes is far above what rounds write, for a contender that writes without end.
+No records are deleted, only entire topics between rounds. A broker that deletes one contender's
+records, or rolls small segments to be able to, would do so during another one's turn. The retention
+limit in bytes is far above what rounds write; it stops a contender that writes endlessly.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from bench import raw_socket
 _PREFIX: Final = "pykafka-bench-"
 _PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.05
-# Topics that have as much before a round are deleted, so that no disk fills up.
+# Topics of this size before a round are deleted, so that no disk fills up.
 _MOST_BYTES: Final = 2 * 1024**3
 _LIMIT_BYTES: Final = 16 * 1024**3
-# The broker of `make bench` removes a deleted topic's files after half a second, within another;
-# one whose log.segment.delete.delay.ms is not set begins after a minute.
+# The broker of `make bench` removes a deleted topic's files within a second; one without
+# log.segment.delete.delay.ms begins after a minute.
 _REMOVAL_S: Final = 2.0
 
 
 class Contents(NamedTuple):
-    """What is in a topic: records, and the bytes that they take in the leaders' logs."""
+    """The contents of a topic: records, and their bytes in the leaders' logs."""
 
     records: int
     log_bytes: int
 
 
 class Topics:
-    """The calls to a cluster that the benchmark needs besides writing."""
+    """The requests to a cluster that the benchmark needs besides writing."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -48,7 +48,7 @@ class Topics:
 
     @contextlib.contextmanager
     def made(self, partitions: int) -> Iterator[str]:
-        """Give a topic, of which no record is deleted, for as long as the `with` block runs."""
+        """Yield a topic whose records are not deleted, and delete it after the `with` block."""
         name = f"{_PREFIX}{uuid.uuid4().hex[:8]}"
         limit = {"retention.bytes": str(_LIMIT_BYTES // partitions)}
         new = NewTopic(name, num_partitions=partitions, config=limit)
@@ -62,7 +62,7 @@ class Topics:
                 future.result()
 
     def begin(self, topic: str, partitions: int) -> None:
-        """Write an empty record to every partition: a log's first one takes a broker longer."""
+        """Write an empty record to every partition, because a log's first one takes longer."""
         producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 5})
         for partition in range(partitions):
             producer.produce(topic, b"", partition=partition)
@@ -71,7 +71,7 @@ class Topics:
             raise running.JobError(message)
 
     def leaders(self, topic: str) -> dict[tuple[str, int], list[int]]:
-        """Give the partitions of a topic by the address of their leader."""
+        """Return the partitions of a topic by the address of their leader."""
         known = self._admin.list_topics(topic, timeout=_PATIENCE_S)
         found: dict[tuple[str, int], list[int]] = {}
         for number, partition in known.topics[topic].partitions.items():
@@ -80,7 +80,7 @@ class Topics:
         return found
 
     def shares(self, topic: str, connections: int) -> list[raw_socket.Share]:
-        """Divide a topic's partitions among connections, as many for every broker."""
+        """Divide a topic's partitions among connections, the same number for every broker."""
         return [
             raw_socket.Share(address, partitions[first::connections])
             for address, partitions in self.leaders(topic).items()
@@ -88,11 +88,11 @@ class Topics:
         ]
 
     def contents(self, topic: str) -> Contents:
-        """Tell what is in a topic from which nothing was deleted."""
+        """Return the contents of a topic from which nothing was deleted."""
         return Contents(self.records(topic), self._log_bytes(topic))
 
     def records(self, topic: str) -> int:
-        """Return how many records were written to a topic, none of which is deleted."""
+        """Return the number of records written to a topic from which nothing was deleted."""
         first = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
         if deleted := sum(self._offsets(topic, first)):
             message = f"the broker has deleted {deleted:,} records of topic {topic}"
@@ -105,7 +105,7 @@ class Topics:
             brokers = client.describe_log_dirs([topic])
         finally:
             client.close()
-        # Of a partition's replicas, the largest one has everything.
+        # The largest replica of a partition is complete.
         sizes: dict[int, int] = {}
         for broker in brokers:
             for folder in broker["log_dirs"]:
@@ -117,7 +117,7 @@ class Topics:
         return sum(sizes.values())
 
     def _wait_for_leaders(self, topic: str, partitions: int) -> None:
-        """Wait until every partition's leader knows that it is one."""
+        """Wait until every partition's leader is ready."""
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
             with contextlib.suppress(KafkaException):
@@ -141,8 +141,8 @@ class Topics:
 class RoundTopics:
     """The topics that a cell's rounds write to, one for each number of partitions.
 
-    They are made anew before a round where they have much, and all partitions have a record then.
-    Before they are deleted, all that was written has to be in them, once.
+    They are replaced before a round if they are large, and have one record in each partition then.
+    Before they are deleted, all written records must be there exactly once.
     """
 
     def __init__(self, topics: Topics, partitions: Collection[int]) -> None:
@@ -161,9 +161,9 @@ class RoundTopics:
                 self._check()
 
     def before_round(self) -> None:
-        """See to it that there are topics which have room for a round.
+        """Make topics with room for a round.
 
-        Raises JobError where those that had none left lack records, or have some twice.
+        Raise JobError if the full ones lack records, or have duplicates.
         """
         if self._bytes < _MOST_BYTES:
             return
@@ -177,7 +177,7 @@ class RoundTopics:
             self._names[partitions], self._records[partitions] = name, partitions
 
     def name(self, partitions: int, records: int, log_bytes: int) -> str:
-        """Give the topic of so many partitions, to which so much will be written."""
+        """Return the topic with this number of partitions, and count what will be written to it."""
         self._records[partitions] += records
         self._bytes += log_bytes
         return self._names[partitions]

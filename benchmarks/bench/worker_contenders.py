@@ -1,8 +1,8 @@
-"""Contenders that run in Spark's Python workers, as data sources: they take Arrow batches.
+"""Contenders that run in Spark's Python workers, as data sources that take Arrow batches.
 
 This file is shipped to the workers, so it imports no other module of the benchmark. Every client
-has acks=all, idempotence where it knows it, large batches and a long linger. A task of it ends
-when all is acknowledged.
+has acks=all, idempotence if it supports it, large batches and a long linger. A task ends when all
+rows are acknowledged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PATIENCE_S: Final = 300
 
 
 class _Writer(DataSourceArrowWriter):
-    """Takes the options of a write: topic, bootstrap, compression, registry."""
+    """Has the options of a write: topic, bootstrap, compression, registry."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._topic = options.get("topic", "")
@@ -151,7 +151,7 @@ class _Source(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the format's name."""
+        """Return the format's name."""
         return cls.format_name
 
     def writer(self, schema: StructType, overwrite: bool) -> _Writer:  # noqa: ARG002, FBT001 - Spark's signature
@@ -160,7 +160,7 @@ class _Source(DataSource):
 
 
 class DiscardSource(_Source):
-    """The hop from the JVM to Python, without the wait that the sink spares itself, too."""
+    """The hop from the JVM to Python, without the wait that the sink avoids."""
 
     format_name = "bench-discard"
     writer_class: ClassVar[type[_Writer]] = _Discard

@@ -1,1 +1,1 @@
-"""What the jobs share: arguments, rows, a broker, progress, comparison of topics."""
+"""Shared code of the jobs: arguments, rows, a broker, progress, comparison of topics."""

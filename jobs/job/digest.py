@@ -1,14 +1,13 @@
 """A digest of records that does not depend on their order, computed in Spark and in Python.
 
 It is the number of the records and the sum, over all of them, of the first 60 bits of the SHA-256
-of their key, value and headers, written one after the other so that nothing can be read in two
-ways:
+of key, value and headers. These are concatenated in an unambiguous form:
 
     -              null (an empty text is 0:)
     5:hello        a length in bytes, and as many bytes
-    2;             how many headers follow, each a name and a value
+    2;             the number of headers that follow, each a name and a value
 
-A record that is missing, altered, twice there or one too many changes it.
+A missing, changed, repeated or extra record changes it.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ class Digest:
 
 
 def of_rows(records: DataFrame) -> Digest:
-    """Give the digest of a DataFrame of the sink's columns, computed by Spark alone."""
+    """Return the digest of a DataFrame with the sink's columns, computed by Spark alone."""
     key = F.col("key") if "key" in records.columns else F.lit(None)
     headers = F.col("headers") if "headers" in records.columns else F.lit(None)
     encoded = F.concat(
         _marked_column(key), _marked_column(F.col("value")), _headers_column(headers)
     )
     prefix = F.conv(F.substring(F.sha2(encoded, 256), 1, _HEX_DIGITS), 16, 10)
-    # A decimal of 38 digits holds the sum for any number of records that a topic can have.
+    # A decimal of 38 digits is large enough for the records of any topic.
     total = F.sum(prefix.cast("decimal(28,0)"))
     row = records.agg(F.count("*").alias("records"), total.alias("total")).collect()[0]
     return Digest(row["records"], int(row["total"] or 0))

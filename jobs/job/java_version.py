@@ -1,6 +1,6 @@
-"""The one check of Java: there must be one that Spark runs on, and it is what Spark will take.
+"""The check of Java: Spark must be able to run on it, and Spark must use the same one.
 
-`make` runs it before anything is installed, so it imports nothing but Python's own modules.
+`make` runs it before anything is installed, so it imports only Python's own modules.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def command() -> str:
-    """Return the java that JAVA_HOME names, or else the one on the PATH, as Spark does."""
+    """Return the java of JAVA_HOME, or else the one on the PATH, as Spark does."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home, "bin", "java")) if home else "java"
 
 
 def problem() -> str | None:
-    """Return one sentence that says what is wrong with Java here, None where nothing is."""
+    """Return what is wrong with Java in one sentence, None if nothing is."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(command())
     if found is None:
@@ -35,7 +35,7 @@ def problem() -> str | None:
         said = subprocess.run(  # noqa: S603 - the user's Java
             [found, "-version"], capture_output=True, text=True, check=False
         ).stderr
-    except OSError as error:  # it is for another processor, or no program
+    except OSError as error:  # it is for another processor, or not a program
         said = str(error.strerror)
     version = _VERSION.search(said)
     if version is None:

@@ -1,9 +1,9 @@
 """Apache Kafka's jars: fetched once from Maven Central into the user's cache folder.
 
 Ivy fetches them; every pyspark has its jar. `kafka_jars.toml` lists the jars with their SHA-256.
-The environment variable KAFKA_JARS_MIRROR names another Maven repository. A folder of the cache
-gets its name when all jars are in it and each has its checksum, so a download that was broken off
-leaves nothing that a later start would use.
+The environment variable KAFKA_JARS_MIRROR selects another Maven repository. A folder of the cache
+is renamed to its final name when all jars are in it with the right checksums, so later starts never
+use the files of an interrupted download.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from job import children, java_version
 
 MIRROR: Final = "KAFKA_JARS_MIRROR"
 _LIST: Final = Path(__file__).with_suffix(".toml")
-# How often the progress is shown: in a terminal, where one line changes, and in a log.
+# The interval of progress: in a terminal, where one line changes, and in a log.
 _TERMINAL_S: Final = 0.1
 _LOG_S: Final = 2.0
 _CONNECT_MS: Final = 10_000
 _READ_MS: Final = 30_000
 _PARTIAL: Final = "partial-"
-# What Ivy and Java say when the network or the repository does not give a jar.
+# Messages of Ivy and Java if the network or the repository does not deliver a jar.
 _NETWORK: Final = re.compile(
     r"Host (?P<host>\S+) not found|(?:CLIENT|SERVER) ERROR: (?P<answer>.+?) url=\S*/(?P<jar>\S+)\s"
     r"|(?:Connection refused|Connection reset|Connect timed out|Read timed out"
@@ -49,7 +49,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class JarsError(Exception):
-    """The jars cannot be fetched; the message is one sentence with the reason and the way out."""
+    """The jars cannot be fetched; the message is one sentence with the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Jars:
 
     @property
     def path(self) -> Path:
-        """The folder that has the jars once they are fetched."""
+        """The folder that has the jars after they are fetched."""
         return cache_folder() / self.folder
 
     @property
@@ -101,7 +101,7 @@ def fetch(jars: Jars) -> Path:
 
 @contextlib.contextmanager
 def _locked(jars: Jars) -> Iterator[None]:
-    """Hold the lock of a folder. The kernel releases it when the process ends, however it ends."""
+    """Hold the lock of a folder. The kernel releases it when the process ends for any reason."""
     cache_folder().mkdir(parents=True, exist_ok=True)
     with (cache_folder() / f"{jars.folder}.lock").open("a") as lock:
         try:
@@ -137,7 +137,7 @@ def _file_name(coordinates: str) -> str:
 
 
 def _wrong_files(jars: Jars, folder: Path) -> list[str]:
-    """Return what is wrong with each file of the folder; it is empty where nothing is."""
+    """Return the errors of the files in the folder; the list is empty if there are none."""
     wrong = []
     for coordinates, checksum in _checksums(jars).items():
         file = folder / _file_name(coordinates)
@@ -149,7 +149,7 @@ def _wrong_files(jars: Jars, folder: Path) -> list[str]:
 
 
 def _run_ivy(jars: Jars, folder: Path) -> str:
-    """Have Ivy put the jars into `folder`/jars, show the progress, and return what Ivy said."""
+    """Let Ivy fetch the jars into `folder`/jars, show the progress, and return Ivy's output."""
     (folder / "settings.xml").write_text(_settings())
     (folder / "ivy.xml").write_text(_ivy_file(_checksums(jars)))
     command = [
@@ -164,7 +164,7 @@ def _run_ivy(jars: Jars, folder: Path) -> str:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        # What Java says is in English then, and it finds folders whose names are not ASCII.
+        # With this, Java's messages are in English, and it finds folders with non-ASCII names.
         env=os.environ | {"LC_ALL": "C.UTF-8"},
         preexec_fn=children.die_with_parent,  # noqa: PLW1509 - one system call, no locks
     ) as ivy:
@@ -176,7 +176,7 @@ def _run_ivy(jars: Jars, folder: Path) -> str:
 
 
 def _show(jars: Jars, folder: Path, pipe: int) -> str:
-    """Show the progress until Ivy has ended or a jar does not come; return what Ivy said."""
+    """Show the progress until Ivy has ended or a jar fails; return Ivy's output."""
     started = shown = time.monotonic()
     begin, end, every_s = (
         ("\r\x1b[K", "", _TERMINAL_S) if sys.stdout.isatty() else ("", "\n", _LOG_S)
@@ -206,7 +206,7 @@ def _done(said: str) -> int:
 
 
 def _failure(jars: Jars, said: str, wrong: list[str]) -> str:
-    """Return the sentence that says why the jars did not come."""
+    """Return the sentence that says why the jars could not be fetched."""
     for number in _FULL:
         if os.strerror(number) in said:
             return _unusable_cache(os.strerror(number))
@@ -233,7 +233,7 @@ def _unusable_cache(reason: str) -> str:
 
 
 def _mirror() -> str | None:
-    """Return the address of the repository that the user names. Raise JarsError."""
+    """Return the address of the repository that the user set. Raise JarsError."""
     mirror = os.environ.get(MIRROR)
     if not mirror:
         return None
@@ -255,7 +255,7 @@ def _mirror() -> str | None:
 def _settings() -> str:
     mirror = _mirror()
     root = f" root={quoteattr(mirror)}" if mirror else ""
-    # The list has every jar and its checksum: Ivy need not look at what a jar depends on.
+    # The list has every jar with its checksum, so Ivy does not need to resolve dependencies.
     return (
         '<ivysettings><settings defaultResolver="central"/><timeout-constraints>'
         f'<timeout-constraint name="soon" connectionTimeout="{_CONNECT_MS}" '
@@ -277,7 +277,7 @@ def _ivy_file(coordinates: Iterable[str]) -> str:
 
 
 def _ivy() -> list[Path]:
-    """Return the jars of Ivy, which every Spark has. Raise JarsError where there is no Spark."""
+    """Return the jars of Ivy, which every Spark has. Raise JarsError without Spark."""
     pyspark, home = find_spec("pyspark"), os.environ.get("SPARK_HOME")
     folders = [Path(home)] if home else []
     if pyspark is not None and pyspark.origin is not None:

@@ -1,6 +1,6 @@
-"""What a running write looks like from outside: tasks done, then the commit, and time elapsed.
+"""The progress of a running write: finished tasks, the commit, and the elapsed time.
 
-A bar (tqdm) where a terminal shows it, else a plain line now and then, as logs want it.
+It is a bar (tqdm) on a terminal, else a line now and then, which suits logs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _IDLE_POLLS = 2
 
 
 class Tasks(NamedTuple):
-    """The tasks of all stages that run."""
+    """The tasks of all running stages."""
 
     total: int
     done: int
@@ -32,13 +32,13 @@ class Tasks(NamedTuple):
 
 
 class Display(Protocol):
-    """Shows how far a job is."""
+    """Shows the progress of a job."""
 
     def show(self, tasks: Tasks, elapsed_s: float) -> None:
         """Show the state of a job."""
 
     def show_commit(self, elapsed_s: float) -> None:
-        """Show that no task is left, and that the driver commits what they did."""
+        """Show that no task is left and that the driver commits."""
 
     def close(self, elapsed_s: float) -> None:
         """End the display."""
@@ -46,7 +46,7 @@ class Display(Protocol):
 
 @contextlib.contextmanager
 def shown(spark: SparkSession, what: str) -> Iterator[None]:
-    """Show the progress of whatever Spark runs inside the `with` block."""
+    """Show the progress of whatever Spark runs in the `with` block."""
     started = time.monotonic()
     display = _display(what)
     done = threading.Event()
@@ -65,9 +65,9 @@ def shown(spark: SparkSession, what: str) -> Iterator[None]:
 
 
 def _watch(tracker: StatusTracker, display: Display, done: threading.Event, started: float) -> None:
-    # The job's thread says what went wrong; progress has nothing to add.
+    # The job's thread reports errors; the progress adds nothing.
     with contextlib.suppress(Exception):
-        idle_polls: int | None = None  # None: no task yet
+        idle_polls: int | None = None  # None: no tasks yet
         while not done.wait(_POLL_S):
             tasks, elapsed_s = _tasks(tracker), time.monotonic() - started
             if tasks.total:
@@ -97,7 +97,7 @@ def _display(what: str) -> Display:
 
 
 def _on_terminal() -> bool:
-    """Tell whether a person watches: spark-submit's JVM stands between this process and them."""
+    """Return whether a person watches; spark-submit's JVM is between them and this process."""
     if sys.stderr.isatty():
         return True
     with contextlib.suppress(OSError):

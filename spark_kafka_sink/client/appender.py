@@ -1,11 +1,13 @@
 """Columns in: cuts a batch of rows into slices and puts each into the accumulator.
 
-Owns the turn (one slice is laid out and encoded at a time, so that a partition's offset deltas
-follow one another) and the partitioner's state. Who has the turn never waits for memory, metadata
-or the network, so that the I/O thread may take it too.
+Owns the order of slices (one is laid out and encoded at a time, so that a partition's offset deltas
+follow one another) and the partitioner's state. Who has `append_lock` never waits for memory,
+metadata or the network, so that the I/O thread may take it too.
 
-A caller may be interrupted anywhere (KeyboardInterrupt, or whatever a signal's handler raises).
-What it has in its hands then is given up by the same steps as at the end, which may be taken twice.
+A slice's way: memory is reserved, and the loads of its topics are looked at; partitions are chosen;
+their open batches are held; the rows are encoded behind what these have; they are put into batches.
+The batches that became full are compressed. Of these steps only the first, the third and the fifth
+have the producer's lock (`ProducerState`), and only the first may wait.
 """
 
 from __future__ import annotations
@@ -13,23 +15,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from spark_kafka_sink.client.caller import CallerChecks, CallerWaits
-from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.client.caller import Caller
+from spark_kafka_sink.client.deadlines import Call
+from spark_kafka_sink.client.pending_append import EncodedRows, PendingAppend
+from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import DataException, KafkaException, Option, RecordTooLargeException
 from spark_kafka_sink.model import AppendFailure, checked
 from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner, with_partitions
 from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
-from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.metadata import TopicMetadata
-from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, check_partitions
-from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.partitioner import (
+    Partitioner,
+    TopicLoad,
+    check_partitions,
+    hash_keys,
+)
 from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan, SpanOwner
 from spark_kafka_sink.producer.slices import (
     GroupedRows,
@@ -38,7 +46,7 @@ from spark_kafka_sink.producer.slices import (
     choose_partitions,
     encode_rows,
     slice_ends,
-    topic_load,
+    topics_to_spread,
 )
 from spark_kafka_sink.records.columns import Rows
 from spark_kafka_sink.records.encoder import record_sizes
@@ -53,112 +61,83 @@ class RowOwner(SpanOwner, Protocol):
         """Take the rows in the order in which spans will number them; called before any is sent."""
 
 
-class SliceProgress:
-    """How far a slice has come, for who is interrupted.
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows that are appended together.
 
-    is_in_batches: whether its rows are in batches, all of them; full: the batches that are to be
-    packed, which are not sent before that.
+    sizes: bounds of their encoded sizes in bytes; topics: the metadata of each of ``rows.topics``;
+    hashes: of their keys, None where keys do not count.
     """
 
-    __slots__ = ("full", "is_in_batches")
+    rows: Rows
+    sizes: Int64s
+    topics: list[TopicMetadata]
+    hashes: Int64s | None
 
-    def __init__(self) -> None:
-        self.full: list[ProducerBatch] = []
-        self.is_in_batches = False
+    @property
+    def to_spread(self) -> dict[str, TopicMetadata]:
+        """The topics of which some rows may go to any partition."""
+        return topics_to_spread(self.rows, self.topics, self.hashes)
 
 
 class SliceAppender:
     """Encodes slices into batches."""
 
-    def __init__(self, thread: ProducerThread, config: ProducerConfig) -> None:
-        self._thread = thread
-        # Of the built-in partitioner alone, as in the Java client.
-        is_built_in = config.partitioner_class is None
-        self._adaptive = is_built_in and config.partitioner_adaptive_partitioning_enable
+    def __init__(self, state: ProducerState, config: ProducerConfig) -> None:
+        self._state = state
         self._partitioner = Partitioner(
             Random(),  # noqa: S311 - no secrets
             config.partitioner_class,
             ignore_keys=config.partitioner_ignore_keys,
         )
-        self.turn = threading.Lock()
+        self.append_lock = threading.Lock()
 
     def spread_evenly(self, start: int) -> None:
         """Spread rows without a key evenly from here on; see `KafkaProducer.spread_evenly`."""
-        with self.turn:
+        with self.append_lock:
             self._partitioner.spread_evenly(start)
+
+    def slice(self, rows: Rows, sizes: Int64s, topics: list[TopicMetadata]) -> Slice:
+        """Return rows as `append` takes them; see `Slice`."""
+        hashes = hash_keys(rows.columns.key) if self._partitioner.uses_keys else None
+        return Slice(rows, sizes, topics, hashes)
 
     def append(
         self,
-        rows: Rows,
-        sizes: Int64s,
-        topics: list[TopicMetadata],
-        check_usable: Callable[[], None],
-        progress: SliceProgress,
+        each: Slice,
+        loads: Mapping[str, TopicLoad],
+        pending: PendingAppend,
+        check: Callable[[], None],
         *,
         created_at: float | None = None,
         owner: RowOwner | None = None,
     ) -> None:
-        """Put rows into batches; the caller has the turn, and reserved and gives back memory.
+        """Put a slice into batches; the caller has `append_lock`, and has reserved memory.
 
-        sizes: bounds of the rows' encoded sizes in bytes; topics: the metadata of each of
-        ``rows.topics``; check_usable: called under the lock, raises where nothing may be appended;
-        progress: told of the batches to `pack`, which needs no turn; created_at: since when the
-        rows wait, None for now.
+        loads: of ``each.to_spread``; check: raises where nothing may be appended, called with the
+        producer's lock; created_at: since when the rows wait, None for now.
         """
-        accumulator = self._thread.accumulator
-        grouped = choose_partitions(rows, sizes, topics, self._partitioner, self._load)
+        rows, sizes, state = each.rows, each.sizes, self._state
+        grouped = choose_partitions(
+            rows, sizes, each.topics, self._partitioner, lambda name, _: loads[name], each.hashes
+        )
         if owner is not None:
             owner.lay_out(grouped)
         try:
-            with self._thread.lock:
-                opens = accumulator.hold(grouped.targets)
+            opens = state.hold(pending, grouped.targets)
             cuts, encoded = encode_rows(grouped, opens)
-            with self._thread.lock:
-                check_usable()
-                now = time.monotonic()
-                self._thread.metrics.appended(len(rows), int(sizes.sum()), int(sizes.max()), now)
-                since = now if created_at is None else created_at
-                with self._thread.whole:
-                    progress.full += accumulator.append(
-                        grouped.targets, cuts, encoded, since, owner
-                    )
-                    progress.is_in_batches = True
-                self._let_go(grouped)
+            encoded_rows = EncodedRows(cuts, encoded, len(rows), int(sizes.sum()), int(sizes.max()))
+            state.put_in(pending, encoded_rows, check, created_at, owner)
         except BaseException:
-            with self._thread.lock:
-                self._let_go(grouped)
+            state.let_go(pending)
             raise
 
-    def _let_go(self, grouped: GroupedRows) -> None:
-        self._thread.accumulator.let_go(grouped.targets)
-        self._thread.wake()
-
-    def _load(self, name: str, topic: TopicMetadata) -> TopicLoad:
-        thread = self._thread
-        with thread.lock:
-            return topic_load(
-                name, topic, thread.accumulator, thread.latencies, adaptive=self._adaptive
-            )
-
-    def pack(self, progress: SliceProgress) -> None:
-        """Compress the batches that are full.
-
-        Their memory is accounted for one by one, but the I/O thread is woken once for all, so that
-        more of them go in one request: that saves a tenth of a broker's CPU (docs/performance.md).
-        """
-        for batch in progress.full:
-            batch.pack()
-            with self._thread.lock, self._thread.whole:
-                self._thread.packed([batch])
-        with self._thread.lock:
-            self._thread.wake()
-
-    def leave(self, progress: SliceProgress) -> None:
-        """Leave the batches that are not packed yet to the I/O thread."""
-        with self._thread.lock:
-            with self._thread.whole:
-                self._thread.packed(progress.full)
-            self._thread.wake()
+    def pack(self, pending: PendingAppend) -> None:
+        """Compress the batches that are full; it needs no lock."""
+        if pending.full:
+            for batch in pending.full:
+                batch.pack()
+            self._state.packed(pending)
 
 
 _NO_ROWS: Final = np.zeros(0, np.int64)
@@ -203,20 +182,18 @@ class ColumnProducer:
 
     def __init__(
         self,
-        thread: ProducerThread,
+        state: ProducerState,
         appender: SliceAppender,
-        waits: CallerWaits,
-        checks: CallerChecks,
+        caller: Caller,
         *,
         config: ProducerConfig,
         limits: Mapping[str, int],
         partitioner: BatchPartitioner | None,
         drain_rows: Callable[[float, list[str]], None],
     ) -> None:
-        self._thread = thread
+        self._state = state
         self._appender = appender
-        self._waits = waits
-        self._checks = checks
+        self._caller = caller
         self._config = config
         self._limits = limits
         self._max_message_bytes: Mapping[str, int] = {}
@@ -231,10 +208,8 @@ class ColumnProducer:
     ) -> None:
         """Know the max.message.bytes of topics; see `KafkaProducer.limit_messages`."""
         limits = dict(max_message_bytes)  # a mapping of the user's own is not called under the lock
-        with self._thread.lock:
-            self._max_message_bytes = limits
-            self._look_anew = look_anew
-            self._thread.accumulator.limit_topics(limits)
+        self._max_message_bytes, self._look_anew = limits, look_anew
+        self._state.limit_messages(limits)
 
     def append(
         self,
@@ -253,7 +228,7 @@ class ColumnProducer:
             return
         what = "a pyarrow.RecordBatch or a pyarrow.Table"
         table = checked("record_batch", record_batch, pa.Table, what)
-        self._checks.before_append()
+        self._caller.before_append()
         first = 0
         for batch in table.to_batches():
             try:
@@ -265,7 +240,7 @@ class ColumnProducer:
                     self._spoil_transaction(first, table.num_rows, error, "table")
                 if not isinstance(error, KafkaException):
                     raise
-                self._thread.refused(table.num_rows - first - batch.num_rows, error)
+                self._state.refuse(table.num_rows - first - batch.num_rows, error)
                 raise _of_table(error, first, table.num_rows) from error
             first += batch.num_rows
 
@@ -279,30 +254,29 @@ class ColumnProducer:
         lingers_since: float | None,
     ) -> None:
         """Append an Arrow batch; first_row: the number of its first row in what was given."""
-        self._checks.before_append()
+        self._caller.before_append()
         if not record_batch.num_rows:
             return
         try:
             rows = read_rows(record_batch, topic, time.time_ns() // 1_000_000)
             sizes = record_sizes(rows.columns)
             self._check_sizes(rows, sizes)
-            deadline = self._waits.deadline()
-            check = self._checks.raise_if_unusable
-            topics = self._waits.topics(rows.topics, deadline, check)
-            topics = self._check_partitions(rows, topics, deadline)
-            self._drain_rows(deadline, rows.topics)
+            call = self._caller.column_call()
+            topics = self._caller.topics(rows.topics, call)
+            topics = self._check_partitions(rows, topics, call)
+            self._drain_rows(call.deadline, rows.topics)
             if self._partitioner is not None and not built_in:
                 rows = with_partitions(rows, record_batch, topics, self._partitioner)
         except KafkaException as error:
-            self._thread.refused(record_batch.num_rows, error)
+            self._state.refuse(record_batch.num_rows, error)
             raise
         under_way = object()
         try:
-            self._thread.append_begins(under_way)
-            self._append_slices(rows, sizes, topics, deadline, first_row, on_failure, lingers_since)
-            self._thread.append_ends(under_way)
+            self._state.begin_append(under_way)
+            self._append_slices(rows, sizes, topics, call, first_row, on_failure, lingers_since)
+            self._state.end_append(under_way)
         except BaseException:
-            self._thread.append_ends(under_way)
+            self._state.end_append(under_way)  # which may have been interrupted
             raise
 
     def _append_slices(
@@ -310,31 +284,29 @@ class ColumnProducer:
         rows: Rows,
         sizes: Int64s,
         topics: list[TopicMetadata],
-        deadline: float,
+        call: Call,
         first_row: int,
         on_failure: OnFailure | None,
         lingers_since: float | None,
     ) -> None:
-        start, progress = 0, SliceProgress()
+        start, pending = 0, PendingAppend()
         try:
             partitions = sum(len(metadata.leaders) for metadata in topics)
             for end in slice_ends(sizes, partitions, self._config.buffer_memory):
                 owner = None if on_failure is None else SliceOwner(first_row + start, on_failure)
-                part = rows.slice(start, end)
-                progress = SliceProgress()
-                self._append_slice(
-                    part, sizes[start:end], topics, deadline, owner, progress, lingers_since
-                )
+                pending = PendingAppend()
+                each = self._appender.slice(rows.slice(start, end), sizes[start:end], topics)
+                self._append_slice(each, call, owner, pending, lingers_since)
                 start = end
                 lingers_since = None  # the rest had to wait for memory
                 # Every slice is a send of its own, which may wait for memory as long as any.
-                deadline = self._waits.deadline()
+                call = self._caller.column_call()
         except BaseException as error:
             # A transaction that has a part has to learn of it that the rest does not come.
-            if start or progress.is_in_batches:
+            if start or pending.is_in_batches:
                 self._spoil_transaction(start, len(sizes), error)
             if isinstance(error, KafkaException):
-                self._thread.refused(len(sizes) - start, error)
+                self._state.refuse(len(sizes) - start, error)
             raise
 
     def _spoil_transaction(
@@ -345,7 +317,7 @@ class ColumnProducer:
         message = f"only {appended} of {rows} rows of an Arrow {what} were appended: {why}"
         failure = KafkaException(message)
         failure.__cause__ = error
-        self._thread.spoil_transaction(failure)
+        self._state.spoil_transaction(failure)
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
         """Refuse rows that are too large for a request, for memory, or for their topic."""
@@ -361,7 +333,7 @@ class ColumnProducer:
                 check_message_sizes(rows, sizes, self._max_message_bytes, request)
 
     def _check_partitions(
-        self, rows: Rows, topics: list[TopicMetadata], deadline: float
+        self, rows: Rows, topics: list[TopicMetadata], call: Call
     ) -> list[TopicMetadata]:
         """Check explicit partitions, against fresh metadata where they seem to be too high."""
         if rows.partitions is None:
@@ -373,37 +345,30 @@ class ColumnProducer:
                 check_partitions(name, explicit, len(topics[number].leaders), of_topic)
             except DataException:
                 # The topic may have been given more partitions since.
-                check, least = self._checks.raise_if_unusable, int(explicit[of_topic].max()) + 1
-                known = self._waits.grown_topic(name, least, deadline, check)
+                (known,) = self._caller.wait_for({name: int(explicit[of_topic].max()) + 1}, call)
                 check_partitions(name, explicit, len(known.leaders), of_topic)
                 checked[number] = known
         return checked
 
     def _append_slice(
         self,
-        rows: Rows,
-        sizes: Int64s,
-        topics: list[TopicMetadata],
-        deadline: float,
+        each: Slice,
+        call: Call,
         owner: SliceOwner | None,
-        progress: SliceProgress,
+        pending: PendingAppend,
         lingers_since: float | None,
     ) -> None:
-        reservation, check = Reservation(), self._checks.raise_if_not_appendable
+        appender, caller = self._appender, self._caller
+        size_bytes = int(each.sizes.sum())
         try:
-            self._waits.reserve(
-                reservation, int(sizes.sum()), deadline, self._checks.raise_if_unusable
-            )
+            loads = caller.reserve(pending, size_bytes, call, each.rows.topics, each.to_spread)
             created_at = self._created_at(lingers_since)
-            with self._appender.turn:
-                self._appender.append(
-                    rows, sizes, topics, check, progress, created_at=created_at, owner=owner
-                )
-            self._thread.give_back(reservation)
-            self._appender.pack(progress)
+            check = caller.raise_if_not_appendable
+            with appender.append_lock:
+                appender.append(each, loads, pending, check, created_at=created_at, owner=owner)
+            appender.pack(pending)
         except BaseException:
-            self._thread.give_back(reservation)
-            self._appender.leave(progress)
+            self._state.release(pending)
             raise
 
     def _created_at(self, lingers_since: float | None) -> float | None:

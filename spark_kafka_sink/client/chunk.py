@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from spark_kafka_sink.client.appender import SliceProgress
 from spark_kafka_sink.client.future import OnDelivery, RowFuture, SentRows
+from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
 from spark_kafka_sink.records.encoder import encode_headers
@@ -31,11 +30,12 @@ CELLS: Final = 3  # of a row in `cells`: value, key, time in seconds
 class RowChunk:
     """Rows of one topic, in the order sent.
 
-    reservation: the bytes of buffer.memory that are set aside for its rows, which it gives back
-    when they are in batches or given up, and is over then; created_at: when they were, in seconds
-    of the producer's clock. error: why they are given up. progress: their way into batches, and
-    is_in_hands: whether a thread sees to it now. is_handed_over: whether a thread is to call a
-    user's own partitioner for them, and is_partitioned: whether one has, or does.
+    pending: what its rows have taken until they are in batches or given up, as the bytes of
+    buffer.memory that are set aside for them; created_at: when these were taken, in seconds of the
+    producer's clock. is_over: whether the rows are in batches or given up; error: why they are
+    given up. is_converting: whether a thread is about to put them into batches now. is_handed_over:
+    whether a thread is to call a user's own partitioner for them; is_partitioned: whether one has,
+    or does.
     """
 
     __slots__ = (
@@ -43,14 +43,13 @@ class RowChunk:
         "created_at",
         "error",
         "headers",
+        "is_converting",
         "is_handed_over",
-        "is_in_hands",
         "is_over",
         "is_partitioned",
         "metadata",
         "partitions",
-        "progress",
-        "reservation",
+        "pending",
         "room",
         "sent",
         "timestamps",
@@ -61,20 +60,19 @@ class RowChunk:
         self,
         topic: str,
         metadata: TopicMetadata,
-        reservation: Reservation,
+        pending: PendingAppend,
         created_at: float,
         sent: SentRows,
     ) -> None:
         self.topic = topic
         self.metadata = metadata
-        self.reservation = reservation
-        self.room = reservation.size_bytes
+        self.pending = pending
+        self.room = pending.size_bytes
         self.is_over = False
-        self.is_in_hands = False
+        self.is_converting = False
         self.is_handed_over = False
         self.is_partitioned = False
         self.error: KafkaException | None = None
-        self.progress = SliceProgress()
         self.created_at = created_at
         self.sent = sent
         self.cells: list[bytes | float | None] = []

@@ -26,9 +26,9 @@ import pyarrow as pa
 
 from spark_kafka_sink.client.appender import SliceAppender
 from spark_kafka_sink.client.chunk import RowChunk, RowQueue
-from spark_kafka_sink.client.deadlines import wait_until
 from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.client.partitioner_threads import PartitionerThreads
+from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
 from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.plugins.batch_partitioner import (
@@ -48,6 +48,7 @@ class ChunkFeeder:
 
     def __init__(
         self,
+        state: ProducerState,
         thread: ProducerThread,
         appender: SliceAppender,
         partitioner: BatchPartitioner | None,
@@ -55,6 +56,7 @@ class ChunkFeeder:
         linger_s: float,
         delivery_timeout_s: float,
     ) -> None:
+        self._state = state
         self._thread = thread
         self._appender = appender
         self._partitioner = partitioner
@@ -89,12 +91,11 @@ class ChunkFeeder:
                 self._pending[chunk] = queue
                 queue.install(chunk)
         if not is_wanted:
-            self._thread.give_back(chunk.reservation)
+            self._state.release(chunk.pending)
         if closed:
             message = "Cannot perform operation after producer has been closed"
             raise IllegalStateException(message)
-        with self._thread.lock:
-            self._thread.wake()
+        self._state.wake()
 
     def convert(self, chunk: RowChunk, queue: RowQueue, deadline: float | None = None) -> None:
         """Turn a chunk into batches, or have a partitioner's thread do so, unless another has.
@@ -107,10 +108,11 @@ class ChunkFeeder:
         self.check_not_in_partitioner()
         if self._hand_over(chunk, queue):
             return
-        with self._thread.lock:
-            while queue.chunk is chunk and queue.under_way is not None:
-                if not wait_until(deadline, self._thread.changed, self._thread.lock):
-                    raise self._late(queue.under_way or chunk)
+
+        def is_free() -> bool | None:
+            return None if queue.chunk is chunk and queue.under_way is not None else True
+
+        self._state.wait(is_free, deadline, lambda: self._late(queue.under_way or chunk))
 
     def _convert(self, chunk: RowChunk, queue: RowQueue) -> None:
         left = queue.under_way
@@ -118,7 +120,7 @@ class ChunkFeeder:
             self._convert(left, queue)
         mine: RowChunk | None = None
         try:
-            with self._appender.turn:
+            with self._appender.append_lock:
                 queue.take(chunk)
                 if not chunk.is_over:
                     mine = queue.under_way = chunk
@@ -126,10 +128,10 @@ class ChunkFeeder:
                 if queue.under_way is chunk:
                     queue.under_way = None
             if mine is not None:
-                self._appender.pack(mine.progress)
+                self._appender.pack(mine.pending)
         except BaseException:
             if mine is not None:
-                self._appender.leave(mine.progress)
+                self._state.packed(mine.pending)  # the I/O thread packs what is not
                 self._end_if_given_up(mine)
             raise
 
@@ -139,37 +141,37 @@ class ChunkFeeder:
         rows: what the partitioner has made of them; None without one.
         """
         try:
-            chunk.is_in_hands = True
+            chunk.is_converting = True
             if chunk.error is not None:
                 self._fail(chunk, chunk.error)
             elif len(chunk):  # none if it is taken before its first row came
                 self._append_rows(chunk, rows)
             self._end(chunk)
         except BaseException:
-            chunk.is_in_hands = False
-            if chunk.progress.is_in_batches or chunk.is_over:
+            chunk.is_converting = False
+            if chunk.pending.is_in_batches or chunk.is_over:
                 self._end(chunk)
             raise
 
     def _end(self, chunk: RowChunk) -> None:
         """Be done with a chunk; may be called twice."""
         chunk.is_over = True
-        self._thread.give_back(chunk.reservation)
+        if chunk.pending.size_bytes:
+            self._state.give_back(chunk.pending)
         with self._lock:
             self._pending.pop(chunk, None)
 
     def _append_rows(self, chunk: RowChunk, rows: Rows | None) -> None:
         """Append a chunk's rows; where that fails, their futures say why."""
         try:
-            with self._thread.lock:
-                self._check_alive()
+            self._state.raise_if_fatal()
             rows = chunk.rows() if rows is None else rows
+            each = self._appender.slice(rows, record_sizes(rows.columns), [chunk.metadata])
             self._appender.append(
-                rows,
-                record_sizes(rows.columns),
-                [chunk.metadata],
-                self._check_alive,
-                chunk.progress,
+                each,
+                self._state.loads(each.to_spread),
+                chunk.pending,
+                self._state.raise_if_fatal,
                 created_at=chunk.created_at,
                 owner=chunk.sent,
             )
@@ -178,7 +180,7 @@ class ChunkFeeder:
             # and the I/O thread, where there are no signals, appends the rows or finds the same.
             has_signals = not (self._thread.is_current or self.is_in_partitioner)
             is_known = isinstance(error, KafkaException) or not has_signals
-            if chunk.progress.is_in_batches or not is_known:
+            if chunk.pending.is_in_batches or not is_known:
                 raise
             self._fail(chunk, _encoding_failure(chunk, error))
             self._log("rows for topic %s could not be encoded", chunk.topic, error)
@@ -212,7 +214,7 @@ class ChunkFeeder:
         try:
             self._choose_and_append(chunk)
         except BaseException as error:  # noqa: BLE001 - the rows' futures say it
-            self._appender.leave(chunk.progress)
+            self._state.packed(chunk.pending)
             self._give_up_one(chunk, queue, _encoding_failure(chunk, error))
             self._log("rows for topic %s could not be put into batches", chunk.topic, error)
         finally:
@@ -227,13 +229,13 @@ class ChunkFeeder:
                 rows = self._chosen(chunk)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
             raised = error
-        with self._appender.turn:
+        with self._appender.append_lock:
             if raised is not None:
                 self._give_up(chunk, _partitioner_failure(chunk, raised))
                 self._log(f"{PARTITIONER_CLASS} failed for rows of topic %s", chunk.topic, raised)
             elif not chunk.is_over:
                 self._append(chunk, rows)
-        self._appender.pack(chunk.progress)
+        self._appender.pack(chunk.pending)
 
     def _chosen(self, chunk: RowChunk) -> Rows:
         rows = chunk.rows()
@@ -244,9 +246,7 @@ class ChunkFeeder:
     def _release(self, chunk: RowChunk, queue: RowQueue) -> None:
         """Let the next chunk of a topic go through the partitioner, and tell who waits for that."""
         queue.release(chunk)
-        with self._thread.lock:
-            self._thread.changed.notify_all()
-            self._thread.wake()
+        self._state.notify()
 
     @property
     def is_in_partitioner(self) -> bool:
@@ -279,24 +279,17 @@ class ChunkFeeder:
 
     # -- both -------------------------------------------------------------------------------------
 
-    def _check_alive(self) -> None:
-        """Raise why nothing can be delivered any more; the caller holds the thread's lock."""
-        if self._thread.fatal_error is not None:
-            raise self._thread.fatal_error
-
     def _fail(self, chunk: RowChunk, error: KafkaException) -> None:
         is_known, chunk.error = chunk.error is not None, error
         if not is_known:
-            self._thread.refused(len(chunk), error)
-        self._thread.spoil_transaction(error)
-        with self._thread.lock:
-            self._thread.call_later(partial(chunk.sent.fail, len(chunk), error))
+            self._state.refuse(len(chunk), error)
+        self._state.spoil_transaction(error)
+        self._state.call_later(partial(chunk.sent.fail, len(chunk), error))
 
     def _log(self, message: str, topic: str, error: BaseException) -> None:
         """Log an error that is none of the producer's own, after the rows that it ends."""
         if not isinstance(error, KafkaException):
-            with self._thread.lock:
-                self._thread.call_later(partial(_log_error, message, topic, error))
+            self._state.call_later(partial(_log_error, message, topic, error))
 
     def drain(self, deadline: float | None = None, topics: Collection[str] | None = None) -> None:
         """Turn everything that was sent before into batches.
@@ -319,7 +312,7 @@ class ChunkFeeder:
             for chunk, queue in pending:
                 self._convert(chunk, queue)
         # What another thread does about a chunk, it has done when its turn is over.
-        with self._appender.turn:
+        with self._appender.append_lock:
             pass
 
     def _drain_through_partitioner(
@@ -328,12 +321,8 @@ class ChunkFeeder:
         while pending:
             for chunk, queue in pending:
                 self._hand_over(chunk, queue)
-            with self._thread.lock:
-                # What changes from here on is notified of, unless it has changed by now.
-                if not any(c.is_over or q.under_way is None for c, q in pending) and not wait_until(
-                    deadline, self._thread.changed, self._thread.lock
-                ):
-                    raise self._late(pending[0][0])
+            late = partial(self._late, pending[0][0])
+            self._state.wait(partial(_any_may_go_on, pending), deadline, late)
             pending = [(chunk, queue) for chunk, queue in pending if not chunk.is_over]
 
     # -- the I/O thread: Feeder -------------------------------------------------------------------
@@ -379,7 +368,7 @@ class ChunkFeeder:
             pending = list(self._pending)
         rows = Counter[str]()
         for chunk in pending:
-            if len(chunk) and not chunk.progress.is_in_batches:
+            if len(chunk) and not chunk.pending.is_in_batches:
                 rows[chunk.topic] += len(chunk)
         return rows
 
@@ -399,11 +388,11 @@ class ChunkFeeder:
             self._given_up = error
             pending = list(self._pending.items())
         for chunk, queue in pending:
-            if not chunk.is_in_hands:
+            if not chunk.is_converting:
                 self._give_up_one(chunk, queue, error)
 
     def _give_up_one(self, chunk: RowChunk, queue: RowQueue, error: KafkaException) -> None:
-        with self._appender.turn:
+        with self._appender.append_lock:
             queue.take(chunk)
             self._give_up(chunk, error)
         if not chunk.is_partitioned:  # otherwise that thread does this
@@ -412,13 +401,17 @@ class ChunkFeeder:
     def _end_if_given_up(self, chunk: RowChunk) -> None:
         """End a chunk that nobody will take up again."""
         if self._given_up is not None:
-            with self._appender.turn:
+            with self._appender.append_lock:
                 self._give_up(chunk, self._given_up)
 
     def _give_up(self, chunk: RowChunk, error: KafkaException) -> None:
         if not chunk.is_over:
             self._fail(chunk, error)
             self._end(chunk)
+
+
+def _any_may_go_on(pending: list[tuple[RowChunk, RowQueue]]) -> bool | None:
+    return any(chunk.is_over or queue.under_way is None for chunk, queue in pending) or None
 
 
 def _import_pandas() -> None:

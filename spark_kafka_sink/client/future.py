@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from spark_kafka_sink.client.deadlines import deadline_of, wait_until
+from spark_kafka_sink.client.deadlines import Waiters, deadline_of, wait_for_signal
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import RecordMetadata
 from spark_kafka_sink.plugins.guarded_call import call_in_caller, call_in_io_thread
@@ -52,7 +52,6 @@ class SentRows:
     """
 
     __slots__ = (
-        "_changed",
         "_check_process",
         "_columns",
         "_end_of",
@@ -62,6 +61,7 @@ class SentRows:
         "_offsets",
         "_order",
         "_refused",
+        "_waiters",
         "_watches",
         "callbacks",
         "check_may_wait",
@@ -80,9 +80,8 @@ class SentRows:
         self._interceptors = interceptors
         self.check_may_wait = check_may_wait
         self._check_process = check_process
-        # See ProducerThread: no interrupted caller keeps it.
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._waiters = Waiters()
         self._watches: dict[int, _Watch] = {}
         self._ends: list[_End | None] = [None]
         self._refused: dict[int, BaseException] = {}
@@ -158,7 +157,7 @@ class SentRows:
             if self._watches:
                 ended = (self._watches.pop(row, None) for row in rows.tolist())
                 watches = [watch for watch in ended if watch is not None]
-            self._changed.notify_all()
+            self._waiters.notify_all()
         for watch in watches:
             watch.tell()
 
@@ -202,10 +201,20 @@ class SentRows:
             return end
         self.check_may_wait()
         deadline = deadline_of(timeout)
+        while True:
+            with self._lock:
+                end = self._end(row)
+                if end is not None:
+                    return end
+                signal = self._waiters.add()
+            if not wait_for_signal(signal, deadline):
+                break
+        # Also when the time is over: it may have ended since.
         with self._lock:
-            while (end := self._end(row)) is None:
-                if not wait_until(deadline, self._changed, self._lock):
-                    raise TimeoutError
+            self._waiters.discard(signal)
+            end = self._end(row)
+        if end is None:
+            raise TimeoutError
         return end
 
     def result(self, row: int, timeout: float | None) -> RecordMetadata:

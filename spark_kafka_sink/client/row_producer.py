@@ -14,11 +14,14 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
-from spark_kafka_sink.client.caller import CallerChecks, CallerWaits
+from spark_kafka_sink.client.caller import Caller
 from spark_kafka_sink.client.chunk import CELLS, Row, RowChunk, RowQueue
 from spark_kafka_sink.client.chunk_feeder import ChunkFeeder
+from spark_kafka_sink.client.deadlines import Call
 from spark_kafka_sink.client.future import ON_DELIVERY, OnDelivery, RowFuture, SentRows
 from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.client.pending_append import PendingAppend
+from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import (
     RAISE_LIMIT,
     TOO_LARGE,
@@ -38,7 +41,6 @@ from spark_kafka_sink.plugins.guarded_call import call_in_caller
 from spark_kafka_sink.plugins.interceptors import unsent_metadata
 from spark_kafka_sink.plugins.serializers import as_bytes
 from spark_kafka_sink.plugins.user_code import KEY_SERIALIZER, VALUE_SERIALIZER, UserCode
-from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.varint import varint_size
@@ -61,23 +63,23 @@ class RowProducer:
 
     def __init__(
         self,
+        state: ProducerState,
         thread: ProducerThread,
         feeder: ChunkFeeder,
-        waits: CallerWaits,
-        checks: CallerChecks,
+        caller: Caller,
         user_code: UserCode,
         limits: Mapping[str, int],
     ) -> None:
+        self._state = state
         self._thread = thread
         self._feeder = feeder
-        self._waits = waits
-        self._checks = checks
+        self._caller = caller
         self._limits = limits
         # What fits a request and memory for certain. No chunk has more room, so that a row for
         # which there is room needs no further check.
         fits = min(limits.values()) - RECORD_BATCH_OVERHEAD
         self._always_fits_bytes = fits
-        memory = thread.accumulator.pool.total_bytes
+        memory = state.accumulator.pool.total_bytes
         self._largest_chunk_bytes = min(fits, memory // 8)
         by_key, by_value = user_code.key_serializer, user_code.value_serializer
         self._key_serializer = None if by_key is None else by_key.serialize
@@ -87,7 +89,7 @@ class RowProducer:
         self._queues: dict[str, RowQueue] = {}
         # The queues that rows may go to straight away: none where interceptors see them first, or
         # a transaction has to be asked.
-        is_plain = not self._interceptors and thread.transactions is None
+        is_plain = not self._interceptors and state.transactions is None
         self._open_queues: dict[str, RowQueue] = self._queues if is_plain else {}
         _OF_THIS_PROCESS.add(self)
 
@@ -139,7 +141,7 @@ class RowProducer:
                     key = as_bytes(KEY_SERIALIZER, key)
                 size += len(key)
         except SerializationException as error:
-            self._thread.refused(1, error)
+            self._state.refuse(1, error)
             raise
         entries = () if headers is None else checked_headers(headers)
         if entries:
@@ -176,7 +178,7 @@ class RowProducer:
         self, record: ProducerRecord, on_delivery: OnDelivery | None
     ) -> Future[RecordMetadata]:
         """Append a row that interceptors see, or for which the topic is to be asked for."""
-        self._checks.check_process()
+        self._caller.check_process()
         check_callable("on_delivery", on_delivery, "what takes a RecordMetadata and an error")
         record = self._interceptors.on_send(record)
         try:
@@ -186,24 +188,24 @@ class RowProducer:
         except BaseException as error:
             # A call out of order is no row that failed, as in the Java client.
             if isinstance(error, KafkaException) and not isinstance(error, IllegalStateException):
-                self._thread.refused(1, error)
+                self._state.refuse(1, error)
             raised = self._interceptors.on_send_error(record.topic, record.partition, error)
             if raised is not None:
                 raise raised from error
             raise
 
     def _append_record(self, record: ProducerRecord, on_delivery: OnDelivery | None) -> RowFuture:
-        self._checks.before_send()
-        deadline = self._waits.deadline()
+        self._caller.before_send()
+        call = self._caller.row_call()
         topic, partition = record.topic, record.partition
         queue = self._queues.get(topic) or self._queues.setdefault(topic, RowQueue(topic))
         if not queue.partitions or not queue.has(partition):
-            queue.learn(self._topic_with(partition, topic, deadline))
+            queue.learn(self._topic_with(partition, topic, call))
         key, value = self._serialize(topic, record.key, record.value)
         headers = tuple(record.headers or ())
         row = Row(value, key, partition, record.timestamp_ms, headers, on_delivery)
         size = ROW_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + header_bytes(headers)
-        return self._append_row(queue, row, size, deadline)
+        return self._append_row(queue, row, size, call)
 
     def _refuse(
         self,
@@ -213,8 +215,8 @@ class RowProducer:
         on_delivery: OnDelivery | None,
     ) -> Future[RecordMetadata]:
         """Return a failed future: what brokers and limits have against a record is not raised."""
-        self._thread.refused(1, error)
-        self._thread.spoil_transaction(error)
+        self._state.refuse(1, error)
+        self._state.spoil_transaction(error)
         failed: Future[RecordMetadata] = Future()
         failed.set_exception(error)
         raised = self._interceptors.on_send_error(topic, partition, error)
@@ -237,18 +239,18 @@ class RowProducer:
         )
 
     def _append_row(
-        self, queue: RowQueue, row: Row, size_bytes: int, deadline: float | None = None
+        self, queue: RowQueue, row: Row, size_bytes: int, call: Call | None = None
     ) -> RowFuture:
-        """Append a row when there is room for it, which may be after a wait until `deadline`."""
+        """Append a row when there is room for it, which may be after a wait."""
         if size_bytes > self._always_fits_bytes:
             self._check_size(queue.topic, row)
-        check = self._checks.check_transaction
+        check = self._caller.check_transaction
         future = queue.put(row, size_bytes, check)
         if future is None:
-            self._checks.before_send()
-            deadline = self._waits.deadline() if deadline is None else deadline
+            self._caller.before_send()
+            call = self._caller.row_call() if call is None else call
             while future is None:
-                self._make_room(queue, row.partition, size_bytes, deadline)
+                self._make_room(queue, row.partition, size_bytes, call)
                 future = queue.put(row, size_bytes, check)
         return future
 
@@ -275,37 +277,36 @@ class RowProducer:
                 )
 
     def _make_room(
-        self, queue: RowQueue, partition: int | None, size_bytes: int, deadline: float
+        self, queue: RowQueue, partition: int | None, size_bytes: int, call: Call
     ) -> None:
         """Learn of the partition, turn the full chunk into batches, or begin a chunk."""
         full = queue.chunk
         if full is not None and queue.has(partition):
-            self._feeder.convert(full, queue, deadline)
+            self._feeder.convert(full, queue, call.deadline)
             return
-        metadata = self._topic_with(partition, queue.topic, deadline)
+        metadata = self._topic_with(partition, queue.topic, call)
         if full is not None:
             queue.learn(metadata)
             return
-        wanted = max(size_bytes, min(queue.chunk_bytes, self._largest_chunk_bytes))
-        reservation, chunk = Reservation(), None
+        chunk_bytes = max(size_bytes, min(queue.chunk_bytes, self._largest_chunk_bytes))
+        pending, chunk = PendingAppend(), None
         try:
-            self._waits.reserve(reservation, wanted, deadline, self._checks.raise_if_closed)
+            self._caller.reserve(pending, chunk_bytes, call)
             sent = SentRows(
                 queue.topic, self._interceptors, self._check_may_wait, self._check_process
             )
-            chunk = RowChunk(queue.topic, metadata, reservation, time.monotonic(), sent)
+            chunk = RowChunk(queue.topic, metadata, pending, time.monotonic(), sent)
             self._feeder.begin(chunk, queue)
         except BaseException:
             if chunk is None or not self._feeder.has(chunk):
-                self._thread.give_back(reservation)
-            with self._thread.lock:
-                self._thread.wake()
+                self._state.release(pending)
+            self._state.wake()
             raise
 
-    def _topic_with(self, partition: int | None, topic: str, deadline: float) -> TopicMetadata:
+    def _topic_with(self, partition: int | None, topic: str, call: Call) -> TopicMetadata:
         """Wait until a topic is known, and to have the partition that a row is for."""
         least = 0 if partition is None else partition + 1
-        return self._waits.topic_with(least, topic, deadline, self._checks.raise_if_closed)
+        return self._caller.wait_for({topic: least}, call, must_grow=True)[0]
 
     def _check_may_wait(self) -> None:
         if self._thread.is_current:
@@ -318,7 +319,7 @@ class RowProducer:
         self._check_process()
 
     def _check_process(self) -> None:
-        if self._checks.is_forked:
+        if self._caller.is_forked:
             message = "this record was sent before a fork; wait for it in the process that sent it"
             raise IllegalStateException(message)
 

@@ -11,10 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from random import Random
 from typing import Final
 
-from spark_kafka_sink.client.deadlines import deadline_of, seconds_until, wait_until
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.client.deadlines import deadline_of, seconds_until
 from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.client.producer_state import ProducerState
+from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     IllegalArgumentException,
     KafkaException,
@@ -31,6 +35,7 @@ from spark_kafka_sink.model import (
     check_topic_name,
     checked_number,
 )
+from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.requests import TransactionalResult
 from spark_kafka_sink.producer.transactions.state import TransactionState
@@ -103,19 +108,34 @@ _SENSORS = {
 _RESUMED = ("init_transactions", "commit_transaction", "abort_transaction")
 
 
+def transaction_manager(
+    config: ProducerConfig, sequences: Sequences, retry_backoff: ExponentialBackoff, random: Random
+) -> TransactionManager:
+    """Return the machine of a producer's transactions; config: of one with a transactional.id."""
+    return TransactionManager(
+        config.transactional_id or "",
+        config.transaction_timeout_ms,
+        sequences,
+        retry_backoff,
+        random,
+    )
+
+
 class ProducerTransactions:
-    """The calls; `thread` is one whose producer has a transactional.id.
+    """The calls of a producer that has a transactional.id.
 
     drain_rows: puts rows that were sent one by one into batches; takes until when it may wait.
     """
 
     def __init__(
         self,
+        state: ProducerState,
         thread: ProducerThread,
         manager: TransactionManager,
         max_block_ms: int,
         drain_rows: Callable[[float | None], None],
     ) -> None:
+        self._state = state
         self._thread = thread
         self._manager = manager
         self._max_block_ms = max_block_ms
@@ -128,9 +148,8 @@ class ProducerTransactions:
     def begin(self) -> None:
         """See KafkaProducer.begin_transaction."""
         started = time.monotonic()
-        with self._thread.lock:
-            self._manager.begin()
-            self._thread.metrics.record_time("txn-begin", (time.monotonic() - started) * 1e9)
+        self._state.ask(self._manager.begin)
+        self._state.record_time("txn-begin", time.monotonic() - started)
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
@@ -148,26 +167,23 @@ class ProducerTransactions:
     def abort(self) -> None:
         """See KafkaProducer.abort_transaction."""
         self._end(self._manager.begin_abort)
-        with self._thread.lock:
-            # Records that failed belong to the transaction that is over.
-            self._thread.deliveries.take_error()
+        # Records that failed belong to the transaction that is over.
+        self._state.take_delivery_error()
 
     @property
     def is_open(self) -> bool:
         """Whether a transaction is to be ended."""
-        with self._thread.lock:
-            return self._open_end() is not None
+        return self._state.ask(self._open_end) is not None
 
     def end_open(self, timeout: float | None) -> None:
         """Abort what a producer that is being closed has open, and see out a call that timed out.
 
         Errors are left for `close` to raise. What cannot be ended in time, its coordinator aborts.
         """
-        with self._thread.lock:
-            end = self._open_end()
-            if end is None:
-                return
-            unseen = self._thread.deliveries.take_error()
+        end = self._state.ask(self._open_end)
+        if end is None:
+            return
+        unseen = self._state.take_delivery_error()
         wait = self._max_block_ms / 1000
         deadline = deadline_of(wait if timeout is None else min(wait, timeout))
         for _ in range(2):  # a commit that fails leaves a transaction to abort
@@ -175,15 +191,13 @@ class ProducerTransactions:
                 self._end(end, seconds_until(deadline))
             except KafkaException as error:
                 unseen = unseen or error
-            with self._thread.lock:
-                end = self._open_end()
+            end = self._state.ask(self._open_end)
             if end is None:
                 break
-        with self._thread.lock:
-            # That records were dropped is no news to one who closes without a commit.
-            self._thread.deliveries.take_error()
-            if not isinstance(unseen, TransactionAbortedException):
-                self._thread.deliveries.error = unseen
+        # That records were dropped is no news to one who closes without a commit.
+        self._state.take_delivery_error()
+        if not isinstance(unseen, TransactionAbortedException):
+            self._state.keep_delivery_error(unseen)
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
         """Give what begins the end of what is open, or goes on with it; None for nothing."""
@@ -210,12 +224,15 @@ class ProducerTransactions:
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         deadline = deadline_of(wait)
-        with self._thread.lock:
+
+        def begin_and_wait_for_rows() -> TransactionalResult:
             is_new = not self._manager.is_completing
-            with self._thread.whole:
-                result = begin()
-                if is_new:
-                    self._manager.has_loose_rows = True
+            result = begin()
+            if is_new:
+                self._manager.has_loose_rows = True
+            return result
+
+        result = self._state.change(begin_and_wait_for_rows)
         self._drain_rows(deadline)
 
         def all_in_batches() -> TransactionalResult:
@@ -237,22 +254,23 @@ class ProducerTransactions:
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         started = time.monotonic()
         deadline = deadline_of(wait) if deadline is None else deadline
-        with self._thread.lock:
-            with self._thread.whole:
-                result = start()
-            self._thread.wake()
-            try:
-                while not result.is_done:
-                    if not wait_until(deadline, self._thread.changed, self._thread.lock):
-                        raise self._timed_out(result.operation, wait)
-            finally:
-                waited_s = time.monotonic() - started
-                self._thread.metrics.record_time(_SENSORS[result.operation], waited_s * 1e9)
+        result = self._state.change(start)
+
+        def ended() -> bool | None:
+            if not result.is_done:
+                return None
             result.is_acknowledged = True
-            if result.error is not None:
-                # The caller learns of it here; it need not be raised again by the next flush.
-                self._thread.deliveries.take_error()
-                raise result.error
+            return True
+
+        try:
+            self._state.wait(ended, deadline, lambda: self._timed_out(result.operation, wait))
+        finally:
+            waited_s = time.monotonic() - started
+            self._state.record_time(_SENSORS[result.operation], waited_s)
+        if result.error is not None:
+            # The caller learns of it here; it need not be raised again by the next flush.
+            self._state.take_delivery_error()
+            raise result.error
 
     def _timed_out(self, operation: str, wait_s: float) -> TimeoutException:
         trouble = self._thread.network_trouble

@@ -343,7 +343,7 @@ class TopicReader:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            message = "this TopicReader is closed: create a new one to read"
+            message = "this TopicReader has been closed: create a new one to read"
             raise IllegalStateException(message)
 
     def _deadline(self) -> float:

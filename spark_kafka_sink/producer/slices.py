@@ -20,7 +20,7 @@ from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies, Partitioner, TopicLoad, hash_keys
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
-from spark_kafka_sink.records.columns import Rows
+from spark_kafka_sink.records.columns import Bools, Rows
 from spark_kafka_sink.records.encoder import (
     EncodedRecords,
     encode,
@@ -123,19 +123,38 @@ class GroupedRows:
     targets: list[TopicPartition]
 
 
+def topics_to_spread(
+    rows: Rows, topics: Sequence[TopicMetadata], hashes: Int64s | None
+) -> dict[str, TopicMetadata]:
+    """Return the topics that may have rows without a partition and without a key that counts.
+
+    topics: the metadata of each of ``rows.topics``.
+    """
+    is_open: Bools | None = None
+    if rows.partitions is not None:
+        is_open = rows.partitions < 0
+    if hashes is not None:
+        is_open = hashes < 0 if is_open is None else is_open & (hashes < 0)
+    if is_open is not None and not is_open.any():
+        return {}
+    return dict(zip(rows.topics, topics, strict=True))
+
+
 def choose_partitions(
     rows: Rows,
     sizes: Int64s,
     topics: Sequence[TopicMetadata],
     partitioner: Partitioner,
     load: Callable[[str, TopicMetadata], TopicLoad],
+    hashes: Int64s | None = None,
 ) -> GroupedRows:
     """Choose each row's partition and bring the rows into partition order.
 
-    topics: the metadata of each of ``rows.topics``; load: asked for the topics that have rows to be
-    spread.
+    topics: the metadata of each of ``rows.topics``; load: asked for topics that `topics_to_spread`
+    names; hashes: of the keys, where they have been computed.
     """
-    hashes = hash_keys(rows.columns.key) if partitioner.uses_keys else None
+    if hashes is None and partitioner.uses_keys:
+        hashes = hash_keys(rows.columns.key)
     bases = np.cumsum([0, *(len(topic.leaders) for topic in topics)])
     chosen = np.empty(len(rows), np.int64)
     for number, of_topic in rows.by_topic():

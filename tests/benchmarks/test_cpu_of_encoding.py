@@ -1,9 +1,9 @@
-"""What encoding costs, as a ratio to fixed work on the same bytes, in turns on the same core.
+"""The cost of encoding, as a ratio to fixed work on the same bytes, in turns on the same core.
 
-CPU time of this thread alone; other processes are in it only by the caches and the memory that
-they share with it. The bound is 1.6 times what the ratio is on a quiet machine (2.1; up to 2.6
-beside two that sort all the time): it is there for what makes the path slower by its nature (one
-more sort, a gather more, a step that is quadratic), not for a few percent.
+It is the CPU time of this thread alone; other processes affect it only through shared caches and
+memory. The bound is 1.6 times the ratio on a quiet machine (2.1; up to 2.6 next to two processes
+that sort all the time). It detects a slower algorithm (another sort, another gather, a quadratic
+step), not a few percent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST = 3.4
 
 
 def rows() -> pa.RecordBatch:
-    """Give rows of one slice, with keys."""
+    """Return rows of one slice, with keys."""
     keys = pa.array([b"%016d" % n for n in range(ROWS)], pa.binary())
     values = pa.array([b"%0*d" % (VALUE_BYTES, n) for n in range(ROWS)], pa.binary())
     return pa.record_batch({"key": keys, "value": values})
@@ -38,13 +38,13 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def append(batch: pa.RecordBatch) -> float:
-    """Give the CPU seconds of what a caller's thread does: partition, lay out, encode, append."""
+    """Return the CPU seconds of a caller's thread: partition, lay out, encode, append."""
     with idle_producer(PARTITIONS, batch_size=512 * 1024, buffer_memory=2**28) as producer:
         return cpu_seconds(lambda: producer.append(TOPIC, batch))
 
 
 def yardstick(data: bytes, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> float:
-    """Give the CPU seconds of a copy, a checksum, a sort and a gather of as many rows and bytes."""
+    """Return the CPU seconds of a copy, a checksum, a sort and a gather of the same size."""
 
     def work() -> None:
         crc32c(bytearray(data))

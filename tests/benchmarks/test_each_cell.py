@@ -1,4 +1,4 @@
-"""``make bench``: what it says of arguments, and of cells that are measured already."""
+"""``make bench``: its messages on arguments, and on cells that were measured already."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def measured(cell: Cell, **seconds: list[float]) -> Measured:
-    """Give a cell in which each contender took so long each round.
+    """Return a cell in which each contender took these seconds in each round.
 
-    Python has been busy for as long, and the broker for half of it.
+    Python was busy for as long, and the broker for half of it.
     """
 
     def turn(took: float) -> Turn:

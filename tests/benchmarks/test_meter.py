@@ -57,7 +57,7 @@ def go_on(process: subprocess.Popen[str]) -> None:
 
 
 def used_by_others(meter: Meter) -> float:
-    """Give the CPU seconds but for those of this process."""
+    """Return the CPU seconds except those of this process."""
     used = meter.read()
     return float(used.jvm + used.python) - time.process_time()
 

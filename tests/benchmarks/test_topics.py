@@ -21,7 +21,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def made(self, partitions: int) -> Iterator[str]:
-        """Have a topic."""
+        """Yield a topic."""
         name = f"topic-{partitions}"
         self.held[name] = 0
         try:
@@ -30,11 +30,11 @@ class Cluster:
             del self.held[name]
 
     def begin(self, topic: str, partitions: int) -> None:
-        """Have a record in every partition."""
+        """Add a record to every partition."""
         self.held[topic] += partitions
 
     def records(self, topic: str) -> int:
-        """Give how many there are."""
+        """Return the number of records."""
         return self.held[topic]
 
 

@@ -133,7 +133,7 @@ def test_ten_times_the_rows_run_no_more_lines_and_make_no_more_objects(
 
 
 class AllAppendedError(Exception):
-    """A task has come to where it waits for brokers."""
+    """A task has reached the point at which it waits for brokers."""
 
 
 def all_appended(_producer: KafkaProducer) -> None:
@@ -141,18 +141,18 @@ def all_appended(_producer: KafkaProducer) -> None:
 
 
 class Lender(NamedTuple):
-    """Lends a task a producer that there is already, where tasks in Spark have theirs from."""
+    """Replaces the producer pool of tasks, and returns an existing producer."""
 
     lent: KafkaProducer
 
     @contextmanager
     def producer(self, _config: object, _brokers: object) -> Iterator[KafkaProducer]:
-        """Give the producer, whatever the configuration."""
+        """Yield the producer, whatever the configuration."""
         yield self.lent
 
 
 def write(options: SinkOptions, batches: list[pa.RecordBatch]) -> None:
-    """Run a task up to where it waits for brokers."""
+    """Run a task until it waits for brokers."""
     with pytest.raises(AllAppendedError):
         task.write_task(options, iter(batches))
 

@@ -1,4 +1,4 @@
-"""KafkaAdmin on real brokers: topics described, created and refused as other clients see them."""
+"""KafkaAdmin on real brokers: topics described, created and rejected as other clients see them."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def config(bootstrap: str, **options: str) -> ProducerConfig:
 
 
 def new_name() -> str:
-    """Give a name that no topic has."""
+    """Return a name that no topic has."""
     return f"topic-{uuid.uuid4().hex[:12]}"
 
 
 def seen_by_confluent(bootstrap: str, topic: str) -> tuple[int, int]:
-    """Give partitions and replicas of a topic as librdkafka sees them."""
+    """Return partitions and replicas of a topic as librdkafka sees them."""
     found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=30)
     partitions = found.topics[topic].partitions
     return len(partitions), len(partitions[0].replicas)
 
 
 def setting_by_confluent(bootstrap: str, topic: str, name: str) -> str:
-    """Give a setting of a topic as librdkafka sees it."""
+    """Return a configuration value of a topic as librdkafka sees it."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (future,) = admin.describe_configs([resource]).values()

@@ -1,8 +1,7 @@
-"""Every public method of KafkaProducer, TopicReader and KafkaAdmin, called wherever user code runs.
+"""Every public method of KafkaProducer, TopicReader and KafkaAdmin, called from all user code.
 
 Also in a forked child, after close, while another thread closes, and after user code has raised.
-Nothing hangs, no future stays pending, all memory is given back, and what is refused changes
-nothing.
+Nothing hangs, no future stays pending, all memory is released, and rejected calls change nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ REFUSED: Final = {
     "x": "has been closed",
     "b": "is in use by another thread",
     "t": "transaction",
-    "d": "INVALID_RECORD (87)",  # of the transaction's row that brokers were told to refuse
+    "d": "INVALID_RECORD (87)",  # of the transaction's row that brokers reject
 }
 TABLE: Final = """
                                           mn cb ak ps pa sr ic fk cl cg CB PA SR IC AK DC OF LA
@@ -127,7 +126,7 @@ def table() -> dict[tuple[str, str], str]:
 
 
 def word(call: Callable[[], object], kind: type[BaseException] | None = None) -> str:
-    """Return what a call comes to, as a cell says it; kind: what user code raises."""
+    """Return a cell's word for the result of a call; kind: the exception of user code."""
     try:
         call()
     except BaseException as error:  # noqa: BLE001 - told
@@ -141,7 +140,7 @@ def word(call: Callable[[], object], kind: type[BaseException] | None = None) ->
 
 
 def said_in_a_word(said: str) -> str:
-    """Return the word for a message, or the message where there is none."""
+    """Return the word for a message, or the message if there is none."""
     return next((word for word, has in REFUSED.items() if has in said), said)
 
 
@@ -152,7 +151,7 @@ def plainly(scene: Scene, method: str) -> str:
 
 
 def in_user_code(scene: Scene, method: str, column: str) -> str:
-    """Call a method in user code; see that all goes on where it is refused."""
+    """Call a method in user code; check that everything continues if it is rejected."""
     scene.begin("KafkaProducer.commit_transaction")
     said: list[str] = []
     is_said = threading.Event()
@@ -162,7 +161,7 @@ def in_user_code(scene: Scene, method: str, column: str) -> str:
         is_said.set()
 
     scene.hooks[IN_USER_CODE[column]] = call
-    with suppress(Exception):  # where the call has closed, or ended the transaction
+    with suppress(Exception):  # if the call has closed, or ended the transaction
         if column == "pa":
             scene.append()
         else:
@@ -307,7 +306,7 @@ def admin_bootstrap() -> Iterator[str]:
 
 
 def stacks() -> str:
-    """Say where all threads are."""
+    """Return the stacks of all threads."""
     return "\n".join(
         "".join(traceback.format_stack(frame)) for frame in sys._current_frames().values()
     )

@@ -1,7 +1,7 @@
 """Brokers that die, freeze, restart and hand over: every row once, in order.
 
-The cluster has three nodes, each broker and controller, so that harm to a node is harm to the
-quorum too. FAULT_ROUNDS says how many disasters the random test has (make test-faults), FAULT_SEED
+The cluster has three nodes, each broker and controller, so that damage to a node also affects the
+quorum. FAULT_ROUNDS is the number of disasters in the random test (make test-faults); FAULT_SEED
 repeats a run.
 """
 
@@ -205,8 +205,8 @@ def test_a_transaction_survives_the_death_of_its_coordinator(
     }
     with KafkaProducer(config) as producer:
         producer.init_transactions()
-        assert producer._thread.transactions is not None
-        (coordinator,) = producer._thread.transactions.coordinators.nodes
+        assert producer._state.transactions is not None
+        (coordinator,) = producer._state.transactions.coordinators.nodes
         producer.begin_transaction()
         producer.append(topic, _values(*(f"before {number}" for number in range(50))))
         producer.flush()
@@ -334,7 +334,7 @@ def gate(folder: str, batches_before: list[int]) -> Callable[..., Iterator[pa.Re
 
 
 def count_records(admin: AdminClient, topic: str, partitions: int) -> int:
-    """Give how many records a topic has, as far as its leaders answer."""
+    """Return the number of a topic's records, as far as its leaders answer."""
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library has no types here
     asked = {TopicPartition(topic, number): latest for number in range(partitions)}
     total = 0
@@ -345,7 +345,7 @@ def count_records(admin: AdminClient, topic: str, partitions: int) -> int:
 
 
 def wait_for_records(bootstrap: str, topic: str, partitions: int, more_than: int) -> int:
-    """Wait until a topic has more records than that and give how many."""
+    """Wait until a topic has more records than `more_than`; return their number."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:

@@ -29,7 +29,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import TopicPartition
 
-# RD_KAFKA_RESP_ERR__TRANSPORT: has the mock close the connection in place of an answer.
+# RD_KAFKA_RESP_ERR__TRANSPORT: the mock closes the connection instead of a response.
 DISCONNECT = -195
 
 
@@ -137,7 +137,7 @@ def read(mock: MockCluster, topic: str) -> list[bytes | None]:
 
 
 def fail(mock: MockCluster, topic: str, producer: KafkaProducer, code: int) -> ApiException:
-    """Have a row refused, and give the error that the user gets."""
+    """Let brokers reject a row, and return the error that the user gets."""
     mock.answer_next(PRODUCE, [code])
     producer.append(topic, row("refused"))
     with pytest.raises(ApiException) as failed:

@@ -1,7 +1,7 @@
 """A network that delays, cuts, drops and garbles: every row once and in order, or an error.
 
-A proxy stands between the producer and a real broker; readers go past it. FAULT_ROUNDS says how
-many random faults are tried (make test-faults), FAULT_SEED repeats a run.
+A proxy is between the producer and a real broker; readers bypass it. FAULT_ROUNDS is the number of
+random faults (make test-faults); FAULT_SEED repeats a run.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from support.oracles.readers import (
     read_with_confluent,
     read_with_kafka_python,
 )
+from support.pure.state_waits import wait_until
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import BufferExhaustedException, TimeoutException
@@ -85,14 +86,11 @@ def proxied(
 
 def wait_for_trouble(producer: KafkaProducer, text: str) -> None:
     """Wait until the producer has met that failure of a connection."""
-    changed = producer._thread.changed
-    while text not in producer._thread.network_trouble:
-        with changed:
-            changed.wait(0.05)
+    wait_until(producer, lambda: text in producer._thread.network_trouble)
 
 
 def acknowledged(producer: KafkaProducer, topic: str) -> dict[int, int]:
-    """Give how many records were acknowledged, by partition."""
+    """Return the number of acknowledged records, by partition."""
     known = producer.take_deliveries()
     return {
         number: known[TopicPartition(topic, number)].records
@@ -169,7 +167,7 @@ def test_rows_that_cannot_be_sent_are_an_error_after_delivery_timeout_ms(proxied
         producer.flush(30)
         with proxied.proxy.refusing():
             NumberedRows(producer, proxied.topic, _PARTITIONS).append(5)
-            # Without the producer's own limit this would be flush's, which says another sentence.
+            # Without the producer's own limit, this would be flush's, with another message.
             with pytest.raises(
                 TimeoutException,
                 match=rf"{proxied.topic}-\d: 5 record\(s\) were not acknowledged within "

@@ -1,4 +1,4 @@
-"""What a broker is too old for is said on the driver, from what every connection begins with."""
+"""The driver reports what a broker is too old for, from the ApiVersions of its connection."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GZIP: Final = {"kafka.compression.type": "gzip"}
 
 @pytest.fixture
 def broker() -> Iterator[ScriptedBroker]:
-    """A broker that has the topic t; its settings are nobody's."""
+    """A broker that has the topic t, without settings."""
     with ScriptedBroker() as made:
         made.speaks[DESCRIBE_CONFIGS.key] = None
         made.metadata = describe(made.port, "t")
@@ -52,7 +52,7 @@ def plan(broker: ScriptedBroker, schema: StructType, options: dict[str, str]) ->
     [
         (2, None, {}, PLAIN, UnsupportedVersionException,
          "no producer id could be had: UNSUPPORTED_VERSION (35); the broker has no usable version "
-         "of InitProducerId: it accepts none, this client speaks 0 to 5; "
+         "of InitProducerId: it supports none, this client supports 0 to 5; "
          "kafka.enable.idempotence=false does without one, at the price of duplicates"),
         (2, 0, {}, PLAIN, UnsupportedVersionException,
          "the broker is older than 0.11 and accepts message format v1, which has no producer ids; "
@@ -67,7 +67,7 @@ def plan(broker: ScriptedBroker, schema: StructType, options: dict[str, str]) ->
          "kafka.compression.type=zstd needs Produce version 7, which brokers have from Kafka 2.1 "
          "on, and the broker takes at most version 6; choose another kafka.compression.type"),
         (None, 0, {}, PLAIN, UnsupportedVersionException,
-         "the broker has no usable version of Produce: it accepts none, this client speaks 0 to "),
+         "the broker has no usable version of Produce: it supports none, this client supports 0 "),
     ],
 )  # fmt: skip
 def test_what_a_broker_is_too_old_for_is_refused_before_any_task(

@@ -12,7 +12,7 @@ from support.brokers.processes import hear, listened_to, marked_processes, press
 from support.programs.inner_tests import TESTS, options
 
 TIMEOUT_S = 120
-# Nobody writes into the pipe. What a worker of pytest-xdist says on stdout, nobody hears.
+# Nothing is written to the pipe. The stdout of a pytest-xdist worker is lost.
 WAITS_FOR_EVER = """
 import os, sys, pytest
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import socket
 import threading
-import time
 import uuid
 from collections import Counter
 
@@ -14,8 +13,10 @@ import pytest
 from conftest import NewTopic
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import create_topic, read_topics, read_with_confluent
+from support.pure.state_waits import wait_until
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
     ConfigException,
@@ -26,7 +27,6 @@ from spark_kafka_sink.errors import (
     TimeoutException,
 )
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender
 
@@ -58,14 +58,12 @@ def test_lingering_records_go_without_a_flush(kafka: KafkaCluster, new_topic: Ne
     topic = new_topic(1)
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 10}) as producer:
         producer.append(topic, values("a"))
-        while not producer.take_deliveries():
-            with producer._thread.changed:
-                producer._thread.changed.wait(10)
+        wait_until(producer, producer.take_deliveries)
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 1
 
 
 def test_topics_made_a_moment_ago_take_every_row_once_and_in_order(kafka: KafkaCluster) -> None:
-    """Brokers come to know a new topic one after another: some refuse a partition's first batch."""
+    """Brokers learn of a new topic one after another: some reject a partition's first batch."""
     config = {"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "batch.size": 1000}
     topics = [f"a-moment-ago-{uuid.uuid4().hex[:8]}" for _ in range(4)]
     numbers = list(range(5000))
@@ -167,11 +165,11 @@ def test_memory_that_stays_full_is_an_error_after_max_block_ms() -> None:
         with KafkaProducer(config) as producer:
             with pytest.raises(TimeoutException, match=r"no broker has answered .*=300"):
                 producer.append("t", values("a"))
-            producer._thread.accumulator.pool.available_bytes = 10
+            producer._state.accumulator.pool.available_bytes = 10
             with pytest.raises(
                 BufferExhaustedException, match=r" max\.block\.ms=300: buffer\.memory="
             ):
-                producer._waits.reserve(Reservation(), 100, time.monotonic() + 0.3, lambda: None)
+                producer._caller.reserve(PendingAppend(), 100, producer._caller.row_call())
 
 
 def test_a_closed_producer_takes_nothing_and_closing_again_is_harmless(
@@ -204,9 +202,7 @@ def test_close_wakes_a_caller_that_waits(kafka: KafkaCluster) -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    with producer._thread.changed:
-        while not producer._thread.metadata.told_for("never-there"):
-            producer._thread.changed.wait(10)
+    wait_until(producer, lambda: producer._state.metadata.told_for("never-there"))
     producer.close(0)
     waiting.join(20)
     assert not waiting.is_alive()

@@ -59,7 +59,7 @@ def test_many_rows_arrive_once_in_order_and_where_java_would_put_them(
 def check_by_both_clients(
     bootstrap: str, topic: str, count: int, tasks: int, partitions: int
 ) -> list[Record]:
-    """Assert that two clients find each row once, as it should be; give what they found."""
+    """Assert that two clients find each row once and unchanged; return what they found."""
     records = read_with_confluent(bootstrap, topic)
     check_every_row_once(records, count, tasks, partitions)
     # Not left to pytest, which would print both.

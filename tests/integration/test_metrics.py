@@ -156,11 +156,11 @@ def test_rows_that_are_refused_or_given_up_are_errors(
         producer.append("not-there", rows(3))
     assert measured(producer)["record-error-total"] == 5
     assert measured(producer)["buffer-exhausted-total"] == 0
-    available = producer._thread.accumulator.pool.available_bytes
-    producer._thread.accumulator.pool.available_bytes = 10
+    available = producer._state.accumulator.pool.available_bytes
+    producer._state.accumulator.pool.available_bytes = 10
     with pytest.raises(BufferExhaustedException):
         producer.append(topic, rows(4))
-    producer._thread.accumulator.pool.available_bytes = available
+    producer._state.accumulator.pool.available_bytes = available
     all_of = measured(producer)
     assert (all_of["record-error-total"], all_of["buffer-exhausted-total"]) == (9, 4)
     assert all_of["bufferpool-wait-time-ns-total"] > 0

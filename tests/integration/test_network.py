@@ -43,7 +43,7 @@ PRODUCE, METADATA = 0, 3
 
 @pytest.fixture
 def broker() -> Iterator[ScriptedBroker]:
-    """A broker that says of metadata what a test wants."""
+    """A broker whose metadata the test sets."""
     with ScriptedBroker() as made:
         yield made
 
@@ -374,7 +374,7 @@ def test_a_broker_whose_name_gets_another_address_is_found_there(
 
 
 def move_leader(kafka: KafkaCluster, topic: str) -> int:
-    """Have another node lead the only partition of a topic, and give the node."""
+    """Let another node lead the only partition of a topic, and return its id."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     before = admin.list_topics(topic).topics[topic].partitions[0]
     order = [*(r for r in before.replicas if r != before.leader), before.leader]

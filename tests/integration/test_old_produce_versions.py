@@ -1,7 +1,7 @@
-"""Produce as brokers before 0.11 take it: on Kafka 0.10 itself, and on a 3.9 that still does.
+"""Produce to brokers before 0.11: to Kafka 0.10 itself, and to a 3.9 that still supports it.
 
-The 3.9 seems to speak no more than older brokers did, which brings out message sets v0 too. Others
-read back what was written.
+The 3.9 pretends to support only the versions of older brokers, so that message sets v0 are tested,
+too. Other clients read what was written.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def old_version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def as_if_old(old_version: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Let brokers seem to speak no more than the version did; gives the Produce version."""
+    """Make brokers pretend to be older; return the Produce version."""
     produce, metadata = SPOKEN[old_version]
 
     def of(response: ApiVersionsResponse) -> NodeApiVersions:

@@ -1,6 +1,6 @@
-"""A program that ends without `close()` delivers what it was given, whatever ends it.
+"""A program that ends without `close()` delivers its rows, whatever ends it.
 
-Each is a process of its own. `unit/test_program_end.py` has what is told where no broker answers.
+Each is a process of its own. `unit/test_program_end.py` tests the messages without a broker.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PROGRAMS = {
         "with made() as producer: send(producer, 'ctrl-c-in-with');"
         " signal.raise_signal(signal.SIGINT)"
     ),
-    # A thread that sends when the main thread has come to its end.
+    # A thread that sends after the main thread has ended.
     "thread": (
         "producer = made()\n"
         "def late(): threading.main_thread().join(); send(producer, 'thread')\n"
@@ -88,7 +88,7 @@ def ends(kafka: KafkaCluster, prefix: str) -> dict[str, ProgramEnd]:
 
 
 def end_offset(kafka: KafkaCluster, topic: str) -> int:
-    """Return the offset behind a topic's last record or marker."""
+    """Return the offset after a topic's last record or marker."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "none"})
     try:
         _, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
@@ -122,7 +122,7 @@ def test_an_open_transaction_is_aborted(
         "transaction was not committed\n"
     )
     wait_for_transactions(kafka.bootstrap, f"{prefix}error-in-transaction")
-    # Its row was not sent; the row of the other one is there, behind it the marker of the abort.
+    # Its row was not sent; the other producer's row is there, followed by the marker of the abort.
     assert end_offset(kafka, f"{prefix}transaction") == 0
     stderr = ends["error-in-transaction"].stderr
     assert end_offset(kafka, f"{prefix}error-in-transaction") == 2, stderr

@@ -39,17 +39,17 @@ A_LONG_TIME_MS = 600_000
 
 
 def note_in(told: Told) -> Callable[[RecordMetadata, BaseException | None], None]:
-    """Give a callback that keeps what it is told."""
+    """Return a callback that records its arguments."""
     return lambda metadata, error: told.append((metadata, error))
 
 
 def by_place(records: list[Record]) -> dict[tuple[int, int], Record]:
-    """Give records by partition and offset."""
+    """Return records by partition and offset."""
     return {(record.partition, record.offset): record for record in records}
 
 
 def values_in_order(records: list[Record]) -> list[bytes | None]:
-    """Give the values of a topic with one partition."""
+    """Return the values of a topic with one partition."""
     return [record.value for record in records]
 
 
@@ -66,7 +66,7 @@ def row(number: int) -> ProducerRecord:
 
 
 def encoded(data: object) -> bytes | None:
-    """Give a key or value as it is stored."""
+    """Return a key or value as it is stored."""
     assert data is None or isinstance(data, str | bytes)
     return data.encode() if isinstance(data, str) else data
 
@@ -221,11 +221,11 @@ def test_a_chunk_that_is_due_before_its_first_row_came_is_nothing(
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap}) as producer:
         producer.send(topic, b"a").result(60)
         rows = producer._rows
-        rows._make_room(rows._queues[topic], None, 100, time.monotonic() + 60)
+        rows._make_room(rows._queues[topic], None, 100, producer._caller.row_call())
         assert producer._feeder._pending
         producer.flush()
         assert not producer._feeder._pending
-        assert producer._thread.accumulator.pool.available_bytes == 33_554_432
+        assert producer._state.accumulator.pool.available_bytes == 33_554_432
         assert producer.send(topic, b"b").result(60).offset == 1
 
 
@@ -257,7 +257,7 @@ def test_serializers_and_interceptors_see_every_row(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
     class Count(ProducerInterceptor):
-        """Numbers values, and keeps what it is told."""
+        """Numbers values, and records its calls."""
 
         def __init__(self) -> None:
             self.told = Told()
@@ -276,7 +276,7 @@ def test_serializers_and_interceptors_see_every_row(
             self.closed = True
 
     class Fail(Count):
-        """Raises whatever it is asked."""
+        """Raises in every method."""
 
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             raise ZeroDivisionError
@@ -446,11 +446,11 @@ def test_memory_that_stays_full_fails_the_future_after_max_block_ms(
     config = {"bootstrap.servers": kafka.bootstrap, "max.block.ms": 3000}
     with KafkaProducer(config) as producer:
         producer.partitions_for(topic)
-        with producer._thread.lock:
-            producer._thread.accumulator.pool.available_bytes -= 33_554_432
+        with producer._state.lock:
+            producer._state.accumulator.pool.available_bytes -= 33_554_432
         error = producer.send(topic, b"a").exception(0)
-        with producer._thread.lock:
-            producer._thread.accumulator.pool.available_bytes += 33_554_432
+        with producer._state.lock:
+            producer._state.accumulator.pool.available_bytes += 33_554_432
         assert isinstance(error, BufferExhaustedException)
         assert producer.send(topic, b"b").result(60).offset == 0
 
@@ -472,13 +472,13 @@ def test_closing_with_0_gives_up_what_is_incomplete_and_tells_everybody(
 
     # Some are in an open batch, some still rows.
     futures = [producer.send(topic, bytes(1000), on_delivery=note(n)) for n in range(40)]
-    assert producer._thread.accumulator.has_incomplete
+    assert producer._state.accumulator.has_incomplete
     assert producer._feeder._pending
     producer.close(0)
     for future in futures:
         assert str(future.exception(0)) == "Producer is closed forcefully."
     assert told == [*range(40)]
-    assert producer._thread.accumulator.pool.available_bytes == 33_554_432
+    assert producer._state.accumulator.pool.available_bytes == 33_554_432
     with pytest.raises(IllegalStateException, match="after producer has been closed"):
         producer.send(topic, b"late")
     assert read_with_confluent(kafka.bootstrap, topic) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pytest
 from conftest import NewTopic
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import read_with_confluent
+from support.pure.state_waits import wait_until
 
 from spark_kafka_sink import KafkaProducer
 
@@ -27,10 +27,11 @@ def by_send(producer: KafkaProducer, topic: str) -> None:
 def by_append(producer: KafkaProducer, topic: str) -> None:
     """Append a row, and see that it is acknowledged."""
     producer.append(topic, pa.record_batch({"value": ["quick"]}))
-    deadline = time.monotonic() + A_WHILE_S
-    with producer._thread.lock:
-        while topic not in {place.topic for place in producer.take_deliveries()}:
-            assert producer._thread.changed.wait(deadline - time.monotonic())
+
+    def is_acknowledged() -> bool:
+        return topic in {place.topic for place in producer.take_deliveries()}
+
+    wait_until(producer, is_acknowledged, A_WHILE_S)
 
 
 @pytest.mark.parametrize("put", [by_send, by_append])

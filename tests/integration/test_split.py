@@ -35,7 +35,7 @@ def narrow_topic(kafka: KafkaCluster) -> str:
 
 
 def noise(row: int) -> bytes:
-    """Give 3,000 bytes that no codec makes much smaller."""
+    """Return 3,000 bytes that no codec can compress much."""
     return random.Random(row).randbytes(3000)
 
 
@@ -55,7 +55,7 @@ def batch(rows: int) -> pa.RecordBatch:
 
 
 def check(found: list[Record], rows: int) -> None:
-    """Assert that every row is there once, whole and in order."""
+    """Assert that every row is there once, complete and in order."""
     for partition in (0, 1):
         numbers = range(partition, rows, 2)
         records = [record for record in found if record.partition == partition]
@@ -104,7 +104,7 @@ def test_every_row_is_written_by_smaller_batches(
         assert splits[0] > 0
         deliveries = producer.take_deliveries()
         assert sum(delivery.records for delivery in deliveries.values()) == 200
-        accumulator = producer._thread.accumulator
+        accumulator = producer._state.accumulator
         assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
     check(read_with_confluent(kafka.bootstrap, narrow_topic), 200)
     check(read_with_kafka_python(kafka.bootstrap, narrow_topic), 200)
@@ -142,7 +142,7 @@ def test_later_batches_of_the_topic_are_small_enough_at_once(
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap, "batch.size": 100_000}) as producer:
         producer.append(narrow_topic, batch(100))
         producer.flush()
-        full_bytes = producer._thread.accumulator.full_bytes(narrow_topic)
+        full_bytes = producer._state.accumulator.full_bytes(narrow_topic)
     assert full_bytes < LIMIT
 
 

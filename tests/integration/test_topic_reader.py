@@ -1,4 +1,4 @@
-"""TopicReader gives row by row what kafka-python and librdkafka read, whoever wrote the topic."""
+"""TopicReader returns row by row what kafka-python and librdkafka read, whoever wrote the topic."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def new_topic_on(
 
 
 def rows_of(batches: Iterator[pa.RecordBatch], topic: str) -> list[Record]:
-    """Give batches as records; offsets must rise within each partition."""
+    """Return batches as records; offsets must ascend within each partition."""
     records: list[Record] = []
     for batch in batches:
         assert batch.schema == SCHEMA
@@ -312,7 +312,7 @@ def test_one_reader_reads_several_topics_and_after_a_reading_that_was_left(
         next(left)
         for topic in (*topics, topics[0]):
             assert len(rows_of(reader.read(topic), topic)) == 200
-        # The first one, where it was left.
+        # The first reader, where it stopped.
         assert len(rows_of(left, topics[0])) < 200
 
 

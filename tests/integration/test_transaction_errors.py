@@ -138,7 +138,7 @@ def topic(mock: MockCluster, request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def producer(mock: MockCluster, topic: str) -> Iterator[KafkaProducer]:
-    """A producer whose transactional id nobody else has; it does not wait long for anything."""
+    """A producer with a transactional id of its own and short limits."""
     made = KafkaProducer(
         {
             "bootstrap.servers": mock.bootstrap,
@@ -166,10 +166,10 @@ def values(mock: MockCluster, topic: str) -> list[bytes | None]:
 
 
 def failed(producer: KafkaProducer, topic: str, row: Row) -> KafkaException:
-    """Have a transaction meet an error, and give what its user gets."""
+    """Let a transaction fail, and return the error that its user gets."""
     with pytest.raises(KafkaException, match=rf"{row.name} \({row.code}\) from node 1") as error:
         transact(producer, topic, "refused")
-    # A call that comes after the answer is refused because of it.
+    # A call after the response is rejected because of it.
     found = error.value.__cause__ or error.value
     assert isinstance(found, KafkaException)
     assert (found.api, found.node_id) == (row.api, 1)

@@ -21,6 +21,7 @@ from support.brokers import fetch_kafka
 from support.brokers.class_archives import kafka_options
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import committed_values, read_with_kafka_python
+from support.pure.state_waits import wait_until
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client.chunk import RowChunk, RowQueue
@@ -68,7 +69,7 @@ def cluster(request: pytest.FixtureRequest, scratch: Path) -> Iterator[KafkaClus
 
 
 def downgrade(cluster: KafkaCluster) -> None:
-    """Have the cluster agree on transaction.version 1."""
+    """Let the cluster finalize transaction.version 1."""
     tool = ["java", "-cp", f"{fetch_kafka.libs(fetch_kafka.NEWEST)}/*"]
     command = ["org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", cluster.bootstrap]
     change = ["downgrade", "--feature", "transaction.version=1"]
@@ -119,7 +120,7 @@ def values(*texts: str) -> pa.RecordBatch:
 
 
 def committed_offset(cluster: KafkaCluster, group: str, partition: TopicPartition) -> int:
-    """Give a group's offset of a partition; negative if it has none."""
+    """Return a group's offset of a partition; negative if it has none."""
     config = {"bootstrap.servers": cluster.bootstrap, "group.id": group, "log_level": 0}
     consumer = confluent_kafka.Consumer(config)
     try:
@@ -159,8 +160,8 @@ def test_transactions_are_of_the_version_that_the_cluster_has_agreed_on(
     cluster: KafkaCluster, new_producer: NewProducer, request: pytest.FixtureRequest
 ) -> None:
     producer = new_producer()
-    assert producer._thread.transactions is not None
-    is_v2 = producer._thread.transactions.max_produce_version is None
+    assert producer._state.transactions is not None
+    is_v2 = producer._state.transactions.max_produce_version is None
     assert is_v2 is ("4-version-2" in request.node.name)
 
 
@@ -300,9 +301,9 @@ def test_a_row_that_comes_while_a_transaction_ends_is_refused_and_its_end_waits_
             with pytest.raises(IllegalStateException) as refused:
                 producer.send(topic, "late")
             refusals.append(str(refused.value))
-            with producer._thread.lock:
-                assert producer._thread.transactions is not None
-                early_ends.append(producer._thread.transactions.due(0.0, has_incomplete=False))
+            with producer._state.lock:
+                assert producer._state.transactions is not None
+                early_ends.append(producer._state.transactions.due(0.0, has_incomplete=False))
         return pa.array([0] * batch.num_rows, pa.int32())
 
     linger = {"linger.ms": 600_000, "delivery.timeout.ms": 700_000}
@@ -476,18 +477,16 @@ def test_closing_raises_why_records_failed_if_nobody_was_told(
     producer = new_producer()
     producer.begin_transaction()
     producer.append(small, values("x" * 3000))
-    while not producer._thread.deliveries.failed_records:
-        with producer._thread.changed:
-            producer._thread.changed.wait(10)
+    wait_until(producer, lambda: producer._state.deliveries.failed_records)
     with pytest.raises(RecordTooLargeException):
         producer.close()
     assert committed_values(cluster.bootstrap, small) == []
 
 
 def time_out(cluster: KafkaCluster, topic: str, new_producer: NewProducer) -> KafkaProducer:
-    """Give a producer whose transaction its coordinator has aborted; the topic has one partition.
+    """Return a producer whose transaction the coordinator has aborted; the topic has 1 partition.
 
-    A reader sees what another producer commits behind it only then.
+    Only then does a reader see what another producer commits after it.
     """
     producer = new_producer({"transaction.timeout.ms": 1000, "transactional.id": f"{topic}-slow"})
     producer.begin_transaction()
@@ -525,7 +524,7 @@ def test_in_version_2_a_producer_goes_on_after_its_transaction_timed_out(
     with pytest.raises(InvalidProducerEpochException):
         producer.flush()
     if "4-version-2" not in request.node.name:
-        # The coordinator has raised the epoch and, in version 1, tells it to nobody.
+        # The coordinator has bumped the epoch; in version 1 it notifies nobody.
         with pytest.raises(ProducerFencedException):
             producer.abort_transaction()
         return
@@ -551,7 +550,7 @@ def test_delivery_errors_of_an_aborted_transaction_are_not_raised_later(
     producer.begin_transaction()
     producer.append(topic, values("dropped"))
     producer.abort_transaction()
-    assert producer._thread.deliveries.failed_records == 1
+    assert producer._state.deliveries.failed_records == 1
     producer.begin_transaction()
     producer.append(topic, values("kept"))
     try:

@@ -1,9 +1,9 @@
-"""Runs jobs one after the other in one JVM, as a test asks: spark-submit run_many.py PORT.
+"""Runs jobs one after another in one JVM for the tests: spark-submit run_many.py PORT.
 
-It listens on a port of loopback, and writes its number to PORT when it is ready. Clients come one
-after the other; every line is a JSON list [job, argument, …], and is answered by a line
-[exit code, output]. The jobs share one Spark session, where by themselves each starts and
-stops its own; ["sql", statement] has that session do a statement, for jobs to find what it made.
+It listens on a port of loopback, and writes the port to the file PORT when it is ready. Clients are
+served one after another. Every line is a JSON list [job, argument, …], and its response is a line
+[exit code, output]. The jobs share one Spark session, while a job alone starts and stops its own.
+["sql", statement] runs a statement in that session, whose results jobs can use.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from job import running
 
 @contextlib.contextmanager
 def shared_session(name: str, **settings: str) -> Iterator[SparkSession]:
-    """Stand in for running.session."""
+    """Replaces running.session."""
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -34,7 +34,7 @@ def shared_session(name: str, **settings: str) -> Iterator[SparkSession]:
 
 
 def run(job: str, *arguments: str) -> tuple[int, str]:
-    """Run a job as its script does; give its exit code and what it said."""
+    """Run a job as its script does; return its exit code and its output."""
     if job == "sql":
         for statement in arguments:
             SparkSession.builder.getOrCreate().sql(statement)

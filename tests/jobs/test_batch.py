@@ -76,12 +76,12 @@ def raw_column() -> pa.Array:
 
 
 def columns_of(kind: str) -> list[str]:
-    """Give the arguments that make records of a source."""
+    """Return the arguments that make records of a source."""
     if kind == "text":
         return ["--key", "value"]
     columns = ["--key", "name,id" if kind == "csv" else "name"]
     columns += ["--headers", "name,raw,nested" if kind == "parquet" else "name,place"]
-    # Spark reads times in JSON as text unless it is told otherwise.
+    # Spark reads times in JSON as text by default.
     columns += ["--read-option", "inferTimestamp=true"] if kind == "json" else []
     return [*columns, "--timestamp", "at"]
 

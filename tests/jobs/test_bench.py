@@ -1,4 +1,4 @@
-"""The benchmark as a user starts it: small numbers, and what it says of them."""
+"""The benchmark as a user starts it: small numbers, and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jars come whole or not at all, and a broker leaves nothing behind: what a person sees of both."""
+"""Jars are complete or absent, and a broker leaves nothing behind: what a user sees of both."""
 
 from __future__ import annotations
 
@@ -404,7 +404,7 @@ def test_topics_stay_below_a_gigabyte_at_full_speed(tmp_path: Path, partitions: 
 
 @contextlib.contextmanager
 def running_broker(folder: Path) -> Iterator[tuple[str, str]]:
-    """Run `job.broker` for a `with` block; give its address, and what it said."""
+    """Run `job.broker` for a `with` block; yield its address and its output."""
     command = [sys.executable, *BROKER, "--port", "0"]
     env = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": "jobs"}
     with listened_to(command, cwd=ROOT, env=env) as program:

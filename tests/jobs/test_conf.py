@@ -1,4 +1,4 @@
-"""The files of conf/: what a user uncomments works, and says the truth about defaults."""
+"""The files of conf/: uncommented lines work, and their defaults are correct."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from spark_kafka_sink.spark.options import SINK_DEFAULTS
 CONF = ROOT / "conf"
 OPTION = re.compile(r"^#?([a-z.0-9]+)=(.*)$")
 WITHOUT_DEFAULT = {"bootstrap.servers", "topic"}
-# A task of Spark cannot own a transactional id, and the sink refuses one.
+# A Spark task cannot own a transactional id, and the sink rejects one.
 NOT_OF_THE_SINK = {"transactional.id", "transaction.timeout.ms"}
 # They go together in several ways: docs/security.md has examples, to which the file points.
 OF_SECURITY = ("ssl.", "sasl.")
-# The file proposes another value, and says so.
+# The file explicitly proposes another value.
 PROPOSED = {"compression.type", "partitioner.class"}
 # Alone, it is its own maximum, as the file says.
 CONSTANT_ALONE = {"reconnect.backoff.ms"}
 
 
 def options() -> dict[str, str]:
-    """Give every option of producer.properties, uncommented."""
+    """Return every option of producer.properties, uncommented."""
     lines = (CONF / "producer.properties").read_text().splitlines()
     return {found[1]: found[2] for line in lines if (found := OPTION.match(line))}
 

@@ -20,7 +20,7 @@ from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.processes import hear, listened_to, marked_processes, press_ctrl_c
 from support.spark.job_server import ROOT, TIMEOUT_S
 
-# The promise is two minutes; streams are six times Spark in place of two.
+# The documented limit is two minutes; streams start Spark six times instead of two.
 WHOLE_DEMO_S, STREAMS_TOO_S = 120, 480
 JAVA_8 = 'openjdk version "1.8.0_412"'
 
@@ -74,7 +74,7 @@ def test_old_java_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.fixture
 def java_21(tmp_path: Path) -> Path:
-    """A folder with a command that says it is Java 21, and is nothing more."""
+    """A folder with a command that prints that it is Java 21, and does nothing else."""
     make_command(tmp_path / "bin", "java", "echo 'openjdk version \"21.0.1\"' >&2")
     return tmp_path / "bin"
 

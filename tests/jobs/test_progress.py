@@ -23,7 +23,7 @@ class Stage(NamedTuple):
 
 
 class _Script:
-    """A Spark whose stages are as scripted, one list for each time that somebody looks."""
+    """A Spark with scripted stages, one list for each look."""
 
     def __init__(self, looks: list[list[Stage]]) -> None:
         self.looks = looks
@@ -52,7 +52,7 @@ class _Script:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *looks: list[Stage]) -> list[str]:
-    """Give the lines that the looks lead to, without the time; lines again are left out."""
+    """Return the lines that the looks lead to, without times and repetitions."""
     spark = _Script(list(looks))
     with progress.shown(cast("SparkSession", cast("Any", spark)), "writing"):
         assert spark.ended.wait(TIMEOUT_S)

@@ -74,7 +74,7 @@ def runs(
 
 
 def arguments(mode: str, kafka: KafkaCluster, files: Path) -> list[str]:
-    """Make a topic and a folder with two files; give the arguments that name them."""
+    """Make a topic and a folder with two files; return the arguments that name them."""
     files.mkdir()
     for number in range(2):
         write_file(files / f"{number}.json", number)
@@ -109,7 +109,7 @@ def test_ctrl_c_ends_a_stream_without_a_stack_trace(runs: dict[str, Runs]) -> No
 
 
 def interrupt(process: subprocess.Popen[str], after: int) -> str:
-    """Wait for some micro-batches, press Ctrl-C, and give all that the stream said."""
+    """Wait for some micro-batches, press Ctrl-C, and return the stream's output."""
     said = hear(process, f"micro-batch {after - 1}:") + press_ctrl_c(process, TIMEOUT_S)
     assert process.returncode == 128 + signal.SIGINT
     return said

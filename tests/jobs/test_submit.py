@@ -1,4 +1,4 @@
-"""The jobs by plain spark-submit, as a user runs them: help, wrong arguments, a whole run."""
+"""The jobs with plain spark-submit, as a user runs them: help, wrong arguments, a complete run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.spark.job_server import ROOT, TIMEOUT_S, command
 from .conftest import RunMany, SubmitAll
 
 JOBS = ("produce.py", "verify.py", "stream.py", "demo.py", "bench.py")
-# The groups of arguments that verify.py is to be given, as its help says.
+# The groups of arguments that verify.py shares with the other jobs, as its help says.
 SHARED = ("source", "rows to records", "Kafka")
 
 
@@ -33,7 +33,7 @@ def test_every_job_has_help(submit_all: SubmitAll) -> None:
 
 
 def groups_of_help(job: str) -> dict[str, str]:
-    """Give the parts of a job's help by their titles."""
+    """Return the parts of a job's help by their titles."""
     ended = subprocess.run(
         [sys.executable, f"jobs/{job}", "--help"],
         cwd=ROOT,
@@ -49,7 +49,7 @@ def groups_of_help(job: str) -> dict[str, str]:
 
 def test_verify_takes_the_groups_of_arguments_that_its_help_names() -> None:
     verify, produce, stream = map(groups_of_help, ("verify.py", "produce.py", "stream.py"))
-    assert "of the three groups of arguments below: source, rows\nto records, Kafka." in verify[""]
+    assert "in the three groups below: source, rows to\nrecords, Kafka." in verify[""]
     for title in SHARED:
         assert verify[title].strip() == produce[title].strip() == stream[title].strip()
     assert produce.keys() == {"", "options", *SHARED}
@@ -179,5 +179,5 @@ def test_produce_has_progress_and_report_and_verify_an_exit_code(
     assert refused.code == 2, refused.output
     assert refused.lines[-1].startswith("produce.py: ")
     assert "max.request.size" in refused.lines[-1]
-    # That Spark gives the write up is no news beside the reason.
+    # Spark's own message on the failed write adds nothing to the reason.
     assert not re.search("(AppendDataExec|DataWritingSparkTask): ", refused.output)

@@ -43,7 +43,7 @@ def altered(record: Fake) -> list[Fake]:
 
 FIRST = line(0).encode()
 
-# Topics that hold what the text file says, or nearly: name, records, exit code, what is said.
+# Topics with the records of the text file, or nearly: name, records, exit code, output.
 FAKES: dict[str, tuple[list[Fake], int, str]] = {
     "the same": (the_lines(), 0, "holds exactly the records of the source"),
     "other order": (the_lines()[::-1], 0, "holds exactly the records of the source"),
@@ -64,7 +64,7 @@ FAKES: dict[str, tuple[list[Fake], int, str]] = {
 
 
 def write_fakes(bootstrap: str) -> dict[str, str]:
-    """Write every fake into a topic of its own; give the topics."""
+    """Write every fake into a topic of its own; return the topics."""
     topics = {}
     for name, (records, _, _) in FAKES.items():
         topics[name] = topic = f"fake-{name.replace(' ', '-')}"
@@ -93,7 +93,7 @@ def delete_a_record(bootstrap: str, topic: str) -> None:
 def faked(
     run_many: RunMany, kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Ended]:
-    """What verify.py says of every fake, and of a report that does not tell the truth."""
+    """The output of verify.py for every fake, and for a false report."""
     folder = tmp_path_factory.mktemp("verify")
     source, report = folder / "lines.txt", folder / "report.json"
     source.write_text("\n".join(map(line, range(ROWS))))

@@ -15,7 +15,7 @@ from mutants.run import killers, outcomes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line says; return 1 if a mutant survives or a candidate must stay."""
+    """Run the command line; return 1 if a mutant survives or a candidate must stay."""
     given = _parser().parse_args(argv)
     try:
         if given.list:

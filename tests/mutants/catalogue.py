@@ -37,7 +37,7 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tests: list[str]
 
     def mutated(self, text: str) -> str:
-        """Return the text of the file with the fault. Raises MutantError if `old` is not there."""
+        """Return the text of the file with the fault. Raise MutantError if `old` is not there."""
         count = text.count(self.old)
         if count != 1:
             message = (
@@ -58,7 +58,7 @@ def mutants() -> list[Mutant]:
 
 
 def chosen(names: list[str]) -> list[Mutant]:
-    """Return the mutants with these names, or all. Raises MutantError for an unknown name."""
+    """Return the mutants with these names, or all. Raise MutantError for an unknown name."""
     known = {mutant.name: mutant for mutant in mutants()}
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -1,6 +1,6 @@
-"""Runs pytest and writes down the end of every test: recorder.py FILE [pytest's arguments].
+"""Runs pytest and records the result of every test: recorder.py FILE [pytest's arguments].
 
-Each phase of a test is a line of JSON, written at once: what a run said before it was ended counts.
+Each phase of a test is a line of JSON, written at once, so the results of an aborted run count.
 """
 
 from __future__ import annotations

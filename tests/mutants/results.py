@@ -23,7 +23,7 @@ class Results(msgspec.Struct):
         return msgspec.json.decode(path.read_bytes(), type=cls)
 
     def write(self, path: Path) -> None:
-        """Write a file as a whole."""
+        """Write a file atomically."""
         partial = path.with_name(f"{path.name}.partial")
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
         partial.replace(path)
@@ -48,10 +48,10 @@ class Results(msgspec.Struct):
 
 
 def verdicts(results: Results, candidates: list[str]) -> list[tuple[bool, str]]:
-    """Return for each candidate whether it may go, and a line that says why.
+    """Return for each candidate whether it may be deleted, and a line with the reason.
 
-    A candidate is a test, or a function or a file that stands for all its tests. It may go if every
-    mutant that one of these kills is killed by a test that is no candidate.
+    A candidate is a test, or a function or a file for all of its tests. It may be deleted if every
+    mutant that it kills is also killed by a test that is not a candidate.
     """
     going = {test for test in results.seconds if any(_is_of(test, each) for each in candidates)}
     found = []

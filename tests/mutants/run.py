@@ -16,7 +16,7 @@ from typing import Final
 
 from mutants.catalogue import ROOT, Mutant, MutantError, applied, places
 
-# A test that a mutant makes hang fails after so long; so does a whole run.
+# The time limit of a test that a mutant makes hang, and of a run.
 _TEST_TIMEOUT_S: Final = 120
 _RUN_TIMEOUT_S: Final = 900
 # More tests that fail are beyond chance: they are not run once more.
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def outcomes(tests: Iterable[str], *, processes: int = 2) -> dict[str, Outcome]:
-    """Run tests and return how each ended. Raises MutantError if pytest could not run them."""
+    """Run tests and return their results. Raise MutantError if pytest could not run them."""
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
         lines, said = Path(folder, "outcomes"), Path(folder, "said")
         arguments = [str(lines), *tests, *_SWITCHES, "-n", str(processes)]
@@ -58,7 +58,7 @@ def outcomes(tests: Iterable[str], *, processes: int = 2) -> dict[str, Outcome]:
 
 def _run(arguments: list[str], folder: Path, said: Path) -> int | None:
     """Run pytest and return its exit code, None if it took too long."""
-    # The tests look for modules where they would without us.
+    # The tests search modules in the same places as without this tool.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env |= {
         "TMPDIR": str(folder),

@@ -28,5 +28,5 @@ def sink(request: pytest.FixtureRequest) -> Sink:
 
 @pytest.fixture(scope="session")
 def untouched(kafka: KafkaCluster) -> str:
-    """A topic for what is refused: nothing may ever be in it."""
+    """A topic for rejected writes, in which there must never be a record."""
     return topic_maker(kafka)(3)

@@ -1,4 +1,4 @@
-"""The benchmark with Spark's own sink beside this one: both are measured on the same cell."""
+"""The benchmark with Spark's own sink and this one: both are measured in the same cell."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Columns and options: each case written once, and run with this sink and with Spark's own.
+"""Columns and options: each case is written once, and run with this sink and with Spark's own.
 
-A case says what is in the topic afterwards, or what the error says. Where the two are to differ,
-the case says both, and docs/differences.md has a row that names it.
+A case has the records in the topic afterwards, or the error. If the two sinks are meant to differ,
+the case has both results, and docs/differences.md has a row that names it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Written:
 
 @dataclass(frozen=True)
 class Refused:
-    """What the error says, in upper or lower case."""
+    """Parts of the error message, in any case."""
 
     words: str
 
 
 @dataclass(frozen=True)
 class Case:
-    """A frame of one row or several, and what becomes of it.
+    """A frame of one row or several, and the expected result.
 
-    select: SQL, where {topic} is the topic. topic: the option, or None for none. theirs: what
-    Spark's own sink does, where that is another thing.
+    select: SQL, in which {topic} is the topic. topic: the option, or None for none. theirs: the
+    result of Spark's own sink, if it differs.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Case:
 
 
 def one(value: bytes | None = b"v", key: bytes | None = None, headers: Headers = ()) -> Written:
-    """Give the outcome of one record."""
+    """Return the outcome with one record."""
     return Written(((key, value, headers),))
 
 
 def wrong(column: str, found: str, expected: str) -> Refused:
-    """Give the refusal of a column's type."""
+    """Return the rejection of a column's type."""
     return Refused(f"{column} attribute unsupported type {found}. {column} must be a(n) {expected}")
 
 

@@ -48,7 +48,7 @@ def test_the_partition_column_beats_the_partitioner_and_both_beat_the_key(
 
 
 def ship_partitioner(spark: SparkSession, sink: Sink, folder: Path) -> str:
-    """Ship a partitioner that knows only partition 0, in the sink's own language; give its name."""
+    """Ship a partitioner that always returns 0, in the sink's own language; return its name."""
     if sink.is_ours:
         module = folder / "partitioner_of_this_test.py"
         module.write_text(

@@ -1,4 +1,4 @@
-"""Save modes and what else a writer can be told, with this sink and with Spark's own."""
+"""Save modes and other settings of a writer, with this sink and with Spark's own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def writer(spark: SparkSession, sink: Sink, topic: str) -> DataFrameWriter:
 
 
 def is_written(sink: Sink, topic: str) -> bool:
-    """Whether the one row is there; false if there is none."""
+    """Whether the only row is there; False if there is none."""
     values = [record.value for record in read_with_confluent(sink.bootstrap, topic)]
     assert values in ([], [b"v"])
     return bool(values)

@@ -39,7 +39,7 @@ class Frames:
         self.has_headers = self._random.random() < 0.6
 
     def rows(self) -> list[Row]:
-        """Give all rows."""
+        """Return all rows."""
         return [self._row() for _ in range(_ROWS)]
 
     def _row(self) -> Row:
@@ -105,12 +105,12 @@ def test_both_sinks_write_the_same_records_to_the_same_partitions(
 
 
 def placed(records: list[Record]) -> list[tuple[Any, ...]]:
-    """Give partition, key, value and headers, in order within each partition."""
+    """Return partition, key, value and headers, in order within each partition."""
     ordered = sorted(records, key=lambda r: (r.partition, r.offset))
     return [(r.partition, r.key, r.value, r.headers) for r in ordered]
 
 
 def record(row: Row) -> tuple[bytes | None, bytes | None, Any]:
-    """Give key, value and headers as a consumer sees them."""
+    """Return key, value and headers as a consumer sees them."""
     _, _, key, value, headers = row
     return as_bytes(key), as_bytes(value), tuple(headers or ())

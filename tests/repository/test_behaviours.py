@@ -1,4 +1,4 @@
-"""docs/behaviours.md: no row is missing, and what a row says is there is there."""
+"""docs/behaviours.md: no row is missing, and its files and tests exist."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OPTIONS = {
 }
 
 _NAME = re.compile(r"\w+")
-# A file in quotes and, behind it, a name as code has them: one with a dot, a capital or a _.
+# A file in quotes, followed by a name of code: with a dot, a capital letter or a _.
 _PLACE = re.compile(r"`([\w/]+\.py)`(?: (\w+\.\w+|[A-Z]\w+|\w*_\w+)\b)?")
 
 
@@ -87,7 +87,7 @@ def rows() -> list[Row]:
 
 @cache
 def words_of(path: Path) -> set[str]:
-    """Give every name in a file; none where there is no such file."""
+    """Return every name in a file; empty if there is no such file."""
     return set(_NAME.findall(path.read_text())) if path.is_file() else set()
 
 

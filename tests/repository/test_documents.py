@@ -20,14 +20,14 @@ DIFFERENCES = ROOT / "docs" / "differences.md"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
 DEPLOYMENT = ROOT / "docs" / "deployment.md"
 _NOWHERE = "—"
-# What a command replaces, and in which file of a checkout beside this one.
+# The replacements that a command makes, by the file of the checkout.
 _SED = re.compile(r"^sed -i 's/(.+?)/.+' \.\./\w+/(\S+)$", re.MULTILINE)
 README_BYTES = 7_000
 PICTURE_BYTES = 100_000
 
 
 def rows(document: Path) -> list[list[str]]:
-    """Give the cells of all rows of a document's tables."""
+    """Return the cells of all rows of a document's tables."""
     lines = [line for line in document.read_text().splitlines() if line.startswith("|")]
     heads = {i for i, line in enumerate(lines[1:]) if line.startswith("|---")}
     return [cells(line) for i, line in enumerate(lines) if not heads & {i, i - 1}]

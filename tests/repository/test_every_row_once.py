@@ -14,7 +14,7 @@ KEYED, UNKEYED, PLACED, TOMBSTONE = 3, 10, 7, 54
 
 
 def arrived() -> list[Record]:
-    """Give all rows as they should arrive, rows without partition in partition 2."""
+    """Return all rows as they should arrive; rows without partition are in partition 2."""
     records = []
     for number in range(COUNT):
         row = expected(number, PARTITIONS)

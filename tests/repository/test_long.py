@@ -1,4 +1,4 @@
-"""Every test that `make test` leaves to `make test-long` says why, where it is marked."""
+"""Every test that `make test` leaves to `make test-long` has a reason at its mark."""
 
 from __future__ import annotations
 

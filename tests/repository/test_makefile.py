@@ -27,7 +27,7 @@ case "$*" in
 esac
 mkdir -p $3/bin
 """
-# Every command of the environment says how it was called, and which java it would find.
+# Every command of the environment prints its arguments, and the java that it would find.
 WHOLE = (
     "for each in python pip pytest ruff mypy lint-imports codespell; do "
     "ln -sf {command} $3/bin/$each; done"
@@ -47,7 +47,7 @@ def write_command(path: Path, script: str) -> Path:
 
 
 def _heed_interrupts() -> None:
-    """Have make end by Ctrl-C, also where what runs the tests was told to ignore it (nohup)."""
+    """Let Ctrl-C end make, even if the test runner ignores it (nohup)."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -97,7 +97,7 @@ class Project:
         )
 
     def refusal(self, *arguments: str, **environment: str) -> list[str]:
-        """Run make, which must fail; give what was said besides make's own line."""
+        """Run make, which must fail; return its output without make's own line."""
         ended = self.make(*arguments, **environment)
         assert ended.returncode != 0, ended.stdout
         assert ended.stdout == ""

@@ -1,4 +1,4 @@
-"""``make test-matrix``: what did not run is told, and nothing is good that tested nothing."""
+"""``make test-matrix``: the table says what did not run, and a run without tests fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.programs import matrix
 def run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cells: dict[str, tuple[str, bool | None]]
 ) -> int:
-    """Run one pyspark on the Pythons given, whose cells end as said."""
+    """Run one pyspark on these Pythons, with the given results of cells."""
 
     def run_cell(_spark: str, version: str, *_: object) -> tuple[str, bool | None]:
         return cells[version]

@@ -8,7 +8,7 @@ from support.documents.metrics_table import ABSENT, groups
 
 
 def ours() -> set[tuple[str, str, str]]:
-    """Give group, name and tags of every metric."""
+    """Return group, name and tags of every metric."""
     return {(g.name, t.name, ",".join(g.tags)) for g in groups() for t in g.templates}
 
 

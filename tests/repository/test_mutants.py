@@ -1,4 +1,4 @@
-"""The mutants: each is a fault in the code as it is, gets out of it again, and is told apart."""
+"""The mutants: each applies to the current code, is reverted, and is reported by name."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_comparison_without_the_other_sink_is_told(
 ) -> None:
     for name in ("cache/spark-kafka-sink/kafka-4.3.1", "cache/spark-kafka-sink/kafka-3.9.2"):
         (tmp_path / name).mkdir(parents=True)
-    # What an environment with that Spark says of itself.
+    # The report of an environment with that Spark.
     spark = tmp_path / "site" / "pyspark-4.2.0.dist-info" / "METADATA"
     spark.parent.mkdir(parents=True)
     spark.write_text("Metadata-Version: 2.1\nName: pyspark\nVersion: 4.2.0\n")

@@ -24,7 +24,7 @@ PREFIXED = re.compile(r"(?<![\w.])kafka\.[a-z]")
 
 
 def config_of(user: str, options: dict[str, str]) -> ProducerConfig:
-    """Give the options of a user of Spark or of KafkaProducer."""
+    """Return the configuration for the options of a user of Spark or of KafkaProducer."""
     if user == "spark":
         return sink_options({f"kafka.{k}": v for k, v in options.items()} | {"topic": "t"}).producer
     return producer_config(options)
@@ -140,7 +140,7 @@ def test_only_spark_s_own_package_writes_the_prefix() -> None:
 
 
 def _strings(tree: ast.AST) -> list[str]:
-    """Give the strings of a module that are not docstrings."""
+    """Return the strings of a module that are not docstrings."""
     nodes = list(ast.walk(tree))
     told = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     return [

@@ -16,7 +16,7 @@ _CHUNK = 50
 
 
 def draw(seed: int, *, transactions: bool, topic_bytes: int | None = None) -> Scenario:
-    """Draw the scenario of a seed."""
+    """Return the scenario of a seed."""
     make = transactional_scenario if transactions else scenario
     return make(seed, topic_bytes=topic_bytes)
 
@@ -28,7 +28,7 @@ def failure(
     topic_bytes: int | None = None,
     transactions: bool = False,
 ) -> str | None:
-    """Run one seed and give what was wrong, None if nothing was."""
+    """Run one seed and return what was wrong, None if nothing was."""
     drawn = draw(seed, transactions=transactions, topic_bytes=topic_bytes)
     try:
         Simulation(drawn, as_bytes=as_bytes).run()
@@ -38,13 +38,13 @@ def failure(
 
 
 def replay_command(seed: int, *, as_bytes: bool = False, transactions: bool = False) -> str:
-    """Give the command that runs one seed again with a log of everything that happens."""
+    """Return the command that runs one seed again with a log of all events."""
     switches = f"{' --transactions' if transactions else ''}{' --bytes' if as_bytes else ''}"
     return f"PYTHONPATH=tests:jobs python -m simulation --seed {seed}{switches}"
 
 
 def replay(drawn: Scenario, *, as_bytes: bool) -> int:
-    """Run one scenario and print all of it; give the exit code."""
+    """Run one scenario with a log of all events; return the exit code."""
     print(drawn.configs, drawn.shape, *drawn.faults, sep="\n")
     try:
         Simulation(drawn, as_bytes=as_bytes, tracing=True).run()
@@ -62,7 +62,7 @@ def _run_chunk(job: tuple[range, bool, bool]) -> list[tuple[int, str]]:
 
 
 def soak(first: int, count: int, *, as_bytes: bool, transactions: bool) -> int:
-    """Run many seeds on every core, up to the first that fails; give the exit code."""
+    """Run many seeds on every core, up to the first failure; return the exit code."""
     began, done = time.monotonic(), 0
     seeds = range(first, first + count)
     chunks = [seeds[start : start + _CHUNK] for start in range(0, count, _CHUNK)]
@@ -95,7 +95,7 @@ def main() -> int:
     parser.add_argument("--transactions", action="store_true", help="scenarios of transactions")
     parser.add_argument("--topic-bytes", type=int, help="replay with this max.message.bytes")
     arguments = parser.parse_args()
-    # The producers of thousands of seeds warn of every kind of fault that there is.
+    # The producers of thousands of seeds log warnings about every kind of fault.
     logging.getLogger("spark_kafka_sink").setLevel(logging.ERROR)
     kind = arguments.transactions
     if arguments.seed is not None:

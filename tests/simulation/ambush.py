@@ -1,6 +1,6 @@
-"""What befalls the next requests for a group's offsets, which are too few for faults to meet.
+"""Faults for the next requests of group offsets, which are too few to be hit by random faults.
 
-A request is lost, or its answer is, or the group coordinator moves while it takes one.
+The request or its response is lost, or the group coordinator moves while it processes the request.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ _OFFSETS: Final = (AddOffsetsToTxnRequest, TxnOffsetCommitRequest)
 
 
 class Ambush:
-    """Waits for requests. armed: what happens to the next ones, "lose" or "move" to each."""
+    """Waits for requests. armed: the faults of the next requests, "lose" or "move" for each."""
 
     def __init__(self, cluster: Controller) -> None:
         self._cluster = cluster
         self.armed: deque[str] = deque()
 
     def awaits(self, request: Any) -> bool:  # noqa: ANN401 - any request type
-        """Whether something happens to a request."""
+        """Whether a request gets a fault."""
         return bool(self.armed) and isinstance(request, _OFFSETS)
 
     def strike(
         self, session: Session, handle: Callable[[Reply], None], reply: Reply, name: str
     ) -> None:
-        """Do it; `handle` takes the request, and whom its answer goes to."""
+        """Apply the fault.
+
+        `handle` processes the request and takes the receiver of the response.
+        """
         kind = self.armed.popleft()
         if kind == "move":
             delay = self._cluster.random.uniform(0, 0.004)
@@ -48,7 +51,7 @@ class Ambush:
         self._cluster.elect(OFFSETS_LOG, self._cluster.random.choice(others) if others else None)
 
     def _lose(self, session: Session, handle: Callable[[Reply], None], name: str) -> None:
-        """Let the connection break, or be silent from here on, before or after the request."""
+        """Break or silence the connection, before or after the request."""
         random, who = self._cluster.random, f"broker {session.broker.id}"
         is_handled, breaks = random.random() < 0.7, random.random() < 0.5
         what = f"the answer to {name}" if is_handled else name
@@ -61,4 +64,4 @@ class Ambush:
 
 
 def _nobody(response: Any) -> None:  # noqa: ANN401 - any response type
-    """Take an answer that is lost."""
+    """Drop a response."""

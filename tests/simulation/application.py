@@ -1,7 +1,7 @@
-"""The caller's side of a simulated producer: appends and flushes, step by step.
+"""The caller of a simulated producer: appends and flushes, step by step.
 
-Does what `KafkaProducer` does around the accumulator, with time passing where its thread would be
-encoding, compressing or waiting for memory.
+It does what `KafkaProducer` does around the accumulator. Time passes where its thread would encode,
+compress or wait for memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simulation.batches import NUMBER, POISON
 from simulation.checker import Checker, Ledger
 from simulation.scenario import Append, Scenario
 from simulation.scheduler import Scheduler
-from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.buffer_pool import Reservation
@@ -35,14 +35,14 @@ class Application:
     def __init__(
         self,
         scenario: Scenario,
-        thread: ProducerThread,
+        state: ProducerState,
         scheduler: Scheduler,
         random: Random,
         ledger: Ledger,
         checker: Checker,
     ) -> None:
         self._scenario = scenario
-        self._thread = thread
+        self._state = state
         self._scheduler = scheduler
         self._random = random
         self._ledger = ledger
@@ -55,9 +55,9 @@ class Application:
         self.is_done = False
 
     def start(self) -> None:
-        """Plan the work."""
+        """Schedule the work."""
         for tp in self._scenario.shape.partitions:
-            self._thread.metadata.track(tp.topic, 0.0)
+            self._state.metadata.track(tp.topic, 0.0)
         self._scheduler.after(self._left[0].at, self._next)
         for at in self._scenario.flushes:
             self._scheduler.after(at, self._flush)
@@ -65,13 +65,12 @@ class Application:
             self._scheduler.after(self._scenario.close_at, self._close)
 
     def _close(self) -> None:
-        """Give up what is not acknowledged, as `close(0)` does, and take no more."""
+        """Give up unacknowledged batches, as `close(0)` does, and stop appending."""
         self._scheduler.trace("producer", "is closed")
         self._checker.is_closed = True
         self._left.clear()
-        with self._thread.lock:
-            self._thread.give_up(KafkaException("Producer is closed forcefully."))
-            self._thread.wake()
+        self._state.give_up(KafkaException("Producer is closed forcefully."))
+        self._state.wake()
 
     def _next(self) -> None:
         if not self._left:
@@ -109,15 +108,15 @@ class Application:
         since: float,
         reservation: Reservation,
     ) -> None:
-        # What expires at a broker keeps its memory up to the end of its request.
+        # The memory of an expired batch is kept until its request ends.
         self._checker.check_call("a wait for memory", since, self._delivery_s + self._request_s)
         self.last_step_at = self._scheduler.now
-        accumulator = self._thread.accumulator
+        accumulator = self._state.accumulator
         pool = accumulator.pool
         if not pool.reserve(reservation, int(record_sizes(columns).sum())):
             if not pool.waiters:
                 pool.wait(reservation)
-            self._thread.wake()
+            self._state.wake()
             self._scheduler.after(
                 _RETRY_S, self._reserve, columns, append, numbers, since, reservation
             )
@@ -142,7 +141,7 @@ class Application:
         reservation: Reservation,
         numbers: list[int],
     ) -> None:
-        accumulator = self._thread.accumulator
+        accumulator = self._state.accumulator
         if self._checker.is_closed:
             accumulator.let_go(targets)
             accumulator.pool.give_back(reservation)
@@ -158,7 +157,7 @@ class Application:
             "producer", "append records {}..{} to {}", min(numbers), max(numbers),
             ", ".join(map(str, targets)),
         )  # fmt: skip
-        self._thread.wake()
+        self._state.wake()
         self._scheduler.after(self._moment(), self._pack, full)
 
     def _pack(self, full: list[ProducerBatch]) -> None:
@@ -166,17 +165,17 @@ class Application:
         if full:
             batch = full.pop(0)
             batch.pack()
-            self._thread.accumulator.packed(batch)
-            self._thread.wake()
+            self._state.accumulator.packed(batch)
+            self._state.wake()
             self._scheduler.after(self._moment() / 10, self._pack, full)
             return
         wait = self._left[0].at - self._scheduler.now if self._left else 0.0
         self._scheduler.after(max(0.0, wait), self._next)
 
     def _flush(self) -> None:
-        accumulator = self._thread.accumulator
+        accumulator = self._state.accumulator
         accumulator.begin_flush()
-        self._thread.wake()
+        self._state.wake()
         self._wait_for(accumulator.incomplete, self._scheduler.now)
 
     def _wait_for(self, batches: list[ProducerBatch], since: float) -> None:
@@ -185,8 +184,8 @@ class Application:
             self._checker.check_call("a flush", since, self._delivery_s)
             self._scheduler.after(_RETRY_S, self._wait_for, left, since)
         else:
-            self._thread.accumulator.end_flush()
+            self._state.accumulator.end_flush()
 
     def _moment(self) -> float:
-        """Give the time that work outside the lock takes: next to nothing, or a while."""
+        """Return the duration of work outside the lock, in seconds."""
         return self._random.choice([0.0, 0.0001, 0.001, 0.02])

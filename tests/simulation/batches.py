@@ -1,7 +1,7 @@
-"""A slow, independent reader of record batches, as a broker would check them.
+"""A slow, independent parser of record batches with the checks of a broker.
 
-The value of every record of a simulation begins with its number (8 bytes, big-endian); a ninth byte
-`POISON` makes a broker refuse the record as invalid.
+The value of every record of a simulation begins with its number (8 bytes, big-endian). With a ninth
+byte `POISON`, a broker rejects the record as invalid.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TRANSACTIONAL_BIT: Final = 16
 
 
 class GroupOffset(NamedTuple):
-    """Where a group goes on reading a partition."""
+    """The committed offset of a group for a partition."""
 
     group: str
     partition: TopicPartition
@@ -37,10 +37,10 @@ class GroupOffset(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A record batch: what its header says of the producer, and the numbers of its records.
+    """A record batch: the producer fields of its header, and the numbers of its records.
 
-    is_commit: of a marker, which has no records; None of every other batch. offsets: what is there
-    in place of records where a group's offsets are committed.
+    is_commit: whether a marker commits; None for a batch that is not a marker. offsets: the offsets
+    in a batch of committed group offsets.
     """
 
     producer_id: int
@@ -55,12 +55,12 @@ class Batch(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record; after 2**31 - 1 comes 0."""
+        """The sequence of the last record; 0 follows 2**31 - 1."""
         return (self.base_sequence + len(self.numbers) - 1) % 2**31
 
 
 def read_batch(data: bytes) -> Batch:
-    """Read one batch and check everything that a broker checks. Raises SimulationError."""
+    """Return a parsed batch after all checks of a broker. Raise SimulationError."""
     (base, length, _, magic, crc, attributes, last_delta, base_time, max_time, producer_id, epoch,
      sequence, count) = _HEADER.unpack_from(data)  # fmt: skip
     _check(length == len(data) - _LENGTH_FROM, f"length {length} of a batch of {len(data)} bytes")

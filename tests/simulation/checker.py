@@ -1,4 +1,4 @@
-"""What the producer promises, checked against what the simulated cluster has."""
+"""Check the guarantees of the producer against the logs of the simulated cluster."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.completion import Deliveries
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 
-# What passes between a batch's deadline and the poll that sees it.
+# The time between a batch's deadline and the next poll.
 _LATE_S = 0.1
 
 
 class Ledger:
-    """Which records are in which batch, by their numbers.
+    """The numbers of the records in each batch.
 
-    Records of a partition go into its batches in order, so that counting is enough; a batch that
-    was split counts as its parts.
+    Records of a partition go into its batches in order, so counting is enough. A split batch counts
+    as its parts.
     """
 
     def __init__(self) -> None:
@@ -34,18 +34,18 @@ class Ledger:
         self.created: dict[TopicPartition, list[ProducerBatch]] = {}
 
     def append(self, tp: TopicPartition, numbers: list[int]) -> None:
-        """Note records in the order they were appended to a partition."""
+        """Add records in the order in which they were appended to a partition."""
         self.appended.setdefault(tp, []).extend(numbers)
 
     def see(self, batches: list[ProducerBatch]) -> None:
-        """Note the batches that there are now, oldest first."""
+        """Add the batches that exist now, oldest first."""
         known = {leaf for created in self.created.values() for leaf in _leaves(created)}
         for batch in batches:
             if batch not in known:
                 self.created.setdefault(batch.topic_partition, []).append(batch)
 
     def numbers(self, batch: ProducerBatch) -> list[int]:
-        """Give the records of a batch that takes no more."""
+        """Return the records of a closed batch."""
         before = 0
         for other in _leaves(self.created[batch.topic_partition]):
             if other is batch:
@@ -55,7 +55,7 @@ class Ledger:
 
 
 def _leaves(batches: Iterable[ProducerBatch]) -> Iterator[ProducerBatch]:
-    """Give the batches, one that was split as its parts."""
+    """Yield the batches, and the parts of split ones."""
     for batch in batches:
         if batch.parts:
             yield from _leaves(batch.parts)
@@ -64,7 +64,7 @@ def _leaves(batches: Iterable[ProducerBatch]) -> Iterator[ProducerBatch]:
 
 
 class Checker(Deliveries):
-    """Takes the batches that are done, in place of the plain `Deliveries`."""
+    """Processes the completed batches, instead of `Deliveries`."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class Checker(Deliveries):
 
     @property
     def recovery_s(self) -> float:
-        """What is enough for requests to time out and connections to come back once all is well."""
+        """The time for requests to time out and connections to return, after all faults."""
         return 3 * self._request_s + 4.0 + self._network.producer_paused_s
 
     def check_call(self, name: str, began: float, limit_s: float) -> None:
-        """Check that a caller who still waits has not waited for too long."""
+        """Check that a waiting caller has not waited for too long."""
         due = began + limit_s + self._network.producer_paused_s + _LATE_S
         now = self._scheduler.now
         self._require(now <= due, f"{name} has not ended at {now:.3f}, begun at {began:.3f}")
@@ -101,7 +101,7 @@ class Checker(Deliveries):
     # -- while it runs ----------------------------------------------------------------------------
 
     def add(self, batch: ProducerBatch) -> None:
-        """Take a batch that is done."""
+        """Process a completed batch."""
         super().add(batch)
         self._require(batch not in self._done, f"{batch!r} is done twice")
         self._done.add(batch)
@@ -156,7 +156,7 @@ class Checker(Deliveries):
     # -- at the end -------------------------------------------------------------------------------
 
     def check_end(self) -> None:
-        """Check what the cluster has against what was acknowledged."""
+        """Check the logs of the cluster against the acknowledgements."""
         for tp, numbers in self._ledger.appended.items():
             batches = list(_leaves(self._ledger.created[tp]))
             count = sum(batch.record_count for batch in batches)
@@ -196,9 +196,9 @@ class Checker(Deliveries):
     def _check_exactly_once(
         self, tp: TopicPartition, found: dict[int, list[int]], log_start_offset: int
     ) -> None:
-        """Check that what is in the log is there once, and in the order it was appended.
+        """Check that records are in the log once, and in the order in which they were appended.
 
-        What retention has deleted may be there again: a broker could not know it any more.
+        Records that retention deleted may be written again, because a broker no longer knows them.
         """
         before = -1
         for number, offsets in sorted(found.items()):

@@ -1,11 +1,11 @@
-"""Brokers that answer: what a Kafka cluster promises a producer, and no more.
+"""Brokers that answer requests, with exactly the guarantees of a Kafka cluster.
 
-A broker takes one request of a connection at a time (SocketServer mutes the channel). What had
-arrived on a connection that broke may still be processed, in order, and always before anything that
-comes on a later connection. acks=all is answered when the batch is committed.
+A broker processes one request of a connection at a time (SocketServer mutes the channel). Requests
+that arrived on a broken connection may still be processed, in order, and always before those of a
+later connection. acks=all is answered when the batch is committed.
 
-`handlers` has one row per request type; those of transactions are
-`TransactionCoordinator`'s, and that of offsets is `GroupCoordinator`'s.
+`handlers` has one row per request type. Those of transactions belong to `TransactionCoordinator`,
+that of offsets to `GroupCoordinator`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from spark_kafka_sink.wire.messages import (
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
 
 FIRST_PORT: Final = 9000
-# Where no broker is.
+# An address without a broker.
 REFUSING_PORT: Final = 10_000
 DROPPING_PORT: Final = 10_001
 NOT_ENOUGH_REPLICAS: Final = 19
@@ -94,23 +94,23 @@ class Cluster(Controller):
     # -- connections ------------------------------------------------------------------------------
 
     def receive(self, session: Session, request: Any) -> None:  # noqa: ANN401 - any request type
-        """Take a request that arrived on a connection."""
+        """Process a request that arrived on a connection."""
         session.requests.append(request)
         self._begin_next(session)
 
     def closed(self, session: Session, survivors: list[Any]) -> None:
-        """Note that a connection is gone; `survivors` are requests that arrived nevertheless."""
+        """Record that a connection closed; `survivors` are requests that arrived nevertheless."""
         session.is_open = False
         kept = [*session.requests, *survivors]
         session.requests = deque(kept[: self.random.randint(0, len(kept))])
         if session.requests:
             session.broker.closed.append(session)
-            # What a producer that went away had sent may come when its successor has begun.
+            # Requests of a closed producer may arrive after its successor has started.
             delay = 0.001 if self.coordinator is None else self.random.uniform(0.001, 0.3)
             self.scheduler.after(delay, self._finish_closed, session.broker)
 
     def _finish_closed(self, broker: Broker) -> None:
-        """Process what had arrived on connections that are gone."""
+        """Process the requests that had arrived on closed connections."""
         if not broker.is_alive or broker.paused_until > self.scheduler.now:
             return
         sessions, broker.closed = broker.closed, []
@@ -239,7 +239,7 @@ class Cluster(Controller):
         failed = any(p.error_code for t in answers[0].responses for p in t.partition_responses)
         reply(None)
         if failed:
-            # Without answers, a broker can only hang up to say that something is wrong.
+            # Without responses, a broker can only close the connection to signal an error.
             session.hang_up()
 
     def _produce(self, broker: Broker, request: ProduceRequest, reply: Reply) -> None:
@@ -267,7 +267,7 @@ class Cluster(Controller):
         self.scheduler.after(request.timeout_ms / 1000, self._give_up_waiting, broker, waiting)
 
     def _check_identity(self, tp: TopicPartition, batch: Batch) -> None:
-        """Check that a sequence that was taken once always stands for the same records."""
+        """Check that a sequence that was accepted once always has the same records."""
         if batch.producer_id < 0:
             return
         key = tp, batch.producer_id, batch.epoch, batch.base_sequence
@@ -314,7 +314,7 @@ class Cluster(Controller):
         return batch.size_bytes > limit
 
     def _refusal_of_transaction(self, tp: TopicPartition, batch: Batch, log: Replica) -> int:
-        """Give why a batch cannot be part of its transaction, as its coordinator says."""
+        """Return the coordinator's error code for a batch of a transaction, NONE if it is valid."""
         if self.coordinator is None:
             return codes.NONE
         if not batch.is_transactional:
@@ -355,7 +355,7 @@ class Cluster(Controller):
         )
 
     def _is_replicated(self, broker: Broker, waiting: Waiting) -> bool:
-        """Tell whether a request can be answered; partitions that are lost get their error."""
+        """Return whether a request can be answered; partitions without a leader get their error."""
         done = True
         for tp, end in waiting.needs.items():
             if waiting.answers[tp].error_code != codes.NONE:
@@ -378,7 +378,7 @@ class Cluster(Controller):
         self._answer(broker, waiting)
 
     def complete_waiting(self, broker: Broker) -> None:
-        """Answer what waited for the replication that a broker has just seen."""
+        """Answer the requests that waited for a replication that just completed at a broker."""
         for waiting in [w for w in broker.waiting if self._is_replicated(broker, w)]:
             broker.waiting.remove(waiting)
             self._answer(broker, waiting)
@@ -388,7 +388,7 @@ def _batch_of(data: PartitionProduceData) -> Batch:
     if data.records is None:
         message = f"partition {data.index} of a Produce request has no records"
         raise SimulationError(message)
-    # Read from a frame, records are one view; as a message, the buffers that would be sent.
+    # Records from a frame are one view; those of a message are the buffers to send.
     records: Any = data.records
     buffers = records.buffers if isinstance(records, Records) else [records]
     return read_batch(b"".join(bytes(buffer) for buffer in buffers))
@@ -399,4 +399,4 @@ def _span(numbers: tuple[int, ...]) -> str:
 
 
 def _nobody(response: Any) -> None:  # noqa: ANN401 - any response type
-    """Take the answer to a request whose connection is gone."""
+    """Drop the response to a request whose connection is closed."""

@@ -1,8 +1,9 @@
-"""The brokers' logs and the controller: who leads, what is replicated, who dies and comes back.
+"""The brokers' logs and the controller: leaders, replication, broker failures and restarts.
 
-The controller knows who leads; each broker knows it a little later, and until then acts on what it
-knew: an old leader goes on taking batches that its followers no longer fetch. What every in-sync
-replica has is committed (the high watermark), and survives every clean election.
+The controller knows the leaders. Each broker learns of a change a little later and acts on its old
+knowledge until then: an old leader still accepts batches that its followers no longer fetch.
+Records that every in-sync replica has are committed (high watermark) and survive every clean
+election.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Reply = Callable[[Any], None]
 
 
 class Leadership(NamedTuple):
-    """Who leads a partition since which epoch, and which replicas are in sync."""
+    """The leader of a partition, its epoch, and the in-sync replicas."""
 
     leader: int
     epoch: int
@@ -35,11 +36,11 @@ class Leadership(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterShape:
-    """What does not change: brokers 1 to `brokers`, topics by name, and how brokers behave.
+    """The constants of a cluster: brokers 1 to `brokers`, topics by name, the brokers' behaviour.
 
-    first_epoch: of the producer ids given out. topic_bytes: max.message.bytes, None for no limit;
-    limited_from: when somebody sets it. transaction_version: 0 where nobody asks for transactions.
-    has_groups: whether transactions commit offsets of groups.
+    first_epoch: the first epoch of a producer id. topic_bytes: max.message.bytes, None for no
+    limit; limited_from: when it is set. transaction_version: 0 without transactions. has_groups:
+    whether transactions commit offsets of groups.
     """
 
     brokers: int
@@ -58,7 +59,7 @@ class ClusterShape:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A Produce request that waits for its batches to be replicated (DelayedProduce)."""
+    """A Produce request that waits for replication (DelayedProduce)."""
 
     request: ProduceRequest
     needs: dict[TopicPartition, int]
@@ -68,7 +69,7 @@ class Waiting:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A broker's end of a connection: requests wait here until the one before is answered."""
+    """A broker's end of a connection; requests wait here until the previous one is answered."""
 
     broker: Broker
     reply: Callable[[Any, Any], None]
@@ -79,7 +80,7 @@ class Session:
 
 
 class Broker:
-    """One broker: what it knows, its logs, and what waits at it."""
+    """One broker: its knowledge, its logs, and its waiting requests."""
 
     def __init__(self, number: int) -> None:
         self.id = number
@@ -99,13 +100,13 @@ class Broker:
         self.knows_nothing_until = 0.0
 
     def leads(self, tp: TopicPartition) -> bool:
-        """Whether this broker believes to lead a partition."""
+        """Whether this broker considers itself the leader of a partition."""
         known = self.known.get(tp)
         return known is not None and known.leader == self.id
 
 
 class Controller:
-    """All brokers, and the truth about them."""
+    """All brokers and their true state."""
 
     def __init__(self, shape: ClusterShape, scheduler: Scheduler, random: Random) -> None:
         self.shape = shape
@@ -130,24 +131,24 @@ class Controller:
             broker.known_alive = frozenset(brokers)
 
     def complete_waiting(self, broker: Broker) -> None:
-        """Answer what waited for the replication that a broker has just seen."""
+        """Answer the requests that waited for a replication that just completed at a broker."""
         raise NotImplementedError
 
     # -- replication ------------------------------------------------------------------------------
 
     def in_sync(self, broker: Broker, tp: TopicPartition) -> frozenset[int]:
-        """Give the in-sync replicas a leader counts with: the controller's, if it still leads."""
+        """Return the in-sync replicas in a leader's view: the controller's if it still leads."""
         truth, known = self.truth[tp], broker.known[tp]
         return truth.in_sync if truth.epoch == known.epoch else known.in_sync
 
     def high_watermark(self, broker: Broker, tp: TopicPartition) -> int:
-        """Give the offset up to which every in-sync replica has a leader's log."""
+        """Return the offset up to which every in-sync replica has a leader's log."""
         fetched = broker.fetched[tp]
         ends = [fetched.get(n, 0) for n in self.in_sync(broker, tp) if n != broker.id]
         return min([broker.logs[tp].end_offset, *ends])
 
     def schedule_fetches(self, leader: Broker, tp: TopicPartition) -> None:
-        """Let the followers fetch what a leader has, each in its own time."""
+        """Schedule the fetches of the followers from a leader, each with its own delay."""
         for number in self.replicas[tp]:
             if number != leader.id:
                 delay = self.random.uniform(0.0002, 0.003)
@@ -155,7 +156,7 @@ class Controller:
                 self.scheduler.after(delay, self._fetch, leader, number, tp)
 
     def _fetch(self, leader: Broker, number: int, tp: TopicPartition) -> None:
-        """Let a follower fetch, where both sides agree on the leader's epoch."""
+        """Fetch as a follower, if both sides agree on the leader's epoch."""
         follower = self.brokers[number]
         if not (leader.is_alive and follower.is_alive and leader.leads(tp)):
             return
@@ -174,7 +175,7 @@ class Controller:
     # -- the controller ---------------------------------------------------------------------------
 
     def elect(self, tp: TopicPartition, wanted: int | None = None) -> None:
-        """Choose a leader among the replicas that are in sync and alive, `wanted` if it is."""
+        """Elect a leader among the live in-sync replicas, `wanted` if it is one."""
         truth = self.truth[tp]
         able = [n for n in self.replicas[tp] if n in truth.in_sync and self.brokers[n].is_alive]
         leader = wanted if wanted in able else next(iter(able), NO_LEADER)
@@ -187,7 +188,7 @@ class Controller:
         self.tell_all()
 
     def shrink(self, tp: TopicPartition) -> None:
-        """Take the followers that are behind out of sync, as their leader may ask."""
+        """Remove lagging followers from the in-sync replicas, as their leader may request."""
         truth = self.truth[tp]
         leader = self.brokers.get(truth.leader)
         if leader is None or leader.known[tp].epoch != truth.epoch:
@@ -199,7 +200,7 @@ class Controller:
         self.complete_waiting(leader)
 
     def _alter(self, tp: TopicPartition, in_sync: frozenset[int]) -> None:
-        """Change who is in sync; a leader of this epoch learns it at once (AlterPartition)."""
+        """Change the in-sync replicas; a leader of this epoch learns it now (AlterPartition)."""
         self.truth[tp] = truth = self.truth[tp]._replace(in_sync=in_sync)
         self.scheduler.trace("controller", "{} in sync {}", tp, sorted(in_sync))
         leader = self.brokers.get(truth.leader)
@@ -207,7 +208,7 @@ class Controller:
             leader.known[tp] = truth
 
     def tell_all(self) -> None:
-        """Let every broker know the truth, each in its own time."""
+        """Update every broker's knowledge, each with its own delay."""
         for broker in self.brokers.values():
             delay = self.random.uniform(0.0005, 0.03)
             lag = max(0.0, broker.lags_until - self.scheduler.now)
@@ -234,7 +235,7 @@ class Controller:
     # -- life and death ---------------------------------------------------------------------------
 
     def kill(self, broker: Broker) -> None:
-        """End a broker's process; the controller notices after a while."""
+        """Kill a broker's process; the controller notices after a while."""
         self.scheduler.trace(f"broker {broker.id}", "dies")
         broker.is_alive = False
         broker.waiting.clear()
@@ -255,21 +256,21 @@ class Controller:
         self.tell_all()
 
     def start(self, broker: Broker) -> None:
-        """Start a broker again, with the logs it had."""
+        """Start a broker again with its logs."""
         if broker.is_alive:
             return
         self.scheduler.trace(f"broker {broker.id}", "starts")
         broker.is_alive = True
         for tp, truth in self.truth.items():
             if truth.leader == broker.id:
-                # It was back before the controller noticed: a new epoch all the same.
+                # It restarted before the controller noticed: the epoch increases all the same.
                 self.elect(tp, broker.id)
             elif truth.leader == NO_LEADER and broker.id in truth.in_sync:
                 self.elect(tp, broker.id)
         self.tell_all()
 
     def forget(self, tp: TopicPartition) -> None:
-        """Let retention delete a partition's records and what is known of its producers."""
+        """Delete a partition's records by retention, and with them its producer states."""
         leader = self.brokers.get(self.truth[tp].leader)
         if leader is None or not leader.leads(tp) or not leader.is_alive:
             return
@@ -290,7 +291,7 @@ class Controller:
         self.tell_all()
 
     def final_log(self, tp: TopicPartition) -> Replica:
-        """Give the leader's log of a healed cluster."""
+        """Return the leader's log after the cluster has healed."""
         leader = self.brokers.get(self.truth[tp].leader)
         if leader is None:
             message = f"the simulated cluster did not heal: {tp} has no leader"

@@ -1,10 +1,9 @@
-"""A transaction coordinator: who may write under a transactional id, and how its transactions end.
+"""A transaction coordinator for one transactional id.
 
-Does what TransactionCoordinator and TransactionMarkerChannelManager of Kafka 4.3 do, for one
-transactional id: fencing, the rise of epochs and the change of an exhausted producer id, with
-transaction.version 1 and 2 (KIP-890), aborts after transaction.timeout.ms, and the markers, which
-the offsets of groups get as rows do. What is under way when its log gets another leader is lost,
-and what was written goes on at the next.
+It does what TransactionCoordinator and TransactionMarkerChannelManager of Kafka 4.3 do: fencing,
+epoch bumps, the replacement of an exhausted producer id, transaction.version 1 and 2 (KIP-890),
+aborts after transaction.timeout.ms, and markers, which group offsets get as rows do. When its log
+gets another leader, pending writes are lost, and completed ones continue there.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from spark_kafka_sink.wire.transaction_messages import (
     FindCoordinatorRequest,
 )
 
-_LAST_EPOCH: Final = 2**15 - 2  # of a client; the one above is for fencing it
+_LAST_EPOCH: Final = 2**15 - 2  # the last epoch of a client; the next one is for fencing
 _UNREACHABLE: Final = (14, 15, 16, 19)
 _SWEEP_S: Final = 0.5
 
 
 class State(Enum):
-    """Where a transaction is."""
+    """The state of a transaction."""
 
     EMPTY = "empty"
     ONGOING = "ongoing"
@@ -52,11 +51,11 @@ _PREPARED: Final = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
 @dataclass(slots=True)
 class Transaction:
-    """What the coordinator's log says of the transactional id.
+    """The state of the transactional id in the coordinator's log.
 
-    next_producer_id: takes the place of an exhausted one once the markers are written, else -1.
-    writing_since: the leader epoch of a write that is under way, -1 without one. generation: counts
-    the ends of transactions.
+    next_producer_id: replaces an exhausted one once the markers are written, else -1.
+    writing_since: the leader epoch of a pending write, -1 without one. generation: counts the ends
+    of transactions.
     """
 
     producer_id: int
@@ -78,7 +77,7 @@ class Transaction:
 
 
 class TransactionCoordinator:
-    """The coordinator of the one transactional id of a simulation."""
+    """The coordinator of the only transactional id of a simulation."""
 
     def __init__(self, cluster: Controller, first_producer_id: int) -> None:
         self._cluster = cluster
@@ -99,7 +98,7 @@ class TransactionCoordinator:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no markers are to be written any more."""
+        """Whether all markers are written."""
         transaction = self.transaction
         return transaction is None or transaction.state not in _PREPARED
 
@@ -140,7 +139,7 @@ class TransactionCoordinator:
         timeout_s: float,
         answer: Callable[[int], None],
     ) -> None:
-        """Give out the next epoch; expected: what the producer has, (-1, -1) for a new one."""
+        """Assign the next epoch; expected: the producer's current one, (-1, -1) for a new one."""
         known = self.transaction
         if known is None:
             first = min(self._cluster.shape.first_epoch, _LAST_EPOCH - 2)
@@ -210,7 +209,7 @@ class TransactionCoordinator:
         partitions: set[TopicPartition],
         answer: Callable[[int], None],
     ) -> None:
-        """Make partitions part of the transaction because the producer says so."""
+        """Add partitions to the transaction at the producer's request."""
         code = self._log.refusal(broker) or self._check_producer(*producer)
         known = self.transaction
         if code != codes.NONE or known is None:
@@ -221,7 +220,7 @@ class TransactionCoordinator:
             self._write(broker, known, lambda: self._add(known, partitions), answer)
 
     def _check_producer(self, producer_id: int, epoch: int) -> int:
-        """Give why a producer cannot add to the transaction, NONE if it can."""
+        """Return the error of a producer that cannot add to the transaction, NONE if it can."""
         known = self.transaction
         if known is None:
             return codes.INVALID_PRODUCER_ID_MAPPING
@@ -232,9 +231,9 @@ class TransactionCoordinator:
         return codes.NONE if known.epoch == epoch else codes.PRODUCER_FENCED
 
     def verify(self, tp: TopicPartition, producer_id: int, epoch: int) -> int:
-        """Give why a leader may not begin to take a producer's records, NONE if it may.
+        """Return the error of a producer whose records a leader must not accept, NONE if it may.
 
-        With version 2 this makes the partition part of the transaction.
+        With version 2 this adds the partition to the transaction.
         """
         known = self.transaction
         if not self._log.is_loaded:
@@ -276,7 +275,7 @@ class TransactionCoordinator:
         self._write(broker, known, lambda: self._prepare(known, commit=request.committed), answer)
 
     def _judge_end(self, known: Transaction, request: EndTxnRequest) -> int | None:
-        """Give the answer to EndTxn, None where the transaction is to be ended by it."""
+        """Return the response to EndTxn, None if the transaction has to be ended first."""
         producer = request.producer_id, request.producer_epoch
         is_repeated = self._is_v2 and self._is_repeated(known, *producer)
         is_busy = self._is_writing(known) or known.state in _PREPARED
@@ -290,14 +289,14 @@ class TransactionCoordinator:
         if known.state is State.ONGOING:
             return None
         if self._is_v2 and not is_repeated:
-            # Nothing was added to the next transaction: an abort raises the epoch all the same.
+            # Nothing was added to the next transaction; an abort bumps the epoch all the same.
             return codes.INVALID_TXN_STATE if request.committed else None
         ended = State.COMPLETE_COMMIT if request.committed else State.COMPLETE_ABORT
         return codes.NONE if known.state is ended else codes.INVALID_TXN_STATE
 
     @staticmethod
     def _is_repeated(known: Transaction, producer_id: int, epoch: int) -> bool:
-        """Whether the producer may not have learnt that its transaction has ended."""
+        """Whether the producer may not know that its transaction has ended."""
         if known.state not in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
             return False
         if known.epoch == 0 and (producer_id, epoch) == (known.last_producer_id, _LAST_EPOCH):
@@ -316,7 +315,7 @@ class TransactionCoordinator:
         change: Callable[[], None],
         answer: Callable[[int], None],
     ) -> None:
-        """Write to the coordinator's log, which takes a moment and may be lost with its leader."""
+        """Write to the coordinator's log after a delay; the write may be lost with its leader."""
         known.writing_since = epoch = self._cluster.truth[TXN_LOG].epoch
 
         def written() -> None:
@@ -354,7 +353,7 @@ class TransactionCoordinator:
         known.partitions |= partitions
 
     def _fence(self, known: Transaction) -> None:
-        """Abort what is open under an epoch that no producer gets."""
+        """Abort the open transaction with an epoch that no producer gets."""
         known.epoch, known.last_epoch = known.epoch + 1, -1
         self._begin_to_end(known, State.PREPARE_ABORT)
 
@@ -367,7 +366,7 @@ class TransactionCoordinator:
 
     @staticmethod
     def _next_of(known: Transaction) -> tuple[int, int]:
-        """Give what the next transaction is to be written with."""
+        """Return the producer id and epoch of the next transaction."""
         if known.next_producer_id >= 0:
             return known.next_producer_id, 0
         return known.producer_id, known.epoch
@@ -414,7 +413,7 @@ class TransactionCoordinator:
         truth = self._cluster.truth[tp]
         leader = self._cluster.brokers.get(truth.leader)
         if truth.epoch != epoch or leader is None or not leader.is_alive:
-            self._mark(known, generation, tp)  # it may be lost; a second one does no harm
+            self._mark(known, generation, tp)  # it may be lost, and a second one does no harm
         elif self._cluster.high_watermark(leader, tp) < end:
             self._scheduler.after(0.02, self._marked, known, generation, tp, epoch, end)
         else:
@@ -437,7 +436,7 @@ class TransactionCoordinator:
     # -- what others do ---------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """Abort a transaction that takes too long."""
+        """Abort a transaction that exceeds its timeout."""
         known = self.transaction
         if known is not None and known.state is State.ONGOING and self._log.is_loaded:
             is_late = self._scheduler.now > known.began_at + known.timeout_s
@@ -447,7 +446,7 @@ class TransactionCoordinator:
         self._scheduler.after(_SWEEP_S, self._sweep)
 
     def let_rival_in(self) -> None:
-        """Have another producer take over the transactional id, and go again."""
+        """Let another producer take over the transactional id and disappear."""
         known = self.transaction
         leader = self._cluster.brokers.get(self._cluster.truth[TXN_LOG].leader)
         if known is None or leader is None or not self._log.is_loaded:
@@ -461,5 +460,5 @@ class TransactionCoordinator:
 
 
 def answer_with(answer: Callable[[int], None], code: int) -> Callable[[int], None]:
-    """Give an answer that says `code` where it would say that all is well."""
+    """Return a response function that sends `code` instead of success."""
     return lambda found: answer(code if found == codes.NONE else found)

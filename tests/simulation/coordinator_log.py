@@ -1,7 +1,7 @@
-"""The logs of coordinators: who leads one coordinates what is in it, once it has read it.
+"""The logs of coordinators: the leader of such a log is the coordinator, once it has read the log.
 
-They are partitions like any other, so that coordinators die, move and lag as leaders do. One
-partition each is enough here: for transactions, and for the offsets of groups.
+They are partitions like any other, so coordinators fail, move and lag as leaders do. One partition
+each is enough here: for transactions, and for group offsets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOAD_IN_PROGRESS: Final = 14
 
 
 def find_coordinator(broker: Broker, request: FindCoordinatorRequest, reply: Reply) -> None:
-    """Say who coordinates, as far as a broker knows."""
+    """Send the coordinator that a broker knows."""
     leader = broker.known[OFFSETS_LOG if request.key_type == GROUP else TXN_LOG].leader
     found = leader != NO_LEADER and broker.transient_error == codes.NONE
     code = codes.NONE if found else codes.COORDINATOR_NOT_AVAILABLE
@@ -38,7 +38,7 @@ def find_coordinator(broker: Broker, request: FindCoordinatorRequest, reply: Rep
 
 
 class CoordinatorLog:
-    """One of the logs, and whether a broker can act as its coordinator."""
+    """One of the logs, with the check that a broker can be its coordinator."""
 
     def __init__(self, cluster: Controller, tp: TopicPartition) -> None:
         self._cluster = cluster
@@ -46,7 +46,7 @@ class CoordinatorLog:
         self._loaded_at: dict[int, float] = {}
 
     def refusal(self, broker: Broker) -> int:
-        """Give why a broker cannot act as the coordinator, NONE if it can."""
+        """Return the error of a broker that cannot be the coordinator, NONE if it can."""
         truth = self._cluster.truth[self._tp]
         if truth.leader != broker.id or broker.known[self._tp].epoch != truth.epoch:
             return codes.NOT_COORDINATOR

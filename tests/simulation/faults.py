@@ -1,4 +1,4 @@
-"""Makes what a scenario lists go wrong, and everything well again at its end."""
+"""Inject the faults of a scenario, and end all of them at its end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from simulation.scheduler import Scheduler
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.model import TopicPartition
 
-# A producer that is stopped for longer finds every request timed out; nothing new is learnt.
+# After a longer stop, all requests have timed out, which tests nothing new.
 _LONGEST_PAUSE_S = 3.0
 
 
 class Faults:
-    """One row per kind of fault; each begins it and plans its end."""
+    """One row per kind of fault; each starts the fault and schedules its end."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Faults:
         }
 
     def plan(self) -> None:
-        """Plan every fault of the scenario, and the end of all."""
+        """Schedule every fault of the scenario, and the end of all."""
         for fault in self._scenario.faults:
             self._scheduler.after(fault.at, self._begin, fault)
         self._scheduler.after(self._scenario.heal_at, self._heal)
@@ -91,7 +91,7 @@ class Faults:
         return partitions[fault.number % len(partitions)]
 
     def _until(self, fault: Fault) -> float:
-        """Give when a fault ends: with the healing at the latest."""
+        """Return when a fault ends, at most the time at which the cluster heals."""
         return min(self._scheduler.now + fault.lasts, self._scenario.heal_at)
 
     def _later(self, fault: Fault, call: Callable[..., None], *args: object) -> None:
@@ -120,7 +120,7 @@ class Faults:
                 channel.mute_until = self._until(fault)
 
     def _repeat(self, fault: Fault, broker: Broker) -> None:
-        """Have a broker's next answers come twice, which no producer may take for two answers."""
+        """Repeat a broker's next responses; the producer must not count a response twice."""
         for channel in self._network.channels.values():
             channel.repeats = channel.repeats or channel.session.broker is broker
 
@@ -167,7 +167,7 @@ class Faults:
         self._later(fault, setattr, broker, "transient_error", codes.NONE)
 
     def _rebootstrap(self, fault: Fault, broker: Broker) -> None:
-        """Have brokers know nothing but that the client has to begin anew (KIP-1102)."""
+        """Make brokers answer REBOOTSTRAP_REQUIRED (KIP-1102)."""
         for each in self._cluster.brokers.values():
             each.knows_nothing_until = self._until(fault)
             self._break(fault, each)
@@ -183,11 +183,11 @@ class Faults:
             self._cluster.shrink(tp)
 
     def _forget(self, fault: Fault, broker: Broker) -> None:
-        """Let retention take a producer's state.
+        """Delete a producer's state by retention.
 
-        A broker since 2.5 takes any sequence from a producer it does not know. If it refuses the
-        first of several batches in flight then, it takes the second, and nothing that a client does
-        keeps the order: so this does not happen here.
+        A broker since 2.5 accepts any sequence from an unknown producer. If it rejects the first of
+        several batches in flight then, it accepts the second, and no client can keep the order.
+        Therefore this does not happen here.
         """
         tp = self._partition(fault)
         in_order = self._scenario.in_flight == 1 and not self._has_in_flight(tp)

@@ -1,10 +1,10 @@
-"""A group coordinator: the offsets that transactions commit, pending until their markers.
+"""A group coordinator: offsets committed by transactions, which are pending until their markers.
 
-Does what GroupCoordinatorService of Kafka 4.3 does with TxnOffsetCommit: the offsets are a batch of
-the producer in the group's log, which has to be part of the transaction (KIP-890) by the time it is
-written and whose markers are written like those of any partition. The answer comes when
-every in-sync replica has the batch. Who asks again, because the answer was lost, has the offsets
-written once more, which makes no difference: what stands last before a marker counts.
+It handles TxnOffsetCommit as GroupCoordinatorService of Kafka 4.3 does. The offsets are a batch of
+the producer in the group's log. That log has to be part of the transaction (KIP-890) when the batch
+is written, and gets markers like any partition. The response is sent when every in-sync replica has
+the batch. If the response is lost and the request is repeated, the offsets are written again, which
+is harmless: the last ones before a marker count.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class GroupCoordinator:
         self._wait(broker, epoch, log.end_offset, until + _COMMIT_TIMEOUT_S, answer)
 
     def _unknown(self, broker: Broker, request: TxnOffsetCommitRequest) -> set[TopicPartition]:
-        """Give the partitions that a broker does not know; the others' offsets are committed."""
+        """Return the partitions that a broker does not know; the others' offsets are committed."""
         if broker.transient_error != codes.UNKNOWN_TOPIC_OR_PARTITION:
             return set()
         random = self._cluster.random
         return {one.partition for one in _offsets(request) if random.random() < 0.5}
 
     def _refusal(self, broker: Broker, producer_id: int, epoch: int) -> int:
-        """Give why offsets cannot be part of their transaction, NONE if they can."""
+        """Return why offsets cannot be part of their transaction, NONE if they can."""
         if len(self._cluster.in_sync(broker, OFFSETS_LOG)) < self._cluster.shape.min_in_sync:
             return codes.COORDINATOR_NOT_AVAILABLE
         if broker.logs[OFFSETS_LOG].is_in_transaction(producer_id, epoch):
@@ -90,7 +90,7 @@ class GroupCoordinator:
     def _wait(
         self, broker: Broker, epoch: int, end: int, until: float, answer: Callable[[int], None]
     ) -> None:
-        """Answer when every in-sync replica has what was written."""
+        """Respond when every in-sync replica has the written batch."""
         if not broker.is_alive:
             return
         if not broker.leads(OFFSETS_LOG) or broker.known[OFFSETS_LOG].epoch != epoch:
@@ -104,9 +104,9 @@ class GroupCoordinator:
 
 
 class Committed(NamedTuple):
-    """What markers have made of a log of offsets, in its order.
+    """The effect of markers on a log of offsets, in order.
 
-    commits: what each commit made visible. open: what no marker has ended.
+    commits: the offsets that each commit made visible. open: those without a marker.
     """
 
     commits: list[set[GroupOffset]]
@@ -114,7 +114,7 @@ class Committed(NamedTuple):
 
 
 def committed_offsets(log: Replica) -> Committed:
-    """Read a log of offsets as a group coordinator does: pending by producer id, up to a marker."""
+    """Read a log of offsets as a group coordinator does: pending per producer id until a marker."""
     commits: list[set[GroupOffset]] = []
     pending: dict[int, dict[tuple[str, TopicPartition], GroupOffset]] = {}
     for entry in log.entries:

@@ -1,12 +1,12 @@
-"""Connections between the producer and the simulated brokers, in place of sockets.
+"""Connections between the producer and the simulated brokers, instead of sockets.
 
-`SimulatedSelector` has the calls of `network.selector.Selector`, so the real `NetworkClient`
-runs on it. What it carries are frames, encoded and decoded by the real `Connection`, or, for speed,
-the messages themselves (`MessageConnection`).
+`SimulatedSelector` has the methods of `network.selector.Selector`, so the real `NetworkClient` runs
+on it. It carries frames, encoded and decoded by the real `Connection`, or, for speed, the messages
+themselves (`MessageConnection`).
 
-What is sent on a connection arrives in order, each message after a delay of its own. A connection
-may break (one side, or both, learn of it), fall silent without anybody learning of it, or stall, in
-both directions or only on the way back.
+Messages on a connection arrive in order, each after a delay. A connection may break (one or both
+sides notice), become silent without notice, or stall, in both directions or only towards the
+client.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MOST_IDLE_POLLS = 20
 
 
 class Asked(NamedTuple):
-    """What an answer needs of its request."""
+    """The fields of a request that its response needs."""
 
     api_key: int
     version: int
@@ -59,7 +59,7 @@ class Asked(NamedTuple):
 
 
 def resolve(host: str, port: int) -> list[Address]:
-    """Give the address that stands for a simulated broker."""
+    """Return the address of a simulated broker."""
     return [(0, (host, port))]
 
 
@@ -67,16 +67,16 @@ class MessageConnection(Connection):
     """A connection that carries messages instead of bytes, for speed."""
 
     def connected(self, now: float) -> None:
-        """Ask for versions."""
+        """Send the ApiVersions request."""
         self._handle(ConnectionEvent.CONNECT)
         self._post(None, ApiVersionsRequest(), now, expects_response=True)
 
     def send(self, request: ClientRequest, now: float) -> None:
-        """Send a request as it is."""
+        """Send a request as a message."""
         self._post(request, request.message, now, expects_response=request.expects_response)
 
     def received(self, data: Any, now: float) -> Iterator[Answered | NodeReady | NodeThrottled]:  # noqa: ANN401 - not bytes, here
-        """Take an answer as it is."""
+        """Process a response that is a message."""
         asked, response = data
         sent = self.in_flight.oldest()
         if sent is None or sent.correlation_id != asked.correlation_id:
@@ -123,7 +123,7 @@ class Channel:
 
 
 class SimulatedSelector:
-    """Channels to simulated brokers. `poll` lets simulated time pass."""
+    """Channels to simulated brokers. Simulated time passes in `poll`."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class SimulatedSelector:
     # -- the calls of Selector --------------------------------------------------------------------
 
     def connect(self, channel_id: int, address: Address, layer: object = None) -> None:
-        """Begin to connect."""
+        """Start connecting."""
         port = address[1][1]
         if port == DROPPING_PORT:
             return
@@ -191,7 +191,7 @@ class SimulatedSelector:
         self._scheduler.at(channel.stalled_until, self._tell, channel, Sent(channel_id))
 
     def close(self, channel_id: int) -> None:
-        """Close from the producer's side; what is under way may still arrive."""
+        """Close from the producer's side; sent messages may still arrive."""
         channel = self.channels.pop(channel_id, None)
         if channel is not None and channel.session.is_open:
             self._end_session(channel)
@@ -203,11 +203,11 @@ class SimulatedSelector:
         self._pending.clear()
 
     def wakeup(self) -> None:
-        """End the poll under way."""
+        """End the current poll."""
         self._is_woken = True
 
     def poll(self, timeout_s: float) -> list[SelectorEvent]:
-        """Let time pass until something happened for the producer, or `timeout_s` is over."""
+        """Let time pass until there is an event for the producer, or `timeout_s` is over."""
         self._check_progress(timeout_s)
         scheduler = self._scheduler
         deadline = scheduler.now + max(0.0, timeout_s)
@@ -238,7 +238,7 @@ class SimulatedSelector:
     # -- faults -----------------------------------------------------------------------------------
 
     def break_channel(self, channel: Channel, *, tell_client: bool) -> None:
-        """Break a connection; the producer is told, or finds out by waiting."""
+        """Break a connection; the producer gets an event, or notices by a timeout."""
         if not self._is_known(channel) or channel.is_silent:
             return
         self._scheduler.trace(
@@ -253,7 +253,7 @@ class SimulatedSelector:
             channel.is_silent = True
 
     def pause_producer(self, lasts_s: float) -> None:
-        """Stop the producer's process, its I/O thread first of all, for a while."""
+        """Pause the producer's process, including its I/O thread."""
         until = self._scheduler.now + lasts_s
         more = until - max(self._paused_until, self._scheduler.now)
         if more > 0:
@@ -261,7 +261,7 @@ class SimulatedSelector:
             self._paused_until = until
 
     def broker_died(self, broker_id: int, *, tell_client: bool) -> None:
-        """Break every connection of a broker that is gone."""
+        """Break every connection of a broker that was killed."""
         for channel in list(self.channels.values()):
             if channel.session.broker.id == broker_id:
                 channel.session.is_open = False
@@ -271,7 +271,7 @@ class SimulatedSelector:
     # -- inside -----------------------------------------------------------------------------------
 
     def _is_known(self, channel: Channel) -> bool:
-        """Whether a channel is open at the producer; a later client's may have its number."""
+        """Whether the producer has a channel open; a later client may use its number."""
         return self.channels.get(channel.id) is channel
 
     def _delay(self) -> float:
@@ -317,7 +317,7 @@ class SimulatedSelector:
 
 
 def read_request(frame: bytes) -> tuple[Asked, Any]:
-    """Read a request as a broker does, with what its answer needs of it."""
+    """Return a parsed request, and the fields that its response needs."""
     size, key, version, correlation_id = _HEADER.unpack_from(frame)
     assert size == len(frame) - 4
     api = APIS[key]
@@ -331,7 +331,7 @@ def read_request(frame: bytes) -> tuple[Asked, Any]:
 
 
 def frame_of(asked: Asked, response: Any) -> bytes:  # noqa: ANN401 - any response type
-    """Give the bytes of an answer."""
+    """Return the frame of a response."""
     api = APIS[asked.api_key]
     flexible = api.is_flexible(asked.version)
     writer = Writer()

@@ -1,4 +1,4 @@
-"""A partition's log on one broker, and the producer state that guards it (ProducerStateManager)."""
+"""A partition's log on one broker, with its producer states (ProducerStateManager)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _REMEMBERED_BATCHES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What brokers differ in, and what a test may switch off to see that it is noticed.
+    """Differences between brokers, and checks that a test may disable to see that it is noticed.
 
-    old: of before Kafka 2.5, when a producer that is not known had to begin with sequence 0
-    (UNKNOWN_PRODUCER_ID), and a batch behind the last five was DUPLICATE_SEQUENCE_NUMBER.
+    old: the rules before Kafka 2.5. An unknown producer had to begin with sequence 0
+    (UNKNOWN_PRODUCER_ID), and a batch older than the last five was DUPLICATE_SEQUENCE_NUMBER.
     """
 
     old: bool = False
@@ -27,7 +27,7 @@ class Rules:
 
 
 class LogBatch(NamedTuple):
-    """A batch where it stands in a log."""
+    """A batch with its position in a log."""
 
     base_offset: int
     batch: Batch
@@ -42,7 +42,7 @@ class LogBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerState:
-    """What a broker remembers of a producer: its epoch and its last five batches.
+    """A broker's state of a producer: its epoch and its last five batches.
 
     in_transaction: whether it has written since its last marker.
     """
@@ -53,14 +53,14 @@ class ProducerState:
 
 
 class Appended(NamedTuple):
-    """What came of an append: an error, or where the batch is."""
+    """The result of an append: an error, or the offset of the batch."""
 
     code: int
     base_offset: int = -1
 
 
 class Replica:
-    """One log. Kafka's process may die, its log stays."""
+    """One log. It survives the end of the broker's process."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -70,11 +70,11 @@ class Replica:
 
     @property
     def end_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self.entries[-1].next_offset if self.entries else 0
 
     def append(self, batch: Batch) -> Appended:
-        """Append as leader, unless the batch is there already or its sequence is wrong."""
+        """Append as leader, unless the batch is a duplicate or its sequence is wrong."""
         if batch.poisoned is not None:
             return Appended(INVALID_RECORD)
         if batch.producer_id >= 0 and self._rules.check_sequences:
@@ -91,7 +91,7 @@ class Replica:
         return Appended(codes.NONE, entry.base_offset)
 
     def append_offsets(self, batch: Batch) -> Appended:
-        """Append as leader what a group coordinator writes: it has no sequence, only an epoch."""
+        """Append a batch of a group coordinator as leader; it has no sequence, only an epoch."""
         known = self._producers.get(batch.producer_id)
         if known is not None and batch.epoch < known.epoch:
             return Appended(INVALID_PRODUCER_EPOCH)
@@ -100,7 +100,7 @@ class Replica:
         return Appended(codes.NONE, entry.base_offset)
 
     def _refusal(self, batch: Batch, known: ProducerState | None) -> int:
-        """Give why a batch cannot follow what its producer wrote (ProducerAppendInfo)."""
+        """Return why a batch cannot follow the producer's last (ProducerAppendInfo)."""
         if known is None:
             is_new = batch.base_sequence == 0 or not self._rules.old
             return codes.NONE if is_new else codes.UNKNOWN_PRODUCER_ID
@@ -118,7 +118,7 @@ class Replica:
         return codes.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def mark(self, producer_id: int, epoch: int, *, is_commit: bool) -> int:
-        """Append the marker of a transaction's end as leader; gives the offset after it."""
+        """Append a transaction marker as leader; return the offset after it."""
         marker = Batch(producer_id, epoch, -1, (), None, 0, is_commit=is_commit)
         self._add(LogBatch(self.end_offset, marker))
         return self.end_offset
@@ -129,7 +129,7 @@ class Replica:
         return known is not None and known.epoch == epoch and known.in_transaction
 
     def copy_from(self, leader: Replica) -> None:
-        """Fetch as follower: cut off what the leader does not have, take what it has."""
+        """Fetch as follower: truncate to the leader's log, and copy the rest of it."""
         common = min(len(self.entries), len(leader.entries))
         while common and self.entries[common - 1] is not leader.entries[common - 1]:
             common -= 1
@@ -139,14 +139,14 @@ class Replica:
         self.log_start_offset = leader.log_start_offset
 
     def take_over(self) -> None:
-        """Become leader: know the producers from the log."""
+        """Become leader: rebuild the producer states from the log."""
         entries, self.entries = self.entries, []
         self._producers.clear()
         for entry in entries:
             self._add(entry)
 
     def forget(self) -> None:
-        """Let retention delete every record, and with it what is known of producers."""
+        """Delete every record by retention, and with them the producer states."""
         self.log_start_offset = self.end_offset
         self._producers.clear()
 

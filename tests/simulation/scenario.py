@@ -1,4 +1,4 @@
-"""What one seed stands for: a cluster, a configuration, a load, and when what goes wrong."""
+"""The scenario of a seed: a cluster, a configuration, a load, and the times of faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_EPOCH: Final = 2**15 - 1
 
 
 class Fault(NamedTuple):
-    """Something that goes wrong for a while; `number` chooses the broker or partition."""
+    """A temporary fault; `number` selects the broker or partition."""
 
     at: float
     kind: str
@@ -31,27 +31,27 @@ FAULTS: Final = (
     "transient error", "transient error", "forget",
 )  # fmt: skip
 
-# What else goes wrong where there are transactions.
+# More faults of scenarios with transactions.
 TRANSACTION_FAULTS: Final = ("move coordinator", "move coordinator", "rival")
 
-# And where transactions commit offsets.
+# More faults of scenarios whose transactions commit offsets.
 OFFSETS_FAULTS: Final = (
     "move group coordinator", "move group coordinator", "lose offsets", "lose offsets",
     "unknown partition",
 )  # fmt: skip
 
-# What topics may allow where they limit their batches: all rows fit, alone.
+# Limits of topics for their batches: every row fits a batch of its own.
 TOPIC_BYTES: Final = (180, 300, 700)
 
-# How long calls of send_offsets may wait.
+# Limits of waits in send_offsets.
 MAX_BLOCK_MS: Final = (2000, 10_000, 60_000)
 
-# Errors that a broker may answer with for a while without having appended anything.
+# Errors that a broker may return for a while without having appended anything.
 TRANSIENT_ERRORS: Final = (2, 3, 5, 14, 19, 56)
 
 
 class Append(NamedTuple):
-    """One call of append: when it is made at the earliest, and the rows' partitions."""
+    """One call of append: its earliest time, and the rows' partitions."""
 
     at: float
     partitions: list[int]
@@ -60,10 +60,10 @@ class Append(NamedTuple):
 
 
 class PlannedOffsets(NamedTuple):
-    """One call of send_offsets: after how many appends it is made, and for what.
+    """One call of send_offsets: the number of appends before it, and its offsets.
 
-    goes_on: whether its caller, if it has to stop waiting, goes on with the transaction, which the
-    producer allows, though it asks for an abort.
+    goes_on: whether the caller continues with the transaction after a timeout. The producer allows
+    that but requires an abort.
     """
 
     after: int
@@ -73,7 +73,7 @@ class PlannedOffsets(NamedTuple):
 
 
 class PlannedTransaction(NamedTuple):
-    """One transaction: when it begins at the earliest, and how the application means to end it."""
+    """One transaction: its earliest start, and how the application intends to end it."""
 
     at: float
     appends: list[Append]
@@ -83,12 +83,11 @@ class PlannedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Everything a run is made of; `seed` also drives the delays.
+    """All parts of a run; `seed` also determines the delays.
 
     close_at: when the producer is closed without waiting, None for at the end. crashes: when the
-    application of a transactional scenario gives up its producer. heard_of: brokers that the
-    producer is told before it asks for them; those of "elsewhere" cannot be reached. None where
-    there are transactions.
+    application of a transactional scenario abandons its producer. heard_of: brokers that the
+    producer knows from the start; those of "elsewhere" cannot be reached. None with transactions.
     """
 
     seed: int
@@ -107,37 +106,37 @@ class Scenario:
 
     @property
     def max_block_s(self) -> float:
-        """How long a transactional call waits; only that of send_offsets is drawn."""
+        """The limit of transactional calls; only that of send_offsets is drawn."""
         return float(self.configs["max.block.ms"]) / 1000
 
     @property
     def transaction_timeout_s(self) -> float:
-        """How long a transaction may take."""
+        """The transaction timeout in seconds."""
         return float(self.configs["transaction.timeout.ms"]) / 1000
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether the producer promises no duplicate and the order of input."""
+        """Whether the producer guarantees no duplicates and the order of input."""
         return bool(self.configs["enable.idempotence"])
 
     @property
     def acks(self) -> str:
-        """The acks of the producer."""
+        """The producer's acks."""
         return str(self.configs["acks"])
 
     @property
     def in_flight(self) -> int:
-        """How many requests a connection may have in flight."""
+        """The limit of requests in flight per connection."""
         return int(self.configs["max.in.flight.requests.per.connection"])
 
     @property
     def gives_up_early(self) -> bool:
-        """Whether a batch may fail before delivery.timeout.ms, for want of retries."""
+        """Whether a batch may fail before delivery.timeout.ms, because retries are limited."""
         return "retries" in self.configs
 
 
 def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
-    """Draw a scenario. topic_bytes: the limit for the batches of every topic, else it is drawn."""
+    """Draw a scenario. topic_bytes: the batch limit of every topic; None to draw it."""
     random = Random(seed)
     shape = _shape(random)
     heal_at = random.choice([0.5, 2.0, 5.0, 12.0])
@@ -164,7 +163,7 @@ def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
 
 
 def transactional_scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
-    """Draw a scenario of transactions: the faults and loads of `scenario`, and some more."""
+    """Draw a scenario with transactions: the faults and loads of `scenario`, and more."""
     random = Random(f"transactions {seed}")
     drawn = scenario(random.randrange(2**32))
     configs = drawn.configs | {
@@ -202,9 +201,9 @@ def transactional_scenario(seed: int, *, topic_bytes: int | None = None) -> Scen
 
 
 def _sending_offsets(drawn: Scenario) -> Scenario:
-    """Let transactions of every other scenario commit offsets, for which more goes wrong.
+    """Let the transactions of every other scenario commit offsets, and add faults for them.
 
-    Where there are none there is no log of offsets either: those runs stay what they were.
+    Scenarios without offsets also have no log of offsets, so their runs stay unchanged.
     """
     random = Random(f"offsets of {drawn.seed}")
     if random.random() < 0.5:
@@ -233,7 +232,7 @@ def _sending_offsets(drawn: Scenario) -> Scenario:
 
 
 def _offsets(random: Random, appends: int) -> tuple[PlannedOffsets, ...]:
-    """Draw the offsets of a transaction: before its first append, between two, or after all."""
+    """Draw the offsets of a transaction: before its first append, between two, or at the end."""
     drawn = [
         PlannedOffsets(
             random.randint(0, appends),
@@ -249,10 +248,9 @@ def _offsets(random: Random, appends: int) -> tuple[PlannedOffsets, ...]:
 def _limited(
     shape: ClusterShape, name: str, heal_at: float, topic_bytes: int | None
 ) -> ClusterShape:
-    """Draw the limit of every topic, which a tenth of the scenarios have, and since when.
+    """Draw the batch limit of all topics, which a tenth of the scenarios have, and its start.
 
-    It has a source of its own, as all that was added later has: the seeds that there were before
-    stay what they were.
+    It uses its own random source, as every later addition does, so that older seeds stay unchanged.
     """
     random = Random(f"topic bytes of {name}")
     drawn = random.choice(TOPIC_BYTES) if random.random() < 0.1 else None
@@ -261,7 +259,7 @@ def _limited(
 
 
 def _heard_of(seed: int, shape: ClusterShape) -> tuple[Node, ...]:
-    """Draw whether the producer is told the brokers, and how many of them are not reached so."""
+    """Draw whether the producer knows the brokers at the start, and how many are unreachable."""
     random = Random(f"brokers that {seed} has heard of")
     unreached = random.choice([0.0, 0.0, 0.5, 1.0])
     elsewhere = random.choice([REFUSING_PORT, DROPPING_PORT])
@@ -276,7 +274,7 @@ def _heard_of(seed: int, shape: ClusterShape) -> tuple[Node, ...]:
 
 
 def _rebootstraps(seed: int, drawn: Scenario) -> list[Fault]:
-    """Draw when brokers send the client back to its bootstrap servers, and stay away then."""
+    """Draw when brokers send the client back to its bootstrap servers, and disappear then."""
     random = Random(f"rebootstraps of {seed}")
     faults: list[Fault] = []
     for _ in range(random.choice([0, 0, 0, 1, 2])):
@@ -287,7 +285,7 @@ def _rebootstraps(seed: int, drawn: Scenario) -> list[Fault]:
 
 
 def _transactions(random: Random, drawn: Scenario) -> list[PlannedTransaction]:
-    """Draw transactions, some of them empty; the last ones begin when all is well."""
+    """Draw transactions, some of them empty; the last ones begin after the faults."""
     left, planned = list(drawn.appends[:-1]), []
     while left:
         some = [left.pop(0) for _ in range(min(len(left), random.choice([1, 1, 2, 4])))]
@@ -299,7 +297,7 @@ def _transactions(random: Random, drawn: Scenario) -> list[PlannedTransaction]:
 
 
 def _expiring(random: Random, drawn: Scenario) -> Scenario:
-    """Let batches expire one by one while the answers to them, and to later ones, are lost."""
+    """Let batches expire one by one while their responses, and later ones, are lost."""
     configs = drawn.configs | {
         "enable.idempotence": True,
         "acks": "all",
@@ -382,7 +380,7 @@ def _configs(random: Random, shape: ClusterShape) -> dict[str, Any]:
 def _appends(
     random: Random, shape: ClusterShape, storms: list[float], heal_at: float
 ) -> list[Append]:
-    """Draw the load: in storms, and some of it after everything is well again."""
+    """Draw the load: in storms of faults, and some of it after the faults."""
     count = random.randint(3, 9)
     times = sorted(random.choice(storms) + random.uniform(0, 0.5) for _ in range(count))
     times.append(heal_at + random.uniform(1, 4))
@@ -403,7 +401,7 @@ def _appends(
 
 
 def _faults(random: Random, storms: list[float], heal_at: float) -> list[Fault]:
-    """Draw what goes wrong, mostly in storms, when there is something under way."""
+    """Draw faults, mostly in storms, when requests are in flight."""
     faults = []
     for _ in range(random.choice([0, 4, 8, 16, 24])):
         longest = random.choice([0.05, 0.5, 3.0, 10.0])

@@ -1,4 +1,4 @@
-"""Simulated time: what happens when, in one order for one seed, and the log of it."""
+"""Simulated time: events in one order per seed, and their log."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 
 class SimulationError(AssertionError):
-    """What the simulation found: a broken promise, a hang, a busy loop."""
+    """An error found by the simulation: a broken guarantee, a hang, a busy loop."""
 
 
 class Scheduler:
-    """A clock that jumps from event to event; times are seconds.
+    """A clock that jumps from event to event; times are in seconds.
 
-    Events at the same time happen in the order they were asked for. `trace` prints a line an event
-    where it is switched on; runs of one seed are alike, so a failing one is simply run again.
+    Events at the same time happen in the order in which they were scheduled. `trace` prints one
+    line per event if it is enabled. Runs of one seed are identical, so a failing one is simply
+    repeated.
     """
 
     def __init__(self, *, tracing: bool = False) -> None:
@@ -25,34 +26,35 @@ class Scheduler:
         self._count = 0
 
     def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:  # noqa: ANN401 - whatever the call takes
-        """Have `call` made in `delay_s` seconds."""
+        """Schedule a call in `delay_s` seconds."""
         self.at(self.now + delay_s, call, *args)
 
     def at(self, time: float, call: Callable[..., None], *args: Any) -> None:  # noqa: ANN401 - whatever the call takes
-        """Have `call` made at a time, now at the earliest.
+        """Schedule a call at a time, at the earliest now.
 
-        What must stay in order is asked for by time: a delay added again may round otherwise.
+        Events that must stay in order are scheduled by time, because adding delays may round
+        differently.
         """
         self._count += 1
         heapq.heappush(self._events, (max(self.now, time), self._count, call, args))
 
     def next_at(self) -> float:
-        """Give when the next event happens, infinity if none is left."""
+        """Return the time of the next event, infinity if there is none."""
         return self._events[0][0] if self._events else float("inf")
 
     def run_next(self) -> None:
-        """Let the next event happen."""
+        """Run the next event."""
         at, _, call, args = heapq.heappop(self._events)
         self.now = at
         call(*args)
 
     def run_until(self, time: float) -> None:
-        """Let everything up to `time` happen."""
+        """Run all events up to `time`."""
         while self.next_at() <= time:
             self.run_next()
         self.now = max(self.now, time)
 
     def trace(self, who: str, text: str, *args: object) -> None:
-        """Note what happened."""
+        """Log an event."""
         if self._tracing:
             print(f"{self.now:10.4f}  {who:<10} {text.format(*args)}")

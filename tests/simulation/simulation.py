@@ -1,12 +1,11 @@
-"""One run: the real producer thread's loop, accumulator, sender and network client, simulated time.
+"""One run: the real producer thread's loop, accumulator, sender and network client.
 
-`ProducerThread` is used as it is; only its clock, its chance, its thread and its sockets are
-exchanged for simulated ones.
+`ProducerState` and `ProducerThread` are used as they are; only their clock, their chance, the
+thread itself and its sockets are exchanged for simulated ones.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,7 +25,8 @@ from simulation.scheduler import Scheduler, SimulationError
 from simulation.transaction_checker import TransactionChecker
 from simulation.transactions import TransactionalApplication
 from spark_kafka_sink.client import io_thread
-from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.client.io_thread import assemble
+from spark_kafka_sink.client.transaction_calls import transaction_manager
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.network import client
@@ -38,7 +38,7 @@ _WATCH_S = 0.25
 
 
 class _NoThread:
-    """Stands for the I/O thread, whose loop the simulation runs itself."""
+    """Replaces the I/O thread, because the simulation runs its loop."""
 
     def __init__(self, **_: object) -> None: ...
 
@@ -46,7 +46,7 @@ class _NoThread:
 
 
 class Simulation:
-    """A scenario being run; `run` raises SimulationError where a promise is broken."""
+    """Runs a scenario; `run` raises SimulationError if a guarantee is broken."""
 
     def __init__(
         self, scenario: Scenario, *, as_bytes: bool = False, tracing: bool = False
@@ -71,18 +71,23 @@ class Simulation:
             scenario, self.cluster, self.network, self.scheduler, self._random, self._has_in_flight
         )
         self.application = make_application(
-            scenario, self.thread, self.scheduler, self._random, ledger, self.checker
+            scenario, self.state, self.scheduler, self._random, ledger, self.checker
         )
 
     def _make_thread(self) -> None:
         with self._simulated():
             config, heard_of = producer_config(self._scenario.configs), self._scenario.heard_of
-            self.thread = ProducerThread(config, "simulated", heard_of)
-        self.thread.deliveries = self.checker
-        self.sequences: Sequences | None = self.thread._sender._sequences
+            make_transactions = None
+            if config.transactional_id is not None:
+                make_transactions = partial(transaction_manager, config)
+            self.state, self.thread = assemble(
+                config, "simulated", heard_of, make_transactions=make_transactions
+            )
+        self.state.deliveries = self.checker
+        self.sequences: Sequences | None = self.state._sequences
 
     def run(self) -> None:
-        """Run until everything appended has ended, then check what became of it."""
+        """Run until all appended rows have ended, then check their results."""
         self.faults.plan()
         self.application.start()
         self.scheduler.after(_WATCH_S, self._watch)
@@ -94,7 +99,7 @@ class Simulation:
             checker.check_transactions(application.written, self.cluster)
 
     def _run_thread(self) -> None:
-        """Run the I/O thread's loop, and those of the producers that take its place."""
+        """Run the loop of the I/O thread, and those of the producers that replace it."""
         with self._simulated():
             self.thread._loop()
         application = self.application
@@ -102,16 +107,14 @@ class Simulation:
             self.thread._end()
             self.thread._client.close()
             self._make_thread()
-            application.use(self.thread)
+            application.use(self.state)
             with self._simulated():
                 self.thread._loop()
 
     @contextmanager
     def _simulated(self) -> Iterator[None]:
         clock = SimpleNamespace(monotonic=lambda: self.scheduler.now)
-        no_threads = SimpleNamespace(
-            RLock=threading.RLock, Condition=threading.Condition, Thread=_NoThread
-        )
+        no_threads = SimpleNamespace(Thread=_NoThread)
         with (
             mock.patch.multiple(
                 io_thread,
@@ -130,14 +133,14 @@ class Simulation:
 
     def _watch(self) -> None:
         """End the run when all is done; find it hanging when nothing ends in due time."""
-        accumulator, application = self.thread.accumulator, self.application
+        accumulator, application = self.state.accumulator, self.application
         is_free = accumulator.pool.available_bytes == accumulator.pool.total_bytes
         healed = self.scheduler.now > self._scenario.heal_at + 1.0
         coordinator = self.cluster.coordinator
         is_settled = coordinator is None or coordinator.is_settled
         is_idle = is_free and is_settled and not accumulator.has_incomplete
         if application.is_done and is_idle and healed:
-            self.thread._stopping = True
+            self.state.stop()
             self.thread._client.wakeup()
             return
         configs = self._scenario.configs

@@ -1,4 +1,4 @@
-"""The simulated broker takes and refuses what Kafka's does, and reads other clients' batches."""
+"""The simulated broker accepts and rejects what Kafka's does, and reads other clients' batches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The producer keeps its promises in a simulated cluster, and where it does not, this is seen.
+"""The producer keeps its guarantees in a simulated cluster, and broken producers are detected.
 
-A failing seed is replayed, with a log of all that happens, by the command that its failure names.
+A failing seed is replayed, with a log of all events, by the command in its failure message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Transactions of a simulated cluster are seen as a whole or not at all; breaking them is found."""
+"""Transactions of a simulated cluster are atomic for readers; broken producers are detected."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _committed_before_all_is_delivered() -> Iterator[None]:
 def _lost_answers_taken(
     call: Call, take: Callable[[TransactionManager, TransactionalResult], None]
 ) -> Iterator[None]:
-    """Have a lost answer to a call be taken for one."""
+    """Treat a lost response to a call as a response."""
     failed: Any = TransactionManager.request_failed
 
     def answer(manager: TransactionManager, request: TransactionalRequest, *more: object) -> None:

@@ -1,4 +1,4 @@
-"""What is promised of transactions: rows and offsets are seen together, or not at all."""
+"""Check the guarantees of transactions: rows and offsets are visible together, or not at all."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from spark_kafka_sink.producer.producer_batch import ProducerBatch
 
 
 class TransactionChecker(Checker):
-    """What is promised of transactions, on top of what is promised of every record."""
+    """The guarantees of transactions, in addition to those of every record."""
 
     def _failed(self, batch: ProducerBatch, numbers: list[int], now: float) -> None:
-        """Take a batch that failed: with its transaction, for whatever reason that has."""
+        """Process a failed batch: it failed with its transaction, for any reason."""
         self._require(isinstance(batch.error, KafkaException), f"{batch!r} failed without a reason")
 
     def check_transactions(self, written: list[Written], cluster: Cluster) -> None:
-        """Check who of the records is seen by who reads what is committed, and which offsets."""
+        """Check which records and offsets a read_committed reader sees."""
         records = self._seen_records(cluster)
         offsets = self._seen_offsets(cluster) if self._scenario.shape.has_groups else set()
         for number, transaction in enumerate(written):
@@ -60,7 +60,7 @@ class TransactionChecker(Checker):
         return set(seen)
 
     def _seen_offsets(self, cluster: Cluster) -> set[GroupOffset]:
-        """Give what was ever seen of offsets; no group may be sent back to earlier ones."""
+        """Return the offsets that were ever visible; no group may go back to earlier ones."""
         committed = committed_offsets(cluster.final_log(OFFSETS_LOG))
         self._require(not committed.open, f"offsets {committed.open} hang in no transaction")
         now: dict[tuple[str, TopicPartition], int] = {}
@@ -73,12 +73,12 @@ class TransactionChecker(Checker):
 
 
 def latest(offsets: list[GroupOffset]) -> set[GroupOffset]:
-    """Give what of the offsets sent in one transaction a group goes on from: the last ones."""
+    """Return the last offsets per group and partition of those sent in one transaction."""
     return set({(one.group, one.partition): one for one in offsets}.values())
 
 
 class Read(NamedTuple):
-    """Records by number: what is committed, and what no marker has ended."""
+    """Records by number: the committed ones, and those without a marker."""
 
     numbers: list[int]
     open: list[int]

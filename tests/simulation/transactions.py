@@ -1,8 +1,8 @@
-"""Transactions of a simulated application, and what it knows of them afterwards.
+"""Transactions of a simulated application, and its knowledge of them afterwards.
 
-The application calls what `ProducerTransactions` calls, one step after another. After an error that
-only a new producer helps against, and now and then for no reason, it goes away without a word and
-its successor begins with init_transactions, while requests of the first may still arrive.
+The application calls what `ProducerTransactions` calls, step by step. After an error that requires
+a new producer, and sometimes without a reason, it disappears, and its successor begins with
+init_transactions, while requests of the first may still arrive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simulation.batches import GroupOffset
 from simulation.checker import Checker, Ledger
 from simulation.scenario import Append, PlannedOffsets, Scenario
 from simulation.scheduler import Scheduler, SimulationError
-from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import ApiException, KafkaException, TimeoutException
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from spark_kafka_sink.producer.buffer_pool import Reservation
@@ -33,11 +33,11 @@ _LONGEST_RECOVERY_S = 200.0
 
 @dataclass(slots=True)
 class Written:
-    """What became of a transaction, as the application knows it.
+    """The result of a transaction in the application's view.
 
-    numbers: the records that were appended. offsets: those that were sent, in order, whether their
-    call succeeded or not: without all of them no commit can succeed. may_be_committed: whether a
-    commit was asked for.
+    numbers: the appended records. offsets: the offsets that were sent, in order, even if their call
+    failed: no commit can succeed without all of them. may_be_committed: whether a commit was
+    requested.
     """
 
     numbers: list[int] = field(default_factory=list)
@@ -48,21 +48,21 @@ class Written:
 
 
 class TransactionalApplication(Application):
-    """One transaction after another, each of some appends.
+    """Runs one transaction after another, each with some appends.
 
-    needs_producer: whether a new producer is to take the place of the present one.
+    needs_producer: whether a new producer has to replace the current one.
     """
 
     def __init__(
         self,
         scenario: Scenario,
-        thread: ProducerThread,
+        state: ProducerState,
         scheduler: Scheduler,
         random: Random,
         ledger: Ledger,
         checker: Checker,
     ) -> None:
-        super().__init__(scenario, thread, scheduler, random, ledger, checker)
+        super().__init__(scenario, state, scheduler, random, ledger, checker)
         self._plan = list(scenario.transactions)
         self._is_to_commit = self._is_open = False
         self._appends = 0
@@ -75,29 +75,28 @@ class TransactionalApplication(Application):
 
     @property
     def _manager(self) -> TransactionManager:
-        manager = self._thread.transactions
+        manager = self._state.transactions
         assert manager is not None
         return manager
 
     def start(self) -> None:
         """Begin with the first producer."""
-        self.use(self._thread)
+        self.use(self._state)
 
-    def use(self, thread: ProducerThread) -> None:
+    def use(self, state: ProducerState) -> None:
         """Begin, or go on, with a new producer."""
-        self._thread = thread
+        self._state = state
         self.needs_producer = self._is_open = False
         self._well_since = float("-inf")
         for tp in self._scenario.shape.partitions:
-            thread.metadata.track(tp.topic, self._scheduler.now)
+            state.metadata.track(tp.topic, self._scheduler.now)
         self._scheduler.after(self._moment(), self._call, self._manager.initialize, self._ready)
 
     def _change_producer(self) -> None:
         self._scheduler.trace("producer", "goes away")
         self.last_step_at = self._scheduler.now
         self.needs_producer = True
-        self._thread._stopping = True
-        self._thread.wake()
+        self._state.stop()
 
     def _crashes_now(self) -> bool:
         if not self._crashes or self._crashes[0] > self._scheduler.now:
@@ -113,14 +112,14 @@ class TransactionalApplication(Application):
         start: Callable[[], TransactionalResult],
         then: Callable[[KafkaException | None], None],
     ) -> None:
-        """Make a transactional call, and go on with what it came to."""
+        """Make a transactional call, and continue with its result."""
         self.last_step_at = self._scheduler.now
         try:
             result = start()
         except KafkaException as error:
             then(error)
             return
-        self._thread.wake()
+        self._state.wake()
         self._wait(result, start, then)
 
     def _wait(
@@ -159,7 +158,7 @@ class TransactionalApplication(Application):
         self._began_at = self.last_step_at = self._scheduler.now
         try:
             self._manager.begin()
-        except KafkaException as error:  # a fatal one came since
+        except KafkaException as error:  # a fatal error occurred meanwhile
             self._failed(error)
             return
         self.written.append(Written())
@@ -167,7 +166,7 @@ class TransactionalApplication(Application):
         self._next()
 
     def _next(self) -> None:
-        """Append what is next, or send offsets; after the last, end the transaction."""
+        """Append the next rows, or send offsets; after the last, end the transaction."""
         if self._offsets and self._offsets[0].after <= self._appends - len(self._left):
             self._send_offsets(self._offsets.pop(0))
         elif self._left:
@@ -199,7 +198,7 @@ class TransactionalApplication(Application):
         self._ready(None)
 
     def _failed(self, error: KafkaException) -> None:
-        """Go on after an error: abort, or let a new producer go on."""
+        """Handle an error: abort, or continue with a new producer."""
         self._scheduler.trace("producer", "fails: {}", error)
         self._check_reason(error)
         self._check_fatal(self._manager.fatal_error)
@@ -212,12 +211,12 @@ class TransactionalApplication(Application):
             self._change_producer()
 
     def _check_reason(self, error: KafkaException) -> None:
-        """Check that something was wrong where a transaction failed."""
+        """Check that there was a fault if a transaction failed."""
         now = self._scheduler.now
         if now > self._scenario.heal_at + _LONGEST_RECOVERY_S:
             message = f"no transaction succeeds: {type(error).__name__}: {error}"
             raise SimulationError(message)
-        # With few retries, markers of the transaction before may take longer than all of them.
+        # With few retries, the previous transaction's markers may take longer than all of them.
         is_excused = bool(self._checker.poisoned) or self._scenario.gives_up_early
         if is_excused or now > self._began_at + self._scenario.transaction_timeout_s:
             return
@@ -230,7 +229,7 @@ class TransactionalApplication(Application):
             raise SimulationError(message)
 
     def _check_fatal(self, error: KafkaException | None) -> None:
-        """Check that a producer that is over was told something that no abort helps against."""
+        """Check that a producer with a fatal error got one that an abort cannot resolve."""
         if error is not None and not _is_fatal(error):
             message = f"a producer is over for {type(error).__name__}: {error}"
             raise SimulationError(message)
@@ -238,7 +237,7 @@ class TransactionalApplication(Application):
     # -- offsets ----------------------------------------------------------------------------------
 
     def _send_offsets(self, planned: PlannedOffsets) -> None:
-        """Send offsets that no call before has sent, and wait for max.block.ms at most."""
+        """Send offsets that no call has sent before, and wait at most max.block.ms."""
         began = self.last_step_at = self._scheduler.now
         self._last_offset += 1
         partitions = [TopicPartition("read", number) for number in planned.partitions]
@@ -253,7 +252,7 @@ class TransactionalApplication(Application):
             GroupOffset(planned.group, tp, self._last_offset) for tp in partitions
         ]
         self._scheduler.trace("producer", "sends offsets {} of {}", self._last_offset, planned)
-        self._thread.wake()
+        self._state.wake()
         self._wait_for_offsets(result, planned, began)
 
     def _wait_for_offsets(
@@ -303,22 +302,22 @@ class TransactionalApplication(Application):
             self.written[-1].numbers += numbers
             super()._append(targets, cuts, encoded, reservation, numbers)
         else:
-            self._thread.accumulator.let_go(targets)
-            self._thread.accumulator.pool.give_back(reservation)
+            self._state.accumulator.let_go(targets)
+            self._state.accumulator.pool.give_back(reservation)
 
     def _may_append(self, reservation: Reservation) -> bool:
-        """Whether the transaction takes more; if not, its end is begun."""
+        """Whether the transaction accepts more rows; if not, begin its end."""
         try:
             self._manager.check_in_transaction("append")
         except KafkaException as error:
-            self._thread.accumulator.pool.stop_waiting(reservation)
+            self._state.accumulator.pool.stop_waiting(reservation)
             self._failed(error)
             return False
         return True
 
 
 def _is_fatal(error: KafkaException) -> bool:
-    """Whether an error ends a producer whose brokers raise epochs, by the table of errors."""
+    """Whether an error ends a producer whose brokers bump epochs, by the table of errors."""
     if not isinstance(error, ApiException) or error.api is None:
         return False
     action = error_action(error.code, Call(error.api), ProducerKind.TRANSACTIONAL)

@@ -34,7 +34,7 @@ NUMBERED = (
 
 
 def places(kafka: KafkaCluster, topic: str) -> dict[int, int]:
-    """Give each row's partition; every row is there once."""
+    """Return each row's partition; every row must be there once."""
     records = read_with_confluent(kafka.bootstrap, topic)
     assert not [value for value, times in Counter(map(number, records)).items() if times > 1]
     return {number(record): record.partition for record in records}
@@ -45,7 +45,7 @@ def number(record: Record) -> int:
 
 
 def tasks(laid_out: DataFrame) -> dict[tuple[str | None, int | None], set[int]]:
-    """Give the tasks that a write of the frame has for each Kafka partition."""
+    """Return the tasks that write each Kafka partition of the frame."""
     topic = F.col("topic") if "topic" in laid_out.columns else F.lit("the option's")
     found: dict[tuple[str | None, int | None], set[int]] = {}
     chosen = laid_out.select(topic, "partition", F.spark_partition_id()).distinct().collect()
@@ -147,7 +147,7 @@ def test_what_becomes_of_bad_rows_is_for_the_write_to_say(
 
 
 def grown(topic: str, before: int, now: int) -> str:
-    """Give what is said of a layout for a topic that has more partitions now."""
+    """Return the message on a layout for a topic that has more partitions now."""
     return (
         f"laid out by atomic_layout for {before} partitions of topic {topic}, which has {now} now"
     )
@@ -186,7 +186,7 @@ def test_rows_are_refused_that_were_laid_out_for_another_number_of_partitions(
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 40
     anew = atomic_layout(frame, options)
     write_batch(anew, 2, options)
-    # A partition column that nobody laid out is the user's own.
+    # A partition column without a layout is the user's own.
     save(anew.withColumn("partition", F.lit(4)), kafka.bootstrap, topic)
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 120
 
@@ -259,7 +259,7 @@ def test_a_stream_is_laid_out(
 
 
 def chosen(frame: DataFrame, options: dict[str, str]) -> dict[int, int]:
-    """Give the partitions of rows without keys, which nobody but the layout spreads like this."""
+    """Return the partitions of rows without keys, which only the layout spreads like this."""
     rows = atomic_layout(frame, options).select("value", "partition").collect()
     return {int(value): partition for value, partition in rows}
 

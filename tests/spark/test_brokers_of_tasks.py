@@ -32,7 +32,7 @@ ROWS = pa.record_batch({"value": ["a", "b"]})
 
 
 def given(bootstrap: str, topic: str) -> dict[str, str]:
-    """Give options that no other write has, so that a worker makes a producer for them."""
+    """Return options that no other write has, so that a worker makes a producer for them."""
     client = f"client-{uuid.uuid4().hex}"
     return {"kafka.bootstrap.servers": bootstrap, "topic": topic, "kafka.client.id": client}
 
@@ -71,9 +71,9 @@ def test_a_stream_s_tasks_know_the_brokers_of_the_first_micro_batch(
 def test_brokers_that_a_task_cannot_reach_leave_it_the_named_ones(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
-    """As where the driver comes to the cluster by another listener than the executors do.
+    """As if the driver used another listener of the cluster than the executors.
 
-    To wait for each of them would take far longer than max.block.ms.
+    Waiting for each of them would take far longer than max.block.ms.
     """
     topic = new_topic(3)
     limits = {"kafka.request.timeout.ms": "2000", "kafka.max.block.ms": "30000"}

@@ -1,7 +1,7 @@
-"""The same fault is told by the same class in the same words, wherever it is met.
+"""The same fault has the same class and message, wherever it occurs.
 
-On the driver, in a task, by the producer for columns and for rows, by KafkaAdmin and TopicReader,
-and to a user of Spark, who gets an exception of Spark's that names ours, also over Spark Connect.
+On the driver, in a task, in the producer for columns and for rows, in KafkaAdmin and TopicReader,
+and for a user of Spark, whose exception has our class and message, also over Spark Connect.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ DESCRIBE: Final = 8  # the number of the right in Kafka's protocol
 
 
 class Cause(NamedTuple):
-    """A fault: its class, and its words; {p} is what is written before an option, {n} a size.
+    """A fault: its class and its message; {p} is the prefix of options, {n} a size.
 
-    code: what the mock cluster says of the topic; produced: how it answers to its rows; is_large:
-    whether the row is too large for a request; on_driver: whether it is found there.
+    code: the mock cluster's error for the topic. produced: its response to the rows. is_large:
+    whether the row is too large for a request. on_driver: whether the driver finds it.
     """
 
     kind: str
@@ -131,14 +131,14 @@ class Case:
         return {f"kafka.{name}": str(value) for name, value in self.configs.items()}
 
     def check(self, said: str, prefix: str) -> None:
-        """Compare what is said, beginning with the name of the class."""
+        """Compare a message, which begins with the name of the class."""
         parts = self.cause.words.replace("{p}", prefix).split("{n}")
         words = r"\d+".join(re.escape(part) for part in parts)
         assert re.search(rf"\b{self.cause.kind}: [^\n]*{words}", said), said
 
     @contextlib.contextmanager
     def met(self) -> Iterator[None]:
-        """Have brokers answer to rows as the cause says."""
+        """Let brokers respond to rows as the cause says."""
         if self.cause.produced:
             self._cluster.answer_next(PRODUCE, [self.cause.produced])
         try:

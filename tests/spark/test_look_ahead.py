@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 def marking(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Give a function for mapInArrow that leaves a mark in a folder where a task begins."""
+    """Return a function for mapInArrow that creates a file in a folder when a task starts."""
     path = str(folder / "mark")
 
     def mark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with open(path, "w"):  # noqa: PTH123 - it runs where nothing but Python is
+        with open(path, "w"):  # noqa: PTH123 - it runs where only Python is installed
             pass
         yield from batches
 

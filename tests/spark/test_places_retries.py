@@ -1,6 +1,6 @@
 """What Spark runs again on local-cluster: every row is there at least once, whatever happened.
 
-docs/guarantees.md says of each case what a reader of the topic sees; this is where it is counted.
+docs/guarantees.md describes each case for a reader of the topic; here it is counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TASK_ROWS = ROWS // TASKS
 
 @pytest.fixture(scope="module")
 def outcomes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """What became of all cases, one after another in one application."""
+    """The results of all cases, one after another in one application."""
     folder = tmp_path_factory.mktemp("retries")
     topics = {case: topic_maker(kafka)(TASKS) for case in CASES}
     with without_work_left():

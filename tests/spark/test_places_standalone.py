@@ -126,9 +126,10 @@ def master(tmp_path_factory: pytest.TempPathFactory, bare_python: Path) -> Itera
 def job_arguments(
     master: str, kafka: KafkaCluster, topic: str, folder: Path, how: str = "registered"
 ) -> tuple[list[str], list[str]]:
-    """Write the job; give spark-submit's arguments for every job here, and the job with its own.
+    """Write the job; return spark-submit's arguments, and the job with its own.
 
-    how: by our `register`, by Spark's own ("source"), or "installed", where Spark finds the sink.
+    how: "registered" by our `register`, "source" by Spark's own, or "installed", where Spark finds
+    the sink.
     """
     script = folder / "job.py"
     script.write_text(_JOB)
@@ -158,7 +159,7 @@ def check_job(
 
 
 def recipe_of(heading: str) -> str:
-    """Give all commands that a section of docs/deployment.md tells."""
+    """Return all commands in a section of docs/deployment.md."""
     _, _, section = DEPLOYMENT.read_text().partition(f"\n## {heading}\n")
     return "".join(section.partition("\n## ")[0].split("```")[1::2])
 
@@ -170,9 +171,9 @@ def run_recipe(
     folder: Path,
     more: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run commands of the docs with ours in place of what they have as examples.
+    """Run commands of the docs with the tests' values instead of the examples.
 
-    common, job: as `job_arguments` gives them. more: what else is replaced, and by what.
+    common, job: as `job_arguments` returns them. more: further replacements.
     """
     replaced = {
         **(more or {}),
@@ -327,7 +328,7 @@ def test_a_packed_environment(
     topic = new_topic(PARTITIONS)
     common, job = job_arguments(master, kafka, topic, tmp_path)
     packing, _, running = recipe_of("--archives").partition("mkdir ")
-    # The environment is made as venv-pack makes it; all that follows is done as it is written.
+    # The environment is made as venv-pack does; the following commands run as written.
     assert packing.endswith("venv-pack -p environment -o environment.tar.gz\n")
     environments.archive_of_an_environment(tmp_path / "environment.tar.gz")
     done = run_recipe(f"mkdir {running}", common, job, tmp_path)

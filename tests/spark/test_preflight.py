@@ -47,7 +47,7 @@ ON_THE_DRIVER = "Failed to initialize Python data source writer"
 
 
 def new_name() -> str:
-    """Give a name that no topic has."""
+    """Return a name that no topic has."""
     return f"topic-{uuid.uuid4().hex[:12]}"
 
 
@@ -257,7 +257,7 @@ def test_a_topic_that_is_not_as_it_would_have_been_created_is_warned_of_once(
 def test_a_topic_that_is_created_is_not_warned_of(
     guarded_kafka: KafkaCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not even where its settings may not be read; of one that exists, that is said."""
+    """Not even if its settings may not be read; that is a warning for one that exists."""
     topic = new_name()
     allow_only(guarded_kafka.bootstrap, topic, "CREATE", "WRITE", "DESCRIBE")
     options = {
@@ -368,7 +368,7 @@ def test_rows_older_than_the_topic_s_retention_are_counted_and_said(
 def test_a_record_that_its_topic_does_not_take_fails_before_anything_is_sent(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
-    """To the byte: a record that fills a batch alone is written, one byte more is refused."""
+    """To the byte: a record that fills a batch alone is written, one byte more is rejected."""
     topic = new_topic(1, {"max.message.bytes": "5000"})
     # 61 bytes of the batch, and of the record: 2 of length, 3 of attributes and deltas, 1 of a key
     # that is null, 2 of the value's length, 1 of headers.
@@ -478,7 +478,7 @@ def test_a_stream_asks_once_and_a_batch_job_every_time(
     }
 
     def asked(**more: str) -> int:
-        """Give how often brokers are asked by one more micro-batch."""
+        """Return the number of requests to brokers for one more micro-batch."""
         before = proxy.requests[METADATA], proxy.requests[DESCRIBE_CONFIGS]
         given = options | {name.replace("_", "."): value for name, value in more.items()}
         KafkaDataSource(given).streamWriter(schema, overwrite=False)

@@ -1,4 +1,4 @@
-"""What a worker process keeps between tasks: producers, by their whole configuration."""
+"""The producers that a worker process keeps between tasks, by their entire configuration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.kafka
 
 @dataclasses.dataclass(eq=False)
 class _Timer:
-    """A timer whose time comes when a test says so."""
+    """A timer that the test fires."""
 
     seconds: float
     fire: Callable[[], None]
@@ -55,7 +55,7 @@ class Timers(list[_Timer]):
     """All timers that a pool started."""
 
     def start(self, seconds: float, call: Callable[[], None]) -> _Timer:
-        """Start one; it fires when it is told to."""
+        """Return a timer, which fires when the test says so."""
         self.append(_Timer(seconds, call))
         return self[-1]
 
@@ -89,7 +89,7 @@ def config_of(bootstrap: str, **more: str) -> ProducerConfig:
 def run_task(
     pool: ProducerPool, config: ProducerConfig, topic: str, rows: pa.RecordBatch
 ) -> tuple[object, int]:
-    """Write rows as a task does; give the producer that did, and what it says was acknowledged."""
+    """Write rows as a task does; return the producer, and its number of acknowledged rows."""
     with pool.producer(config) as producer:
         producer.append(topic, rows)
         producer.flush()
@@ -199,8 +199,8 @@ def test_a_producer_that_broke_while_it_was_kept_is_not_lent(
     topic, config = new_topic(1), config_of(kafka.bootstrap)
     with pool.producer(config) as broken:
         broken.append(topic, values(1))
-    with broken._thread.lock:
-        broken._thread.give_up(KafkaException("broken"))
+    with broken._state.lock:
+        broken._state.give_up(KafkaException("broken"))
     after, _ = run_task(pool, config, topic, values(2))
     assert after is not broken
     assert is_closed(broken)
@@ -294,7 +294,7 @@ def test_what_is_kept_holds_no_rows(
     with pool.producer(config) as producer:
         producer.append(topic, rows)
     del rows
-    assert producer._thread.accumulator.pool.available_bytes == config.buffer_memory
+    assert producer._state.accumulator.pool.available_bytes == config.buffer_memory
     assert pa.total_allocated_bytes() - before < 1_000_000
 
 
@@ -328,8 +328,8 @@ def test_a_forked_child_has_no_producer_of_its_parent(
     options = sink_options({"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic})
     try:
         write_task(options, iter([values(1)]))
-        kept = POOL._kept[options.producer]  # beside what tests before this one may have left
-        with POOL._lock:  # as where the fork meets another thread that has it
+        kept = POOL._kept[options.producer]  # in addition to those that earlier tests may have left
+        with POOL._lock:  # as if another thread held it at the fork
             child = multiprocessing.get_context("fork").Process(
                 target=_write_in_child, args=(topic, kafka.bootstrap)
             )
@@ -386,9 +386,9 @@ def test_jobs_of_one_worker_process_share_connections_unless_they_differ(
         assert from_jobs is not None
 
         def connections_of(client_id: str, value: int) -> int:
-            """Save one row; give how many connections that opened (each asks for versions).
+            """Save one row; return the number of connections opened, by ApiVersions requests.
 
-            The driver's look at the topic opens one, for every job.
+            The driver's check of the topic opens one for every job.
             """
             before = proxy.requests[API_VERSIONS]
             print(bootstrap, topic, client_id, value, file=to_jobs, flush=True)

@@ -1,4 +1,4 @@
-"""What cannot be written is refused: on the driver where it can be known, and without a hang."""
+"""Invalid writes are rejected: on the driver if it can know, and without a hang."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SOON_S = 50
 
 
 def refused_soon(spark: SparkSession, bootstrap: str, topic: str) -> str:
-    """Give how a write with max.block.ms of 2 s is refused, which must be soon.
+    """Return the error of a write with max.block.ms of 2 s, which must come soon.
 
-    A write that is refused at once goes before: starting the planner's Python is not what counts.
+    Another rejected write runs first, because the start of the planner's Python must not count.
     """
     frame = spark.range(1).selectExpr("'x' AS value")
     with pytest.raises(PySparkException, match="option topc is not an option"):

@@ -1,7 +1,7 @@
-"""Save modes, with and without ``register``: each means what it says, whatever the order of calls.
+"""Save modes, with and without ``register``: each has its meaning, in any order of calls.
 
-The hook is process-wide, so what it does is tried in processes of its own: a classic session, and a
-Spark Connect server with its client.
+The hook is process-wide, so it is tested in processes of its own: a classic session, and a Spark
+Connect server with its client.
 """
 
 from __future__ import annotations

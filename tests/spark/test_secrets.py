@@ -1,9 +1,9 @@
-"""Secrets in options are nowhere to be seen: no message, log, event, plan, REST answer or report.
+"""Secrets in options are never visible: in no message, log, event, plan, REST response or report.
 
 A process of its own writes with a marker in every option that may hold a secret, in every way that
-is refused, by the sink or by Spark, and in one that is not; then everything it left is searched.
-Spark itself prints options with plans, and a Connect server keeps requests as text: they are masked
-by what `register` sets, or by the settings of conf/spark-defaults.conf.
+the sink or Spark rejects, and in one that succeeds; then all its output is searched. Spark itself
+prints options with plans, and a Connect server keeps requests as text: they are masked by the
+settings of `register` or of conf/spark-defaults.conf.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ print("all tried")
 
 
 def _settings(folder: Path) -> dict[str, str]:
-    """Give settings with which Spark keeps and shows what it can."""
+    """Return settings with which Spark keeps and shows as much as possible."""
     return {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.eventLog.compress": "false",
@@ -171,7 +171,7 @@ def folder(tmp_path: Path) -> Path:
 def _try_everything(
     folder: Path, settings: dict[str, str], kafka: KafkaCluster, topic: str, address: str = ""
 ) -> None:
-    """Run the script; leave what it said in the folder. address: of Spark's pages, if known."""
+    """Run the script; leave its output in the folder. address: of Spark's pages, if known."""
     script = folder / "write_secrets.py"
     script.write_text(_SCRIPT)
     arguments = [str(folder), address, json.dumps(settings), kafka.bootstrap, topic]
@@ -190,7 +190,7 @@ def _try_everything(
 
 
 def _search(folder: Path) -> dict[str, bytes]:
-    """Look for the marker in everything that was left, and give that by its name."""
+    """Return all files with the marker, by name."""
     left = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -229,8 +229,8 @@ def test_a_secret_is_nowhere_to_be_seen(
 def test_a_secret_is_nowhere_to_be_seen_of_a_connect_server(
     kafka: KafkaCluster, new_topic: NewTopic, folder: Path
 ) -> None:
-    # What cannot be analysed a server says outside of any session; the rest is register's. It takes
-    # a port for its pages that is free when it does.
+    # A server prints plans that it cannot analyse outside of any session; register covers the rest.
+    # The port for its pages is a free one at that time.
     more = {"spark.ui.port": "0", "spark.redaction.regex": _redaction_regex()}
     with connect_server(folder, _settings(folder) | more) as remote:
         log = (folder / "connect.log").read_text()

@@ -28,7 +28,8 @@ pytestmark = [
 
 A_WHILE_S = 120
 ROWS = 100
-# Stands at rows with the value "stand": it says in which process, and waits for what nobody writes.
+# Blocks at rows with the value "stand": it writes its process id, and waits for a file that never
+# comes.
 PARTITIONER = """
 import os
 
@@ -43,7 +44,7 @@ def stand(topic, batch, partitions):
 
 
 class Stand(NamedTuple):
-    """A partitioner that does not return, by its name, and the files by which it is told."""
+    """A partitioner that does not return, with the files for its messages."""
 
     partitioner: str
     standing: Path
@@ -134,7 +135,7 @@ def test_a_job_that_was_cancelled_leaves_nothing_to_the_next_one(
 ) -> None:
     """One task is through and left its producer to the next; the other one is killed."""
     cancelled, whole = new_topic(1), new_topic(1)
-    register(spark)  # the thread beside has no session of its own
+    register(spark)  # the other thread has no session of its own
 
     def save(topic: str) -> None:
         spark.sparkContext.setJobGroup(topic, "of a test")

@@ -208,7 +208,7 @@ def test_a_batch_that_was_stopped_in_the_middle_is_written_again_as_a_whole(
         for batch in batches:
             if not go.exists() and "150" in batch.column(0).to_pylist():
                 yield batch.slice(0, 20)
-                standing.read_text()  # until somebody writes to it, which nobody does
+                standing.read_text()  # until it is written to, which never happens
             yield batch
 
     def start() -> StreamingQuery:
@@ -413,7 +413,7 @@ def test_other_triggers_and_other_formats_start_as_ever(
     )
     query.awaitTermination()
     assert values_in(kafka, topic) == Counter(range(10))
-    # One that begins would have to be stopped at once, at which Spark may wait for ever.
+    # A started query would have to be stopped at once, and Spark may then wait endlessly.
     with pytest.raises(PySparkException, match="Continuous processing does not support"):
         lines.writeStream.format("noop").trigger(continuous="1 second").start()
     files = lines.selectExpr("value", "value AS part").writeStream.format("parquet")
@@ -466,7 +466,7 @@ def test_a_stream_with_a_wrong_column_fails_with_the_sentence(
 def start_and_fail(
     spark: SparkSession, source: Path, checkpoint: Path, bootstrap: str, topic: str
 ) -> str:
-    """Stream to what cannot be written to, with max.block.ms of 2 s; give the error."""
+    """Stream to an invalid target with max.block.ms of 2 s; return the error."""
     add_file(source, "a.txt", range(3))
     query = (
         spark.readStream.format("text")

@@ -60,12 +60,12 @@ def values(kafka: KafkaCluster, topic: str) -> list[bytes | None]:
 
 
 def new_name() -> str:
-    """Give the name of a topic that does not exist."""
+    """Return the name of a topic that does not exist."""
     return f"topic-{uuid.uuid4().hex[:12]}"
 
 
 def topics_of(kafka: KafkaCluster) -> set[str]:
-    """Give the names of all topics."""
+    """Return the names of all topics."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     return set(admin.list_topics(timeout=30).topics)
 
@@ -174,7 +174,7 @@ def strings_of(*values: bytes) -> pa.Array:
 def test_a_row_that_fails_a_task_is_told_by_its_number_in_the_task(
     kafka: KafkaCluster, new_topic: NewTopic, column: dict[str, Any], said: str
 ) -> None:
-    """Its number in the Arrow batch that the task has made of several is of use to nobody."""
+    """Its number in the Arrow batch that the task has joined would be useless."""
     topic, letters = new_topic(3), new_topic(1)
     good = {
         "topic": [topic],
@@ -200,7 +200,7 @@ def test_a_row_that_fails_a_task_is_told_by_its_number_in_the_task(
 def test_a_task_does_not_end_well_before_every_row_is_acknowledged(
     proxied_kafka: tuple[KafkaCluster, FaultProxy],
 ) -> None:
-    """The broker has the rows, but its answer is lost: nobody knows of them, so the task fails."""
+    """The broker has the rows, but its response is lost, so the task fails."""
     kafka, proxy = proxied_kafka
     topic = topic_maker(kafka)(1)
     given = {
@@ -252,7 +252,7 @@ def test_a_dead_letter_file_can_be_read_whatever_bytes_are_in_its_strings(
 def test_a_task_makes_no_folder_for_dead_letters(
     kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    """Where the filesystem is not mounted, they would stay behind on the disk of an executor."""
+    """Without the mounted filesystem, they would stay on the disk of an executor."""
     folder = tmp_path / "not mounted" / "letters"
     given = {"topic": new_topic(1), "onError": "deadLetter", "deadLetterPath": str(folder)}
     assert write(kafka, {"value": ["good"]}, given).report.rows == 1

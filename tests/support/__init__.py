@@ -1,1 +1,1 @@
-"""What the tests stand on: clusters, processes, independent readers."""
+"""Helpers of the tests: clusters, processes, independent readers."""

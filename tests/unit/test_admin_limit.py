@@ -1,6 +1,6 @@
-"""What the driver asks before a job takes max.block.ms at most, to the moment, whoever answers how.
+"""The driver's requests before a job take exactly max.block.ms at most, in all cases.
 
-Time passes in waits alone, and a network that the test makes up answers.
+Time passes only in waits, and a network of the test answers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_BLOCK_S = 1.0
 
 
 class Network:
-    """Stands for ConsumerNetworkClient: every request is answered after a while, or never."""
+    """Replaces ConsumerNetworkClient: every request is answered after a while, or never."""
 
     def __init__(
         self, clock: Clock, answer_s: float | None, creation_error: int = codes.REQUEST_TIMED_OUT
@@ -69,7 +69,7 @@ class Network:
         """Do nothing."""
 
     def last_errors(self) -> str:
-        """Nothing went wrong."""
+        """Return no errors."""
         return ""
 
     def close(self) -> None:

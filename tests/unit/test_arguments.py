@@ -1,7 +1,6 @@
-"""Every public argument: what it never takes is refused at once, in a sentence.
+"""Every public argument: values that are never valid are rejected at once, in a sentence.
 
-The arguments are those that the classes and functions have by `inspect`, so that a new one cannot
-be forgotten.
+The arguments are those of the classes and functions by `inspect`, so a new one cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from spark_kafka_sink.model import ConsumerGroupMetadata
 
 CLASSES: Final = (KafkaProducer, TopicReader, KafkaAdmin, NewTopic, ProducerRecord)
 FUNCTIONS: Final = (atomic_layout, to_kafka, write_batch, register, last_reports)
-# Why nobody calls the others with arguments of their own. Futures take those of concurrent.futures.
+# Why the others have no cases of their own. Futures have those of concurrent.futures.
 NOT_CALLED: Final = {
     "KafkaDataSource": "Spark makes it, and the driver checks its options",
     "ProducerInterceptor": "users write its methods, and the producer calls them",
@@ -47,10 +46,10 @@ NOT_CALLED: Final = {
 A_LONG_TIME_MS: Final = 60_000
 BATCH: Final = pa.record_batch({"value": ["v"]})
 CONFIGS: Final = {"bootstrap.servers": NOBODY}
-# Neither has a Spark behind it: nothing is asked before all arguments are checked.
+# Neither needs a Spark: all arguments are checked before anything else.
 FRAME: Final = object.__new__(DataFrame)
 SESSION: Final = object.__new__(SparkSession)
-# What calls are given besides the argument that is wrong.
+# The valid arguments of the calls.
 RIGHT: Final[dict[str, dict[str, Any]]] = {
     "KafkaProducer": {"configs": CONFIGS},
     "KafkaProducer.append": {"topic": TOPIC, "record_batch": BATCH},
@@ -174,7 +173,7 @@ ANYTHING: Final = {"ProducerRecord(value)", "ProducerRecord(key)"}
 
 
 def public_arguments() -> set[str]:
-    """Give all arguments of the constructors, the public methods and the functions."""
+    """Return all arguments of the constructors, the public methods and the functions."""
     found = {
         f"{function.__name__}({argument})"
         for function in FUNCTIONS
@@ -212,7 +211,7 @@ def test_what_every_public_argument_does_not_take_stands_in_the_table() -> None:
 
 @pytest.fixture(scope="module")
 def things() -> Iterator[dict[str, Any]]:
-    """The objects whose methods are called; nobody can be reached, and the topic is known."""
+    """The objects whose methods are called; no broker can be reached, and the topic is known."""
     options = CONFIGS | {"max.block.ms": A_LONG_TIME_MS, "linger.ms": A_LONG_TIME_MS}
     transactional = KafkaProducer(options | {"transactional.id": "tid"})
     producer = KafkaProducer(options)
@@ -220,9 +219,9 @@ def things() -> Iterator[dict[str, Any]]:
         TopicReader(CONFIGS) as reader,
         KafkaAdmin(producer_config(CONFIGS | {"max.block.ms": A_LONG_TIME_MS})) as admin,
     ):
-        with producer._thread.lock:
-            producer._thread.metadata.track(TOPIC, time.monotonic())
-            producer._thread.metadata.update(answer([1]), time.monotonic())
+        with producer._state.lock:
+            producer._state.metadata.track(TOPIC, time.monotonic())
+            producer._state.metadata.update(answer([1]), time.monotonic())
         yield {
             "KafkaProducer": producer,
             "KafkaProducer.send_offsets_to_transaction": transactional,
@@ -235,7 +234,7 @@ def things() -> Iterator[dict[str, Any]]:
 
 
 def refusal(things: dict[str, Any], call: str, arguments: dict[str, Any]) -> KafkaException:
-    """Make a call and give what it raises."""
+    """Make a call and return its exception."""
     kind, _, method = call.partition(".")
     if method:
         call_it = getattr(things.get(call, things.get(kind)), method)
@@ -254,11 +253,11 @@ def test_what_an_argument_does_not_take_is_refused_at_once(
     for value in WRONG[argument]:
         error = refusal(things, call, RIGHT.get(call, {}) | {name: value})
         found = f"{argument}={value!r:.40}: {type(error).__name__}: {error}"
-        # Neither what a broker would say, nor that nobody came to say it.
+        # Neither a broker's error, nor a timeout.
         assert not isinstance(error, ApiException | IllegalStateException), found
         assert any(word in str(error) for word in SAYS_WHY), found
     producer = things["KafkaProducer"]
-    assert not producer._thread.accumulator.incomplete
+    assert not producer._state.accumulator.incomplete
 
 
 def test_rows_are_looked_at_alike_before_and_after_the_first_one_of_a_topic(
@@ -284,9 +283,9 @@ def test_nothing_is_read_after_close() -> None:
     with TopicReader(CONFIGS) as reader:
         begun = reader.read(TOPIC)
     for read in (lambda: next(begun), lambda: reader.read(TOPIC)):
-        with pytest.raises(IllegalStateException, match="this TopicReader is closed"):
+        with pytest.raises(IllegalStateException, match="this TopicReader has been closed"):
             read()
     with KafkaAdmin(producer_config(CONFIGS)) as admin:
         pass
-    with pytest.raises(IllegalStateException, match="this KafkaAdmin is closed"):
+    with pytest.raises(IllegalStateException, match="this KafkaAdmin has been closed"):
         admin.topics([TOPIC])

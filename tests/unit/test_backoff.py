@@ -1,4 +1,4 @@
-"""Exponential back-off, beside the bounds that Java's ExponentialBackoff keeps to."""
+"""Exponential back-off, compared with the bounds of Java's ExponentialBackoff."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from spark_kafka_sink.model import Secret
 ADDRESS = {"bootstrap.servers": "h:1"}
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
 
-# name: default, values that are taken (with what becomes of them), values that are refused.
+# name: default, valid values (with their results), invalid values.
 ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
     "acks": (
         "all",
@@ -182,8 +182,8 @@ LATER: Final = {
     "metadata.cluster.check.enable",
     "partitioner.rack.aware",
 }
-# Options that the client of Kafka 3.9 has, which Spark 4.2 brings, and that of 4.3 has no more.
-# Options that are this producer's own.
+# Options of the Kafka 3.9 client, which Spark 4.2 has, that 4.3's does not have. Options of this
+# producer only.
 OWN: Final = {"sasl.username", "sasl.password"}
 GONE: Final = {"auto.include.jmx.reporter"}
 # What Java takes and this producer does not, and why not.
@@ -226,19 +226,19 @@ MORE_LENIENT: Final = {
 
 
 def fields() -> dict[str, Any]:
-    """Give the options that are offered, with their defaults."""
+    """Return the supported options, with their defaults."""
     return {f.encode_name: f.default for f in option_fields()}
 
 
 def value_of(config: ProducerConfig, name: str) -> object:
-    """Give an option's value by its Java name."""
+    """Return an option's value by its Java name."""
     by_name = {f.encode_name: f.name for f in option_fields()}
     value: object = getattr(config, by_name[name])
     return value
 
 
 def used(name: str) -> dict[str, str]:
-    """Give the protocol with which an option has an effect."""
+    """Return the security protocol with which an option has an effect."""
     if name.startswith(("ssl.", "sasl.")):
         return {"security.protocol": "SASL_SSL"}
     return {}
@@ -471,7 +471,7 @@ def test_bootstrap_servers_must_be_set(servers: object) -> None:
 
 
 def ask_java(folder: Path, cases: list[dict[str, Any]]) -> list[list[str] | None]:
-    """Give what Java would use for each case, in the order of `what_is_used`; None: refused."""
+    """Return what Java uses for each case, in the order of `what_is_used`; None: rejected."""
     lines = ["\t".join(f"{name}={value}" for name, value in case.items()) for case in cases]
     path = folder / "cases"
     path.write_text("\n".join(lines) + "\n")
@@ -480,7 +480,7 @@ def ask_java(folder: Path, cases: list[dict[str, Any]]) -> list[list[str] | None
 
 
 def what_is_used(case: dict[str, Any]) -> list[str] | None:
-    """Give the same of this producer."""
+    """Return the same for this producer."""
     try:
         config = producer_config(ADDRESS | case)
     except ConfigException:
@@ -498,7 +498,7 @@ def what_is_used(case: dict[str, Any]) -> list[str] | None:
 
 
 def combinations(**choices: list[Any]) -> list[dict[str, Any]]:
-    """Give every combination of the values of these options; None leaves one out."""
+    """Return every combination of the values of these options; None leaves one out."""
     return [
         {
             name.replace("_", "."): value

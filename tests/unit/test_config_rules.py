@@ -40,7 +40,7 @@ def test_idempotence_by_default_gives_way_where_asked_for_it_insists(
     }
     options = ADDRESS | {name: str(value) for name, value in given.items() if value is not None}
     conflicts = acks in ("0", "1") or retries == 0
-    # Too many in flight is an error also where nobody asked: order would be lost silently.
+    # Too many in flight is an error even if not set explicitly: order would be lost silently.
     if asked is not False and (in_flight == 6 or (asked and conflicts)):
         with pytest.raises(ConfigException, match=r"idempoten.*(needs|allows)"):
             producer_config(options)

@@ -31,7 +31,7 @@ def sensor(recorded: Recorded, num_samples: int = 2, window_s: float = 30.0) -> 
 
 
 def statistics(of: Sensor, now: float) -> list[float]:
-    """Give everything that a sensor says, in the order of MeasureStats.java."""
+    """Return all statistics of a sensor, in the order of MeasureStats.java."""
     return [
         of.average(now),
         of.maximum(now),

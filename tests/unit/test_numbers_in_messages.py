@@ -1,4 +1,4 @@
-"""The numbers in a message are what the message says: what is extreme stands in the middle here."""
+"""The numbers in a message are correct: here the extreme value is in the middle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_kafka_sink.spark.tasks.retention import ExpiredRows
 
 DAY_MS = 86_400_000
 NOW_MS = 20_000 * DAY_MS
-# A batch's header, and the most that fields of a record take besides its value.
+# A batch's header, and the most bytes of a record's fields besides its value.
 HEADER_BYTES, MOST_BESIDES_BYTES = 61, 36
 
 
@@ -118,7 +118,7 @@ def test_the_oldest_of_expired_rows_is_the_oldest_of_all_tasks() -> None:
 
 
 def test_a_bad_row_is_named_as_one_of_them_and_not_as_the_first() -> None:
-    """What brokers refuse is known later than what is found before it is sent."""
+    """Rows that brokers reject are known later than those found before sending."""
     samples = [
         BadRowSample(
             task=1, row=row, reason=reason, detail=None, topic=TOPIC, partition=None,

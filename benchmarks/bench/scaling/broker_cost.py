@@ -1,8 +1,8 @@
-"""What a byte and a batch cost a broker, from cells of the reported runs of `make bench`.
+"""A broker's cost of a byte and of a batch, from cells of the reported runs of `make bench`.
 
-Two cells of a run have the same rows and differ in their numbers of partitions, and so in the size
-of batches, which is the model's. Two unknowns, two equations; each size of rows and each machine
-has its own.
+Two cells of a run have the same rows and differ in their numbers of partitions, and therefore in
+the size of batches, which is computed with the model. These are two equations with two unknowns,
+for each size of rows and each machine.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ RESULTS: Final = {
 SIZES: Final = ("100B", "1KB", "10KB")
 SINK: Final = "R1"
 TASKS: Final = 2
-# In the older run, slices were as large for 1,000 partitions as for few.
+# In the older run, slices had the same size for 1,000 partitions as for few.
 SETTINGS: Final = {"EPYC": Settings(), "Xeon": Settings(slice_bytes=SLICE_BYTES)}
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a broker took in a cell."""
+    """A broker's usage in a cell."""
 
     ms_per_megabyte: float
     batch_bytes: float
 
     @property
     def batches_per_megabyte(self) -> float:
-        """How many of those batches are a megabyte."""
+        """The number of these batches per megabyte."""
         return MEGABYTE / self.batch_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerCost:
-    """CPU milliseconds of a broker for a megabyte, and for a batch whatever its size."""
+    """A broker's CPU milliseconds per megabyte, and per batch of any size."""
 
     ms_per_megabyte: float
     ms_per_batch: float
@@ -52,20 +52,20 @@ class BrokerCost:
 
     @classmethod
     def of(cls, few: Seen, many: Seen) -> BrokerCost:
-        """Solve for both; few: of few batches a megabyte, many: of many."""
+        """Solve for both; few: with few batches per megabyte, many: with many."""
         more_ms = many.ms_per_megabyte - few.ms_per_megabyte
         a_batch = more_ms / (many.batches_per_megabyte - few.batches_per_megabyte)
         a_megabyte = few.ms_per_megabyte - a_batch * few.batches_per_megabyte
         return cls(a_megabyte, a_batch, (few, many))
 
     def ms(self, batch_bytes: float) -> float:
-        """Give what a megabyte in batches of that size costs."""
+        """Return the cost of a megabyte in batches of this size."""
         return self.ms_per_megabyte + self.ms_per_batch * MEGABYTE / batch_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a run says of rows of one size; full_ms: of a megabyte to a topic of one partition."""
+    """A run's result for rows of one size; full_ms: per megabyte, to a topic of one partition."""
 
     machine: str
     size: str
@@ -74,7 +74,7 @@ class Reported:
 
 
 def reported() -> Iterator[Reported]:
-    """Give what the reported runs say, by machine and size of rows."""
+    """Yield the results of the reported runs, by machine and size of rows."""
     for machine, path in RESULTS.items():
         cells = json.loads(path.read_text())["cells"]
         for size in SIZES:
@@ -85,7 +85,7 @@ def reported() -> Iterator[Reported]:
 
 
 def dearest(batch_bytes: float) -> BrokerCost:
-    """Give the costs by which batches of that size are dearest."""
+    """Return the costs with which batches of this size are most expensive."""
     return max((each.cost for each in reported()), key=lambda cost: cost.ms(batch_bytes))
 
 

@@ -1,4 +1,4 @@
-"""The job of docs/scaling.md: what its tables are of, and what the limits are taken from."""
+"""The job of docs/scaling.md: the parameters of its tables and of its limits."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ BROKERS: Final = 100
 PARTITIONS: Final = 1000
 REPLICAS: Final = 3
 TASK_BYTES: Final = 128 * MEGABYTE
-# What a task alone writes in a second, which has other work, too; what the brokers take of all.
+# The bytes per second of a single task, which has other work, too, and what the brokers accept in
+# all.
 TASK_BYTES_PER_S: Final = 50 * MEGABYTE
 CLUSTER_BYTES_PER_S: Final = 20_000 * MEGABYTE
 EXECUTORS: Final = (25, 250, 2500, 10_000)
-# What a hosted cluster allows a broker (Amazon MSK, standard brokers with IAM).
+# The limits per broker of a hosted cluster (Amazon MSK, standard brokers with IAM).
 MOST_CONNECTIONS: Final = 3000
 CONNECTIONS_PER_S: Final = 100
-# Examples, since Kafka limits neither: entries of a broker by producer id, partition and replica,
-# and what a hosted cluster of the smallest size takes.
+# Examples, because Kafka limits neither: a broker's entries by producer id, partition and replica,
+# and the requests of the smallest hosted cluster.
 MOST_STATES: Final = 10_000
 MOST_REQUESTS_PER_S: Final = 15_000
 # The sink's delivery.timeout.ms, and two attempts of socket.connection.setup.timeout.ms.
@@ -31,7 +32,7 @@ SETTINGS: Final = Settings()
 
 
 def job(executors: int) -> Job:
-    """Give the document's job with so many executors."""
+    """Return the document's job with this number of executors."""
     return Job(
         executors=executors,
         cores=CORES,

@@ -1,4 +1,4 @@
-"""The table of docs/scaling.md about what breaks, and with how many tasks at once."""
+"""The table of docs/scaling.md with the limits, and the numbers of tasks that reach them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from bench.scaling.job import (
 from bench.scaling.model import Layout, Load, load
 from bench.scaling.start import BEGINS, most_clients
 
-# What holds with as many holds with any number.
+# A limit that is not reached with this many tasks is never reached.
 _MOST_EXECUTORS: Final = 10_000_000
 
 
 def limits() -> str:
-    """Give the tasks at once with which each limit is reached."""
+    """Return the table of the tasks with which each limit is reached."""
 
     def rows() -> Iterator[Sequence[str]]:
         for name, used, most in _limits():
@@ -36,7 +36,7 @@ def limits() -> str:
 
 
 def _limits() -> Iterator[tuple[str, Callable[[Load], float], float]]:
-    """Give each limit's name, what of a load it is of, and how much."""
+    """Yield each limit's name, the load that it applies to, and its value."""
     yield f"{MOST_STATES:,} producer states of a broker", lambda of: of.producer_states, MOST_STATES
     most: float = MOST_CONNECTIONS
     yield f"{most:,} connections to a broker", lambda of: of.connections, most

@@ -1,8 +1,8 @@
-"""What a cluster sees of a job with very many tasks: formulas, by how the rows are laid out.
+"""The load of a job with very many tasks on a cluster: formulas, by the layout of the rows.
 
-Every task has a producer of its own with its own connections; tasks know nothing of each other, so
-what one does is multiplied. Numbers are means; nothing here runs or is measured.
-`simulated_task` holds the formulas of one producer against the real state machines.
+Every task has a producer and connections of its own and is independent of the others, so one task's
+load is multiplied. Numbers are means; nothing here runs or is measured. `simulated_task` compares
+the formulas for one producer with the real state machines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MEGABYTE: Final = 1_000_000
 
 
 class Layout(Enum):
-    """Which partitions a producer's rows are for, and how many tasks share a producer."""
+    """The partitions that a producer's rows go to, and the number of tasks per producer."""
 
     KEYED = "keys, as they come"
     NO_KEYS = "no keys"
@@ -30,27 +30,27 @@ class Layout(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The producer's settings that matter here; the defaults are the sink's."""
+    """The relevant settings of the producer; the defaults are the sink's."""
 
     batch_bytes: int = int(SINK_DEFAULTS["batch.size"])
     request_bytes: int = int(SINK_DEFAULTS["max.request.size"])
     memory_bytes: int = int(SINK_DEFAULTS["buffer.memory"])
     linger_s: float = int(SINK_DEFAULTS["linger.ms"]) / 1000
     in_flight: int = 5
-    # Where it is None, what the sink takes for so many partitions.
+    # None for the sink's own size for this number of partitions.
     slice_bytes: int | None = None
 
     @property
     def full_bytes(self) -> int:
-        """What a batch has of records when it is full."""
+        """The bytes of records in a full batch."""
         return self.batch_bytes - RECORD_BATCH_OVERHEAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job: every executor runs `cores` tasks at once, each with so many bytes to write.
+    """A job: every executor runs `cores` tasks at once, with `task_bytes` to write each.
 
-    task_bytes_per_s: of a task that is alone; cluster_bytes_per_s: what brokers take of all tasks.
+    task_bytes_per_s: of a single task. cluster_bytes_per_s: what brokers accept from all tasks.
     """
 
     executors: int
@@ -65,23 +65,23 @@ class Job:
 
     @property
     def tasks(self) -> int:
-        """How many tasks run at once."""
+        """The number of concurrent tasks."""
         return self.executors * self.cores
 
     @property
     def is_held_back(self) -> bool:
-        """Whether the brokers take less than the tasks have."""
+        """Whether the brokers accept less than the tasks could write."""
         return self.tasks * self.task_bytes_per_s > self.cluster_bytes_per_s
 
     @property
     def bytes_per_s(self) -> float:
-        """What all tasks write in a second."""
+        """The bytes that all tasks write per second."""
         return min(self.tasks * self.task_bytes_per_s, self.cluster_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """What one producer does from its start to its end."""
+    """The requests, batches and connections of one producer."""
 
     partitions: float
     brokers: float
@@ -93,10 +93,10 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What all producers together are to one broker.
+    """The load of all producers on one broker.
 
-    connections: those of producers that write to it or have begun with it; first_connections: the
-    latter, by which they ask for metadata and for their ids, with a broker drawn by chance.
+    connections: those of producers that write to it or started with it. first_connections: the
+    latter, on which they request metadata and producer ids, from a random broker.
     """
 
     connections: float
@@ -109,7 +109,7 @@ class Load:
 
 
 def load(job: Job, layout: Layout, settings: Settings) -> Load:
-    """Give what a broker has to bear."""
+    """Return the load of a broker."""
     one = producer(job, layout, settings)
     producers = job.executors * (1 if layout is Layout.SHARED else job.cores)
     bytes_per_s = job.bytes_per_s / job.brokers
@@ -127,7 +127,7 @@ def load(job: Job, layout: Layout, settings: Settings) -> Load:
 
 
 def producer(job: Job, layout: Layout, settings: Settings) -> Producer:
-    """Give what one producer does."""
+    """Return the work of one producer."""
     together = job.cores if layout is Layout.SHARED else 1
     size, rate = job.task_bytes * together, job.bytes_per_s / job.tasks * together
     one_slice = min(size, settings.slice_bytes or slice_bytes(job.partitions))
@@ -143,8 +143,8 @@ def producer(job: Job, layout: Layout, settings: Settings) -> Producer:
             flow = _side_by_side(partitions, size, rate, one_slice, settings)
     missed = (1 - flow.partitions / job.partitions) ** (job.partitions / job.brokers)
     brokers = job.brokers * (1 - missed)
-    # What is due at one time goes together: a request for every broker that has some of it, with
-    # one batch of a partition at most.
+    # Batches that are due at the same time are sent together: one request per broker, with at most
+    # one batch per partition.
     per_request = flow.due / _distinct(brokers, flow.due) if brokers > 1 else flow.due
     most = min(flow.partitions / brokers, settings.request_bytes * flow.batches / size)
     waiting = max(one_slice, rate * (flow.waits_s + job.round_trip_s))
@@ -174,7 +174,7 @@ def _one_after_another(
 ) -> _Flow:
     """Fill a batch of one partition, then one of another; the last of a slice stays open.
 
-    All partitions come before one comes again.
+    All partitions have a turn before one has a second.
     """
     slices, filled = size / one_slice, one_slice / settings.full_bytes
     lingers_out = one_slice / rate >= settings.linger_s
@@ -186,16 +186,16 @@ def _one_after_another(
 def _side_by_side(
     partitions: float, size: float, rate: float, one_slice: float, settings: Settings
 ) -> _Flow:
-    """Fill a batch of every partition at once, until they are full or have lingered."""
+    """Fill a batch of every partition at once, until they are full or linger.ms is over."""
     full = settings.full_bytes
-    # Slices come whole, and the one that comes as the linger ends is not in the batch.
+    # Slices are appended at once, and one that arrives as the linger ends is not in the batch.
     slices = max(1, math.ceil(settings.linger_s * rate / one_slice))
     room = max(one_slice, settings.memory_bytes - one_slice)
     gathered = min(slices * one_slice, size, room) / partitions
     waits_s = min(gathered, full) * partitions / rate
     if gathered < full:
         return _Flow(partitions, size / gathered, partitions, waits_s)
-    # The last batch of a slice that lingers out, or of the task, is as it is.
+    # The last batch of a slice whose linger ends, or of the task, is not full.
     lingers_out = one_slice / rate >= settings.linger_s
     ends = size / one_slice if lingers_out else 1.0
     batches = partitions * ends * math.ceil(size / partitions / ends / full)
@@ -203,9 +203,9 @@ def _side_by_side(
 
 
 def _held_back(partitions: float, size: float, one_slice: float, settings: Settings) -> _Flow:
-    """Share buffer.memory among the partitions and, for each, the requests that are on their way.
+    """Divide buffer.memory among the partitions and, for each, the requests in flight.
 
-    The oldest batches go, until there is room again, with what came since the last one of theirs.
+    The oldest batches are sent until there is room again, with all rows since their predecessors.
     """
     queued = settings.memory_bytes / settings.in_flight
     gathered = min(max(one_slice, queued) / partitions, settings.full_bytes)
@@ -214,5 +214,5 @@ def _held_back(partitions: float, size: float, one_slice: float, settings: Setti
 
 
 def _distinct(places: float, draws: float) -> float:
-    """Give how many of some places are met by so many draws, in the mean."""
+    """Return the mean number of distinct places in this number of draws."""
     return float(places * (1 - (1 - 1 / places) ** draws))

@@ -1,12 +1,12 @@
-"""The start of a large job with real sockets, beside what the simulation says of it.
+"""The start of a large job with real sockets, compared with the simulation.
 
-``PYTHONPATH=benchmarks:tests:jobs python -m bench.scaling.real_start [CLIENTS]``;
-1,010 if they are not given.
+``PYTHONPATH=benchmarks:tests:jobs python -m bench.scaling.real_start [CLIENTS]``; 1,010 if they are
+not given.
 
-A listener with a queue as short as a broker's accepts at a steady pace, and answers whom it has
-accepted. Clients begin as fast as one process can have them, the simulated ones at one instant and
-within a second; their limits and pauses are the sink's. Prints after how many seconds half of them
-have an answer, and all.
+A listener with a broker's queue length accepts at a steady pace and answers accepted clients.
+Clients start as fast as one process can start them, the simulated ones at one instant and within a
+second; their limits and back-offs are the sink's. It prints the seconds after which half of them
+have a response, and all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HELLO: Final = b"hello"
 
 
 def accept(listener: socket.socket) -> None:
-    """Accept at the pace, and answer; connections that clients have given up count as others."""
+    """Accept at the pace, and answer; connections that clients gave up count, too."""
     with ExitStack() as kept:
         while True:
             accepted, _ = listener.accept()
@@ -42,7 +42,7 @@ def accept(listener: socket.socket) -> None:
 
 
 async def connect(port: int, random: Random) -> float:
-    """Try until a connection is answered; give when it was."""
+    """Try until a connection is answered; return the time of the response."""
     answer_timeout_s = DEFAULTS.request_timeout_ms / 1000
     not_up = 0
     for failures in itertools.count():
@@ -66,7 +66,7 @@ async def connect(port: int, random: Random) -> float:
 
 
 async def connect_all(port: int, clients: int) -> list[float]:
-    """Have all clients begin at once; give the seconds until each had its answer, in order."""
+    """Start all clients at once; return the seconds until each had its response, in order."""
     random, began = Random(), time.monotonic()
     answered = await asyncio.gather(*(connect(port, random) for _ in range(clients)))
     return sorted(at - began for at in answered)
@@ -75,7 +75,7 @@ async def connect_all(port: int, clients: int) -> list[float]:
 def main() -> None:
     """Print both."""
     clients = int(sys.argv[1]) if len(sys.argv) > 1 else CLIENTS
-    # Two descriptors for a connection, and some for those that were given up.
+    # Two descriptors per connection, and some for abandoned ones.
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)

@@ -1,8 +1,8 @@
-"""One task's producer as it is (partitioner, accumulator, sender), with brokers that only answer.
+"""One task's real producer (partitioner, accumulator, sender), with brokers that only answer.
 
-Time is simulated: slices come at a steady rate, or as soon as there is memory for them; an answer
-takes one round trip, and what a broker needs for the request's bytes and those before. What is
-counted is what brokers would see.
+Time is simulated: slices arrive at a steady rate, or as soon as there is memory for them. A
+response takes one round trip and the broker's time for the bytes of this request and those before.
+The requests that brokers would see are counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VALUE_BYTES = 100
 
 @dataclass
 class Seen:
-    """What brokers saw of a task, and the most memory that it took."""
+    """A task's requests in the view of brokers, and its peak of memory."""
 
     metadata_requests: int = 0
     producer_ids: int = 0
@@ -87,9 +87,9 @@ class SimulatedTask:
         self._producer.ready()
 
     def run(self, slices: int, rows: int, rows_per_s: float, partitions: list[int] | None) -> Seen:
-        """Write so many slices of so many rows, then flush, until all is acknowledged.
+        """Write `slices` slices of `rows` rows, then flush, until all is acknowledged.
 
-        partitions: what rows with keys are spread over; None for rows without.
+        partitions: the partitions of rows with keys; None for rows without.
         """
         for number in range(slices):
             self._pass_time(until=(number + 1) * rows / rows_per_s)
@@ -134,7 +134,7 @@ class SimulatedTask:
         return topic_load(name, topic, producer.accumulator, producer.latencies, adaptive=True)
 
     def _pass_time(self, until: float) -> None:
-        """Send what is due and answer what was sent, up to a moment."""
+        """Send due batches and answer requests, up to a time."""
         producer = self._producer
         while True:
             self._send()

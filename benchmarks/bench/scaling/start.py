@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md about the start of a job: first connections, then all leaders'."""
+"""The tables of docs/scaling.md on the start of a job: first connections, then all leaders'."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from spark_kafka_sink.wire.messages import (
 )
 from spark_kafka_sink.wire.primitives import Writer
 
-# What a task asks for metadata in a second at most: pauses of retry.backoff.ms, the same again, and
-# then ever twice as long, less the fifth that chance takes: at 0, 0.08, 0.16, 0.32 and 0.64 s.
+# The most Metadata requests of a task per second. Its pauses are retry.backoff.ms, the same again,
+# and then doubled, less the jitter of a fifth: requests at 0, 0.08, 0.16, 0.32 and 0.64 s.
 _MOST_ASKED: Final = 5
-# Over how many seconds tasks begin at random: what is worst, and what already is much better.
+# The seconds within which tasks start at random: the worst case, and one that is much better.
 BEGINS: Final = (("at one instant", 0.0), ("within a second", 1.0))
-# Clients; whether they are all up in time is partly chance.
+# In clients; whether all are connected in time is partly random.
 _NEAR_ENOUGH: Final = 10
 
 
 def start() -> str:
-    """Give the table of first connections, and of what is asked by them."""
+    """Return the table of first connections and their requests."""
     answer = metadata_bytes(PARTITIONS, BROKERS)
 
     def rows() -> Iterator[Sequence[str]]:
@@ -65,7 +65,7 @@ def start() -> str:
 
 
 def leaders() -> str:
-    """Give the table of the connections to leaders, by when the tasks begin."""
+    """Return the table of the connections to leaders, by the start of the tasks."""
 
     def rows() -> Iterator[Sequence[str]]:
         for executors in EXECUTORS:
@@ -84,7 +84,7 @@ def leaders() -> str:
 
 
 def _outcome(this: Job, layout: Layout, storm: StartStorm) -> list[str]:
-    """Give what a storm was for its clients, as a row has it; a task needs all its connections."""
+    """Return a row of a storm's results; a task needs all of its connections."""
     waits_s = storm.waits_s
     in_time = sum(wait <= DELIVERY_TIMEOUT_S for wait in waits_s) / len(waits_s)
     return [
@@ -97,14 +97,14 @@ def _outcome(this: Job, layout: Layout, storm: StartStorm) -> list[str]:
 
 
 def _asked_in_a_second(storm: StartStorm, tasks: int) -> int:
-    """Give the most that a broker is asked for metadata in any second: once for each attempt."""
+    """Return the most Metadata requests of a broker in any second: one per attempt."""
     by_second = Counter(int(at) for at in storm.given_up_at)
     return min(max(by_second.values(), default=0), _MOST_ASKED * tasks // BROKERS)
 
 
 @functools.cache
 def most_clients(within_s: float, begin_over_s: float) -> int:
-    """Give how many clients a broker may have at most for all of them to be connected in time."""
+    """Return the most clients of a broker with which all are connected in time."""
     low, high = 0, round(within_s * CONNECTIONS_PER_S)
     while high - low > _NEAR_ENOUGH:
         middle = (low + high) // 2
@@ -117,13 +117,13 @@ def most_clients(within_s: float, begin_over_s: float) -> int:
 
 @functools.cache
 def _storm(clients: int, over_s: float) -> StartStorm:
-    """Let so many clients of a broker connect that begin within so many seconds."""
+    """Connect this number of clients to a broker, which start within `over_s` seconds."""
     begins = np.random.default_rng(SEED).uniform(0, over_s, clients)
     return StartStorm(begins.tolist(), CONNECTIONS_PER_S, SEED).run()
 
 
 def metadata_bytes(partitions: int, brokers: int) -> int:
-    """Give the size of the answer that describes a topic, as it is on the wire."""
+    """Return the size of the Metadata response for a topic, in bytes."""
     replicas = list(range(1, REPLICAS + 1))
     answer = MetadataResponse(
         brokers=[

@@ -1,14 +1,14 @@
-"""The start of a large job at one broker, in simulated time: who gets a connection, and when.
+"""The start of a large job at one broker, in simulated time: when clients are connected.
 
-Every client is the sink's own `NodeState`: how long an attempt may take, and the pause before the
-next one. The broker accepts connections at a steady pace (max.connection.creation.rate, or what a
-host allows); those it has not accepted yet stand in its listener's queue. The rest is Linux. While
-the queue has a place, everyone who asks is answered, and believes to be connected; the place is for
-whose next packet comes first. The others send their first request again after 0.2 seconds, 0.6, 1.4
-and so on, for a place that is free just then, until request.timeout.ms is over. Who asks while the
-queue is full has no answer and asks again after a second, three, seven and so on, until the attempt
-is given up. (Since 6.5, Linux asks four times at intervals of a second first.) `real_start` has
-what real sockets make of it.
+Every client is the sink's own `NodeState`, which determines the timeout of an attempt and the pause
+before the next. The broker accepts connections at a steady pace (max.connection.creation.rate, or
+the host's limit); others wait in its listener's queue. The rest is Linux. While the queue has a
+free place, every client gets a response and is connected in its own view; the place is for the
+client whose next packet arrives first. The others repeat their first request after 0.2, 0.6, 1.4
+seconds and so on, until a place is free at that moment or request.timeout.ms is over. A client that
+connects while the queue is full gets no response and tries again after 1, 3, 7 seconds and so on,
+until the attempt times out. (Since 6.5, Linux first tries four times at intervals of a second.)
+`real_start` measures this with real sockets.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from spark_kafka_sink.network.node_state import NodeState
 
 # The broker's socket.listen.backlog.size.
 BACKLOG: Final = 50
-# Whoever asks within it has an answer before any place is taken: what is on its way, and what the
-# timers and queues of a busy system let come together.
+# Clients that connect within it get a response before any place is taken, because packets are in
+# transit, and timers and queues of a busy system process them together.
 ANSWERED_AFTER_S: Final = 0.01
 _FIRST_REPEAT_S: Final = 1.0
 _FIRST_REPEAT_WHEN_UP_S: Final = 0.2
@@ -44,7 +44,7 @@ PAUSE: Final = ExponentialBackoff.of_ms(
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """A client that asks for a connection, or that believes that it has one, and until when."""
+    """A client that connects, or is connected in its own view, and its time limit."""
 
     client: NodeState
     since: float
@@ -52,13 +52,13 @@ class _Attempt:
     is_up: bool
 
     def repeat_after(self, now: float) -> float:
-        """Give when the system sends again what has had no answer: after twice as long a pause."""
+        """Return when the system sends an unanswered packet again: after twice the last pause."""
         first = _FIRST_REPEAT_WHEN_UP_S if self.is_up else _FIRST_REPEAT_S
         return min(now + (now - self.since) + first, self.until)
 
 
 class StartStorm:
-    """Clients of one broker, which begin at given times in seconds."""
+    """Clients of one broker, which start at given times in seconds."""
 
     def __init__(self, begins: Sequence[float], accepts_per_s: float, seed: int) -> None:
         self._random = Random(seed)
@@ -66,7 +66,7 @@ class StartStorm:
         self._queue: deque[NodeState] = deque()
         self._accepts_next_at = 0.0
         self._numbers = itertools.count()
-        # When it comes, who is first among equals, and whose packet it is.
+        # The time, the order of equal times, and the client.
         self._packets: list[tuple[float, int, _Attempt]] = []
         self._began: dict[NodeState, float] = {}
         self.connected_at: list[float] = []
@@ -78,10 +78,10 @@ class StartStorm:
             self._ask(client, begin)
 
     def run(self) -> StartStorm:
-        """Go on until everyone is connected.
+        """Run until all clients are connected.
 
-        Then `connected_at` has when they were, in order, `waits_s` how long each had waited, in
-        seconds, and `given_up_at` when attempts had taken too long.
+        Then `connected_at` has the times, in order, `waits_s` the wait of each in seconds, and
+        `given_up_at` the times of attempts that timed out.
         """
         while self._packets:
             now, _, attempt = heapq.heappop(self._packets)
@@ -92,7 +92,7 @@ class StartStorm:
                 self._send(attempt, attempt.repeat_after(now))
             elif attempt.is_up:
                 self._queue.append(attempt.client)
-                # With nobody before it, it is accepted as it comes.
+                # With no client before it, it is accepted at once.
                 self._accepts_next_at = max(self._accepts_next_at, now)
             else:
                 self._believe(attempt.client, now + ANSWERED_AFTER_S)

@@ -34,12 +34,12 @@ DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "scaling.md"
 
 
 def refreshed(text: str) -> str:
-    """Give the document's text with its tables made anew."""
+    """Return the document's text with its tables generated again."""
     return with_tables(text, _TABLES)
 
 
 def _by_layout(text: Callable[[Load], str]) -> Callable[[], str]:
-    """Give a table of one figure: tasks down, layouts across."""
+    """Return a table of one figure: tasks down, layouts across."""
 
     def rows() -> Iterator[Sequence[str]]:
         for executors in EXECUTORS:
@@ -63,7 +63,7 @@ def _job() -> str:
 
 
 def _cpu() -> str:
-    """Give how many cores of a broker the bytes of a job keep busy."""
+    """Return the table of the cores of a broker that a job's bytes keep busy."""
     cost = _cost()
 
     def text(found: Load) -> str:
@@ -82,7 +82,7 @@ def _cpu() -> str:
 
 
 def _smallest_bytes() -> float:
-    """Give how large the smallest batches of the tables are."""
+    """Return the size of the smallest batches in the tables."""
     keyed = (producer(job(executors), Layout.KEYED, SETTINGS) for executors in EXECUTORS)
     return min(each.batch_bytes for each in keyed)
 
@@ -92,7 +92,7 @@ def _cost() -> broker_cost.BrokerCost:
 
 
 def _broker_cost() -> str:
-    """Give what the broker's CPU of a megabyte and of a batch is taken from."""
+    """Return the table of a broker's CPU per megabyte and per batch, with its sources."""
     smallest = _smallest_bytes()
 
     def row(names: Sequence[str], cost: broker_cost.BrokerCost, full_ms: str) -> list[str]:
@@ -128,7 +128,7 @@ def _batches() -> str:
 
 
 def _memory() -> str:
-    """Give what the workers of an executor take, and in brackets what one of them does."""
+    """Return the table of the memory of an executor's workers, with that of one in brackets."""
     takes, slices = worker_bytes.reported(), slice_bytes(PARTITIONS)
 
     def text(this: Job, layout: Layout) -> str:
@@ -148,7 +148,7 @@ def _memory() -> str:
 
 
 def _workers() -> str:
-    """Give what workers took, and what the model says of them."""
+    """Return the table of workers' memory, measured and in the model."""
     takes, full = worker_bytes.reported(), SETTINGS.memory_bytes
 
     def rows() -> Iterator[Sequence[str]]:

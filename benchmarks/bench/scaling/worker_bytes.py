@@ -1,9 +1,9 @@
-"""What a Python worker takes as a whole, from the cold jobs of a reported run of `make bench`.
+"""The memory of a Python worker, from the cold jobs of a reported run of `make bench`.
 
-Beside what the model says of its producer, a worker has what one that discards its rows has
-(Python, Arrow, Spark), what the sink itself takes (modules, freed heap that is kept), and some
-times a slice: rows as they come, and while they are laid out. The last two are from two cells: the
-same rows to one partition and to 1,000, for which slices are larger.
+In addition to the model's memory of its producer, a worker has that of one that discards its rows
+(Python, Arrow, Spark), that of the sink itself (modules, freed heap that is kept), and several
+times a slice: the rows as they arrive, and while they are laid out. The last two are computed from
+two cells: the same rows to one partition and to 1,000, for which slices are larger.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SOLVED_OF: Final = "EPYC"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The most memory of a worker in a cell, and what of it the model says of its producer."""
+    """A worker's peak of memory in a cell, and the model's memory of its producer."""
 
     machine: str
     cell: str
@@ -34,29 +34,29 @@ class Seen:
 
     @property
     def beside_bytes(self) -> float:
-        """What the sink took beside its producer."""
+        """The memory of the sink without its producer."""
         return self.worker_bytes - self.producer_bytes - self.discards_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerBytes:
-    """What a worker takes beside the memory of its producer."""
+    """The memory of a worker without that of its producer."""
 
     discards: float
     sink: float
     slices: float
 
     def of_sink(self, slice_bytes: float, producer_bytes: float) -> float:
-        """Give what a sink with such slices takes, with its producer."""
+        """Return the memory of a sink with slices of this size, including its producer."""
         return self.sink + self.slices * slice_bytes + producer_bytes
 
     def whole(self, slice_bytes: float, producer_bytes: float) -> float:
-        """Give what a worker takes whose sink has such slices."""
+        """Return the memory of a worker whose sink has slices of this size."""
         return self.discards + self.of_sink(slice_bytes, producer_bytes)
 
 
 def seen() -> Iterator[Seen]:
-    """Give what both reported runs say."""
+    """Yield the results of both reported runs."""
     for machine, path in RESULTS.items():
         cells = json.loads(path.read_text())["cells"]
         yield _seen(machine, "cold", "R1", cells["cold"])
@@ -65,10 +65,10 @@ def seen() -> Iterator[Seen]:
 
 
 def reported(machine: str = _SOLVED_OF) -> WorkerBytes:
-    """Give what a machine's run says.
+    """Return the result of a machine's run.
 
-    How many slices a worker has is solved of the one run whose cells differ in them; what the sink
-    takes by itself is of each run's own, since the other machine's is of an older sink.
+    The number of slices in a worker is computed from the only run whose cells differ in them. The
+    memory of the sink itself is that of each run, because the other machine ran an older sink.
     """
     few, many = _cold_of_many(_SOLVED_OF)
     slices = (many.beside_bytes - few.beside_bytes) / (many.slice_bytes - few.slice_bytes)
@@ -77,7 +77,7 @@ def reported(machine: str = _SOLVED_OF) -> WorkerBytes:
 
 
 def _cold_of_many(machine: str) -> list[Seen]:
-    """Give the cells to one partition and to 1,000, in this order."""
+    """Return the cells to one partition and to 1,000, in this order."""
     return [each for each in seen() if (each.machine, each.cell) == (machine, "cold-1000p")]
 
 
@@ -85,7 +85,7 @@ def _seen(machine: str, cell: str, name: str, of: dict[str, Any]) -> Seen:
     results = {each["name"]: each for each in of["results"]}
     ours, discards = results[name], results["R1h"]
     partitions = 1 if name == "R1p" else of["cell"]["partitions"]
-    # What a cold job takes to start is in both, and does not write.
+    # The memory for a cold job's start is in both, and does not depend on writing.
     seconds = min(t["seconds"] for t in ours["turns"])
     seconds -= min(t["seconds"] for t in discards["turns"])
     size = ours["log_bytes"] / TASKS

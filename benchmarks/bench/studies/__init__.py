@@ -1,1 +1,1 @@
-"""Measurements of one question each, whose answers stand in the documents."""
+"""Measurements of one question each, whose answers are in the documents."""

@@ -1,11 +1,11 @@
-"""What sizes of Spark's Arrow batches cost a write.
+"""The cost of a write with different sizes of Spark's Arrow batches.
 
-``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.arrow_batches``,
-in an environment of ``make bench``.
+``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.arrow_batches``, in an environment of
+``make bench``.
 
-One session writes the same cached rows with one limit after the other, in turns. Prints medians:
-rows a second to those with Spark's own limits in the same round (with the range), thousands of rows
-a second, and CPU microseconds a row of the JVM and of Python's workers.
+One session writes the same cached rows with one limit after another, in turns. It prints medians:
+rows per second relative to Spark's own limits in the same round (with the range), thousands of rows
+per second, and CPU microseconds per row of the JVM and of Python's workers.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from bench.meter import Meter
 LIMITS: Final = tuple(
     f"spark.sql.execution.arrow.{name}" for name in ("maxBytesPerBatch", "maxRecordsPerBatch")
 )
-# With this limit of bytes, Spark does not look after every row how large the batch has become.
+# With this byte limit, Spark does not check the size of the batch after every row.
 UNLIMITED: Final = 2**31 - 1
 SPARKS_RECORDS: Final = 10_000
-# Bytes and records: the first are Spark's own, the second are what `register` sets. Without a limit
-# of bytes, 10,000 rows of 10,000 bytes are a batch of 100 MB.
+# Bytes and records: the first are Spark's defaults, the second are those of `register`. Without a
+# byte limit, 10,000 rows of 10,000 bytes are a batch of 100 MB.
 CHOICES: Final = (
     *((kibibytes << 10, SPARKS_RECORDS) for kibibytes in (65_536, 7680, 16_384, 9216, 4096, 2048)),
     *((7680 << 10, records) for records in (8 * SPARKS_RECORDS, SPARKS_RECORDS // 4)),
     *((UNLIMITED, SPARKS_RECORDS // part) for part in (1, 4, 10, 20)),
 )
-# Rows, and bytes of their values.
+# Numbers of rows, and the sizes of their values in bytes.
 FRAMES: Final = ((60_000, 10_000), (400_000, 1000), (3_000_000, 100))
 ROUNDS: Final = 7
 WARM_UP_S: Final = 30.0
 
 
 def frame(spark: SparkSession, rows: int, size: int) -> DataFrame:
-    """Give cached rows with keys of 16 bytes."""
+    """Return cached rows with keys of 16 bytes."""
     value = f"substr(repeat(sha2(CAST(id AS STRING), 512), {size // 128 + 1}), 1, {size})"
     made = spark.range(0, rows, 1, 2).selectExpr(
         "lpad(CAST(id AS STRING), 16, '0') AS key", f"{value} AS value"

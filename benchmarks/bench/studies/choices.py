@@ -1,10 +1,10 @@
-"""What a few choices of docs/decisions.md cost, beside what was not chosen.
+"""The cost of some choices in docs/decisions.md, compared with their alternatives.
 
     PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.choices
 
-Each figure is the least CPU time of this thread over many rounds of it and its rival in turn; of
-slices, which have a process for each way, it is the median. `100 kept` behind the command measures
-slices of such values alone, and prints their CPU seconds.
+Each figure is the minimum CPU time of this thread over many rounds, alternating with its
+alternative. For slices, which run in a process for each alternative, it is the median. With `100
+kept` after the command, only slices of such values are measured, and their CPU seconds printed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PARTS = (1, 2, 4, 8)
 
 
 def least_s(*works: Callable[[], object]) -> list[float]:
-    """Give the least CPU time of each, taking turns."""
+    """Return the minimum CPU time of each function, run in turns."""
     least = [float("inf")] * len(works)
     for _ in range(ROUNDS):
         for number, work in enumerate(works):
@@ -51,7 +51,7 @@ def least_s(*works: Callable[[], object]) -> list[float]:
 
 
 def reading() -> None:
-    """Read a batch by column, and by kafka-python."""
+    """Read a batch by column, and with kafka-python."""
     from kafka.record.default_records import DefaultRecordBatch
 
     rows = [Row(b"%016d" % n, bytes(100), (), n) for n in range(RECORDS)]
@@ -103,7 +103,7 @@ def metrics() -> None:
 
 
 def garbage() -> None:
-    """Collect garbage as Spark's daemon does after every task, imports included and left out."""
+    """Collect garbage as Spark's daemon does after every task, with and without imports."""
     importlib.import_module("pyspark.worker")
     importlib.import_module("spark_kafka_sink.spark.tasks.task")
     (walked,) = least_s(gc.collect)
@@ -113,7 +113,7 @@ def garbage() -> None:
 
 
 def heap() -> None:
-    """Append slices where freed heap is kept, and where glibc does as it likes, in processes."""
+    """Append slices with freed heap kept, and with glibc's defaults, in processes."""
     for rows_bytes in (100, 1000, 10_000):
         command = [sys.executable, "-m", "bench.studies.choices", str(rows_bytes)]
         took = [subprocess.check_output([*command, how], text=True) for how in HEAPS]
@@ -126,7 +126,7 @@ def heap() -> None:
 
 
 def slices(value_bytes: int, how: str) -> None:
-    """Print the CPU seconds that a slice takes, until it is in batches."""
+    """Print the CPU seconds of a slice until it is in batches."""
     if how == HEAPS[0]:
         keep_heap()
     rows = rows_of(value_bytes)
@@ -134,7 +134,7 @@ def slices(value_bytes: int, how: str) -> None:
 
 
 def smaller_slices() -> None:
-    """Append as many rows in one slice, and in several, in turns."""
+    """Append the same rows in one slice, and in several, in turns."""
     keep_heap()
     for value_bytes in (100, 1000):
         rows = rows_of(value_bytes)
@@ -148,14 +148,14 @@ def smaller_slices() -> None:
 
 
 def rows_of(value_bytes: int) -> pa.RecordBatch:
-    """Make a slice's rows."""
+    """Return a slice's rows."""
     count = SLICE_BYTES // (value_bytes + 26)
     keys, value = pa.array([b"%016d" % n for n in range(count)], pa.binary()), bytes(value_bytes)
     return pa.record_batch({"key": keys, "value": pa.array([value] * count, pa.binary())})
 
 
 def append_s(rows: pa.RecordBatch) -> float:
-    """Give the CPU seconds until rows are in batches."""
+    """Return the CPU seconds until rows are in batches."""
     with idle_producer(12, batch_size=512 * 1024, buffer_memory=2**28) as producer:
         began = time.thread_time()
         producer.append(TOPIC, rows)

@@ -1,11 +1,11 @@
-"""What lz4 and zstd cost a byte: as the sink calls them, otherwise, and from Java.
+"""The cost per byte of lz4 and zstd: as the sink calls them, in other ways, and from Java.
 
-``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.codecs``,
-in an environment of ``make bench``.
+``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.codecs``, in an environment of ``make
+bench``.
 
-The bytes are those of a batch of the benchmark's rows, in two pieces, as a batch has of two slices.
-Each figure is the least CPU time of a thread over many rounds; the ways of Python take turns, and
-Java comes in between, twice, with the libraries that Spark's own sink has.
+The bytes are those of a batch of the benchmark's rows, in two pieces, as in a batch of two slices.
+Each figure is the minimum CPU time of a thread over many rounds. The Python variants alternate, and
+Java runs twice in between, with the libraries of Spark's own sink.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ JARS: Final = Path(pyspark.__file__).parent / "jars"
 
 
 def records(value_bytes: int) -> list[bytes]:
-    """Give records with keys, of values as the benchmark has them."""
+    """Return records with keys, with the benchmark's values."""
     numbers = random.Random(value_bytes)
     count = BATCH_BYTES // (value_bytes + 26)
     pieces = value_bytes // 24 + 1
@@ -50,7 +50,7 @@ def records(value_bytes: int) -> list[bytes]:
 
 
 def ways_of_lz4(pieces: list[bytes]) -> dict[str, Callable[[], bytes]]:
-    """Give the ways to compress a batch from Python, that are not the sink's."""
+    """Return other ways to compress a batch with lz4 from Python than the sink's."""
 
     def joined(size: int) -> bytes:
         packed: bytes = lz4.frame.compress(b"".join(pieces), block_size=size, block_linked=False)
@@ -70,7 +70,7 @@ def ways_of_lz4(pieces: list[bytes]) -> dict[str, Callable[[], bytes]]:
 
 
 def ways_of_zstd(pieces: list[bytes]) -> dict[str, Callable[[], bytes]]:
-    """Give the ways to compress a batch from Python, that are not the sink's."""
+    """Return other ways to compress a batch with zstd from Python than the sink's."""
     context = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
 
     def by_pieces() -> bytes:
@@ -84,14 +84,14 @@ def ways_of_zstd(pieces: list[bytes]) -> dict[str, Callable[[], bytes]]:
 
 
 def as_the_sink(name: str, pieces: list[bytes]) -> Callable[[], bytes]:
-    """Give what the sink does."""
+    """Return the sink's way."""
     compress = codec(name).compress
     assert compress is not None
     return lambda: compress(pieces)
 
 
 WAYS: Final = {"lz4": ways_of_lz4, "zstd": ways_of_zstd}
-# What CodecSpeed.java calls them, and what it does.
+# Their names in CodecSpeed.java, and their descriptions.
 JAVAS: Final = {
     "lz4": {"lz4": "Java"},
     "zstd": {"zstd": "Java, whole", "zstd-stream": "Java, as a stream, which Kafka's producer has"},
@@ -99,7 +99,7 @@ JAVAS: Final = {
 
 
 def by_java(name: str, data: bytes) -> tuple[float, int]:
-    """Give the seconds and the bytes of Java's, with the jars of the installed Spark."""
+    """Return the seconds and the compressed bytes of Java, with the jars of the installed Spark."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
@@ -111,7 +111,7 @@ def by_java(name: str, data: bytes) -> tuple[float, int]:
 
 
 def measure(name: str, value_bytes: int) -> None:
-    """Print the nanoseconds a byte of each way."""
+    """Print the nanoseconds per byte of each way."""
     data = b"".join(records(value_bytes))
     piece_bytes = -(-len(data) // PIECES)
     pieces = [data[at : at + piece_bytes] for at in range(0, len(data), piece_bytes)]

@@ -1,19 +1,20 @@
-"""The I/O thread's loop without its thread: run by who calls the producer, in between.
+"""The I/O thread's loop without its thread: the caller runs it between its calls.
 
-An experiment of `variants`: batches wait for their turn here while the caller has no rows, and
-whoever calls from two threads would be in the loop twice.
+An experiment of `variants`: batches wait here while the caller has no rows, and with two calling
+threads the loop would run twice.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from spark_kafka_sink.client.io_thread import ProducerThread
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.client import NetworkClient
 from spark_kafka_sink.producer.sender import SenderPoll
 
 _LONGEST_TURN_S: Final = 0.1
@@ -24,60 +25,44 @@ class _NoThread(threading.Thread):
         """Leave the loop to the caller."""
 
 
-class _TurningCondition:
-    """Whoever waits takes turns of the loop."""
-
-    def __init__(self, thread: InlineThread) -> None:
-        self._thread = thread
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._thread.lock.release()
-        try:
-            self._thread.turn(_LONGEST_TURN_S if timeout is None else min(timeout, _LONGEST_TURN_S))
-        finally:
-            self._thread.lock.acquire()
-        return True
-
-    def notify_all(self) -> None:
-        """Nobody else waits."""
-
-
 class InlineThread(ProducerThread):
-    """The loop, one `turn` at a time."""
+    """The loop, one `turn` at a time; whoever waits takes turns of it (`wait_for_signal`)."""
 
-    def __init__(
-        self,
-        config: ProducerConfig,
-        client_id: str,
-        brokers: Sequence[Node] = (),
-        *,
-        allow_auto_create_topics: bool = True,
-    ) -> None:
-        super().__init__(
-            config, client_id, brokers, allow_auto_create_topics=allow_auto_create_topics
-        )
-        self.changed: Any = _TurningCondition(self)
+    # One producer at a time.
+    current: InlineThread
+
+    def __init__(self, state: ProducerState, client: NetworkClient, client_id: str) -> None:
+        super().__init__(state, client, client_id)
         self._events: list[Any] = []
         self._work = SenderPoll()
+        InlineThread.current = self
 
     def _make_thread(self, run: Callable[[], None]) -> threading.Thread:
         return _NoThread(target=run)
 
     def turn(self, longest_s: float) -> None:
         """Do what one turn of the loop does, and wait no longer than so."""
-        with self.lock:
-            now = self._clock()
-            has_news = self._take_in(self._work, self._events, now)
-            self._events, self._work = [], self._sender.poll(now)
-            has_news = self._collect() or has_news or self._work.has_news
+        had_news = bool(self._events)
+        polled = self._state.poll(self._work, self._events, has_rows=True)
+        assert polled is not None
+        self._events = []
+        self._work, now = polled
         self._act(self._work, now)
-        self._make_calls()
+        self._state.make_calls()
         # Who called may wait for just that.
-        wait = 0.0 if has_news else min(longest_s, self._work.next_poll_at - self._clock())
+        wait = 0.0 if had_news else min(longest_s, self._work.next_poll_at - self._state.now())
         self._events = self._client.poll(max(0.0, wait))
+        self._state.awake()
         self._observe(self._events)
 
     def stop(self, timeout_s: float | None = None, error: KafkaException | None = None) -> bool:
         """Close the connections; `close` has flushed before."""
         self._client.close()
         return True
+
+
+def wait_for_signal(signal: threading.Lock, deadline: float | None) -> bool:
+    """Take one turn of the loop, in place of a wait; see `client.deadlines`."""
+    left_s = _LONGEST_TURN_S if deadline is None else deadline - time.monotonic()
+    InlineThread.current.turn(min(max(left_s, 0.0), _LONGEST_TURN_S))
+    return not signal.locked() or left_s > 0

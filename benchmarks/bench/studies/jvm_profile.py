@@ -1,11 +1,11 @@
-"""What the time of Spark's JVM and of the broker goes to, while the sink writes the rows of a cell.
+"""A profile of Spark's JVM and of the broker while the sink writes the rows of a cell.
 
 ``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.jvm_profile CELL … [--conf NAME=VALUE]``,
 in an environment of ``make bench`` and with `perf` of Linux and a JDK; the cells are those of
 ``make bench ARGS="--list"``, and settings are Spark's.
 
-As `worker_profile`, but for the other two processes: what they took a row, and how that divides
-among functions of Java, of the JVM itself (its collector and compiler, too) and of the kernel.
+It is like `worker_profile`, for the other two processes: their time per row, divided among
+functions of Java, of the JVM itself (including its collector and compiler) and of the kernel.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from spark_kafka_sink import register
 
 SHOWN: Final = 14
 RATE: Final = 499
-# A line of perf's report: percentage, file, where that is, function.
+# A line of perf's report: percentage, file, address space, function.
 LINE: Final = re.compile(
     r"\s*(?P<percent>[\d.]+)%\s+(?P<file>\S.*?)\s+\[(?P<where>.)\] (?P<function>.+)"
 )
 IN_KERNEL: Final = "k"
-# What perf calls the file of a compiled function.
+# perf's file name for compiled functions.
 FILE_OF_JAVA: Final = re.compile(r"\[JIT\].*|perf-\d+\.map")
 
 
@@ -62,21 +62,21 @@ def main() -> None:
 
 
 def used_s(processes: Mapping[str, int]) -> dict[str, float]:
-    """Give the CPU seconds of each process until now."""
+    """Return the CPU seconds of each process so far."""
     times = {what: psutil.Process(pid).cpu_times() for what, pid in processes.items()}
     return {what: each.user + each.system for what, each in times.items()}
 
 
 @contextmanager
 def looking(processes: Mapping[str, int], folder: Path) -> Iterator[None]:
-    """Have perf look at the processes, and write what it saw to files by their numbers."""
+    """Profile the processes with perf, and write the samples to files named by their numbers."""
     with ExitStack() as ended:
         for pid in processes.values():
             command = ["perf", "record", "-q", "-e", "cpu-clock", "-F", str(RATE)]
             command += ["-p", str(pid), "-o", str(folder / str(pid))]
             ended.callback(_interrupt, subprocess.Popen(command, stderr=subprocess.DEVNULL))
         yield
-    for pid in processes.values():  # where perf's report finds the names of compiled Java
+    for pid in processes.values():  # where perf's report looks for the names of compiled Java
         subprocess.run(["jcmd", str(pid), "Compiler.perfmap"], check=True, capture_output=True)
 
 
@@ -86,7 +86,7 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
 
 
 def report(what: str, samples: Path, used_us: float) -> None:
-    """Divide what was used among the functions that had the most of it, and print them."""
+    """Divide the time among the functions that used most of it, and print them."""
     command = ["perf", "report", "-i", str(samples), "--stdio", "-q", "--sort", "dso,sym"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found = [line for line in map(LINE.match, done.stdout.splitlines()) if line is not None]

@@ -1,11 +1,11 @@
-"""Large values copied into batches, beside values that would be sent from where Arrow has them.
+"""Large values copied into batches, compared with sending them from Arrow's memory.
 
 ``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.large_values``
 
-A slice of 8 MiB is encoded and summed up to batches of 512 KiB, as a task does it; then again with
-values left where they are: what is before each value is encoded, and a view of that and one of the
-value are made and summed, row by row. Prints CPU microseconds a row of both; the second knows
-nothing of appending, sending or keeping memory, which so many pieces would make dearer, too.
+A slice of 8 MiB is encoded and checksummed as batches of 512 KiB, as in a task. Then again without
+copying the values: the bytes before each value are encoded, and views of these and of the value are
+made and checksummed, row by row. It prints CPU microseconds per row of both. The second leaves out
+appending, sending and keeping memory, which more pieces would make more expensive, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUNDS: Final = 42
 
 
 def columns(key: pa.Array, value: pa.Array) -> RecordColumns:
-    """Give rows with keys and values."""
+    """Return rows with keys and values."""
     timestamps_ms = np.full(len(key), 1_700_000_000_000)
     return RecordColumns.of(
         key=BinaryColumn.of(key),
@@ -49,14 +49,14 @@ def encoded(rows: RecordColumns) -> EncodedRecords:
 
 
 def copy(rows: RecordColumns) -> None:
-    """Do what a task does."""
+    """Encode and checksum rows as a task does."""
     records = encoded(rows).buffer
     for start in range(0, len(records), BATCH_BYTES):
         crc32c(records[start : start + BATCH_BYTES])
 
 
 def refer(heads: RecordColumns, value_bytes: int, values: memoryview) -> None:
-    """Leave values where they are."""
+    """Encode and checksum rows without copying the values."""
     made = encoded(heads)
     buffer, ends = made.buffer, made.offsets.tolist()
     pieces, size, crc = list[memoryview](), 0, 0
@@ -71,7 +71,7 @@ def refer(heads: RecordColumns, value_bytes: int, values: memoryview) -> None:
 
 
 def cpu_us(work: Callable[[], None]) -> float:
-    """Give the CPU microseconds of a piece of work."""
+    """Return the CPU microseconds of a function."""
     began = time.thread_time()
     work()
     return (time.thread_time() - began) * 1e6

@@ -1,11 +1,11 @@
-"""Rows written as they come, beside rows that are laid out by their Kafka partition first.
+"""Rows written as they come, compared with rows laid out by their Kafka partition first.
 
-``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.layouts``,
-in an environment of ``make bench``.
+``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.layouts``, in an environment of ``make
+bench``.
 
-One session writes the same cached rows of 100 bytes with keys both ways, in turns; the second has
-Spark shuffle them (`atomic_layout`), so that a task writes to one partition. Prints medians:
-thousands of rows a second, and CPU microseconds a row: of the JVM, of Python, of the broker.
+One session writes the same cached rows of 100 bytes with keys both ways, in turns. For the second,
+Spark shuffles them (`atomic_layout`), so that a task writes to one partition. It prints medians:
+thousands of rows per second, and CPU microseconds per row: of the JVM, of Python, of the broker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WARM_UP_S: Final = 30.0
 
 
 def frame(spark: SparkSession) -> DataFrame:
-    """Give cached rows."""
+    """Return cached rows."""
     made = spark.range(0, ROWS, 1, 2).selectExpr(
         "lpad(CAST(id AS STRING), 16, '0') AS key",
         "substr(sha2(CAST(id AS STRING), 512), 1, 100) AS value",

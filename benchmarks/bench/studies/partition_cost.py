@@ -1,10 +1,10 @@
-"""What each partition of a slice costs in Python, by step: few partitions and many in turns.
+"""The Python cost of each partition of a slice, by step: few and many partitions in turns.
 
 ``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.partition_cost``
 
-The same slices of rows go through the producer's state machines, without a network, to an answer
-that acknowledges them. A step's figure is the CPU time that a slice takes with many partitions
-beyond what it takes with few, in microseconds for each partition. CPU time of this thread.
+The same slices of rows pass through the producer's state machines, without a network, to a response
+that acknowledges them. A step's figure is the difference in CPU time of a slice with many
+partitions and with few, in microseconds per partition. It is the CPU time of this thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ROWS: Final = SLICE_BYTES // (KEY_BYTES + VALUE_BYTES + 10)
 SLICES: Final = 30
 ROUNDS: Final = 5
 VERSION: Final = 11
-# What comes before the next slice: with this, a batch of each partition has three slices.
+# The time between slices: with this, a batch of each partition has three slices.
 SECONDS_A_SLICE: Final = 0.1
 
 
@@ -57,14 +57,14 @@ class Steps:
 
     @contextmanager
     def __call__(self, step: str) -> Iterator[None]:
-        """Add the time of the `with` block to a step's."""
+        """Add the time of the `with` block to a step's time."""
         began = time.thread_time()
         yield
         self.seconds[step] += time.thread_time() - began
 
 
 def columns() -> RecordColumns:
-    """Give the rows of a slice: bytes by chance."""
+    """Return the rows of a slice, with random bytes."""
     chance = np.random.default_rng(1)
     return RecordColumns.of(
         key=BinaryColumn.of(binary_column(chance, ROWS, KEY_BYTES)),
@@ -75,12 +75,12 @@ def columns() -> RecordColumns:
 
 
 def no_load(*_: object) -> TopicLoad:
-    """Tell nothing of the queues, which rows with keys do not ask for."""
+    """Return no queue sizes, which rows with keys do not need."""
     raise NotImplementedError
 
 
 def send(rows: Rows, partitions: int) -> dict[str, float]:
-    """Have slices go all the way; give the CPU seconds of each step."""
+    """Send slices through all steps; return the CPU seconds of each."""
     step = Steps()
     settings = Settings(
         batch_size=int(SINK_DEFAULTS["batch.size"]),
@@ -124,7 +124,7 @@ def _built(producer: PureProducer, drained: DrainedBatches, step: Steps) -> Clie
     with step("headers, checksums, the request"):
         request = producer.sender.build(drained)
         buffers = encode_request(PRODUCE, VERSION, 1, "client", request.message)
-        # What the selector makes of it.
+        # As the selector converts them.
         deque(memoryview(buffer).cast("B") for buffer in buffers if len(buffer))
     return request
 
@@ -149,7 +149,7 @@ def _answer(producer: PureProducer, request: ClientRequest, step: Steps) -> None
 
 
 def main() -> None:
-    """Print what each step takes."""
+    """Print the time of each step."""
     rows = Rows(columns(), [TOPIC], None, None)
     least: dict[int, dict[str, float]] = {FEW: {}, MANY: {}}
     for _ in range(ROUNDS + 1):

@@ -36,7 +36,7 @@ SHARE_OF_ROWS = {"kafka-python": 0.2}
 
 
 def send_with_ours(bootstrap: str, topic: str, rows: int) -> int:
-    """Send rows; gives how many offsets came back."""
+    """Send rows; return the number of offsets received."""
     from spark_kafka_sink import KafkaProducer
 
     config = {"bootstrap.servers": bootstrap, "linger.ms": LINGER_MS, "batch.size": BATCH_BYTES}
@@ -48,7 +48,7 @@ def send_with_ours(bootstrap: str, topic: str, rows: int) -> int:
 
 
 def send_with_kafka_python(bootstrap: str, topic: str, rows: int) -> int:
-    """Send rows; gives how many offsets came back."""
+    """Send rows; return the number of offsets received."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(
@@ -67,7 +67,7 @@ def send_with_kafka_python(bootstrap: str, topic: str, rows: int) -> int:
 
 
 def send_with_confluent_kafka(bootstrap: str, topic: str, rows: int) -> int:
-    """Send rows; gives how many offsets came back."""
+    """Send rows; return the number of offsets received."""
     from confluent_kafka import Message, Producer
 
     offsets: list[int | None] = []
@@ -103,7 +103,7 @@ CLIENTS: dict[str, Callable[[str, str, int], int]] = {
 
 
 def run_child(client: str, bootstrap: str, topic: str, rows: int) -> None:
-    """Run one client in this process, and print what it took as JSON."""
+    """Run one client in this process, and print its measurements as JSON."""
     CLIENTS[client](bootstrap, topic, 1000)  # imports, connections, metadata
     gc.collect()
     before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
@@ -114,7 +114,7 @@ def run_child(client: str, bootstrap: str, topic: str, rows: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Give what a process has used so far, from /proc."""
+    """Return the CPU seconds of a process so far, from /proc."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -122,7 +122,7 @@ def cpu_seconds(pid: int) -> float:
 def run_round(
     clients: list[str], cluster: KafkaCluster, topic: str, rows: int
 ) -> dict[str, dict[str, float]]:
-    """Run every client once; gives rows/s, CPU in microseconds per row, and the broker's CPU."""
+    """Run every client once; return rows/s, CPU microseconds per row, and the broker's CPU."""
     results = {}
     for client in clients:
         count = int(rows * SHARE_OF_ROWS.get(client, 1))

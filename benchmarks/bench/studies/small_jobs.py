@@ -1,12 +1,12 @@
-"""What a small job takes, and what of it each part of the sink takes.
+"""The time of a small job, and the share of each part of the sink.
 
-``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.small_jobs``,
-in an environment of ``make bench``.
+``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.small_jobs``, in an environment of ``make
+bench``.
 
-A warm session writes the same cached rows in turns: by a sink that discards them, but for the wait
-that `spark.quick_ack` spares a task, by one that also plans as this one does, by one whose tasks
-also write, and so on up to the sink as it is. So each has one part more than the one before it.
-Prints medians and quartiles in milliseconds.
+A warm session writes the same cached rows in turns: with a sink that discards them, but avoids the
+wait that `spark.quick_ack` avoids, with one that also plans as this sink does, with one whose tasks
+also write, and so on up to the complete sink. Each has one part more than the one before it. It
+prints medians and quartiles in milliseconds.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class _Discarding(DataSourceArrowWriter):
 
 
 class Discards(DataSource):
-    """A sink that takes rows and does nothing."""
+    """A sink that accepts rows and does nothing."""
 
     @classmethod
     def name(cls) -> str:
-        """Give its name in `format`."""
+        """Return its name for `format`."""
         return "discards"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's signature
@@ -69,11 +69,11 @@ class _Planned(KafkaArrowWriter):
 
 
 class Plans(KafkaDataSource):
-    """This sink's plan, and tasks that discard."""
+    """This sink's planning, with tasks that discard rows."""
 
     @classmethod
     def name(cls) -> str:
-        """Give its name in `format`."""
+        """Return its name for `format`."""
         return "plans"
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaArrowWriter:  # noqa: FBT001 - Spark's signature
@@ -89,11 +89,11 @@ class _Silent(KafkaArrowWriter):
 
 
 class Writes(KafkaDataSource):
-    """This sink's plan and tasks; nothing is said at the end."""
+    """This sink's planning and tasks, without a report at the end."""
 
     @classmethod
     def name(cls) -> str:
-        """Give its name in `format`."""
+        """Return its name for `format`."""
         return "writes"
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaArrowWriter:  # noqa: FBT001 - Spark's signature
@@ -104,11 +104,11 @@ class Writes(KafkaDataSource):
 
 
 class Reports(KafkaDataSource):
-    """All that the sink does, but for the look ahead in the process of the user's program."""
+    """The complete sink without the early checks in the user's process."""
 
     @classmethod
     def name(cls) -> str:
-        """Give its name in `format`."""
+        """Return its name for `format`."""
         return "reports"
 
 
@@ -154,7 +154,7 @@ def main() -> None:
 
 
 def cached(spark: SparkSession, rows: int) -> DataFrame:
-    """Give rows of 100 bytes with keys, in memory."""
+    """Return cached rows of 100 bytes with keys."""
     made = spark.range(0, rows, 1, min(rows, 2)).selectExpr(
         "lpad(CAST(id AS STRING), 16, '0') AS key",
         "substr(sha2(CAST(id AS STRING), 512), 1, 100) AS value",

@@ -1,11 +1,12 @@
-"""What settings give that a Spark application has to be started with.
+"""The effect of settings that a Spark application has to be started with.
 
-``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.spark_settings``,
-in an environment of ``make bench``.
+``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.spark_settings``, in an environment of
+``make bench``.
 
-An application for each choice, all at once on this machine, write the same cached rows in turns;
-who has no turn is idle. Prints medians: rows a second to those without settings in the same round
-(with the range), and CPU microseconds a row of JVM, Python's workers and broker.
+One application per setting, all at the same time on this machine, write the same cached rows in
+turns; the others are idle. It prints medians: rows per second relative to the application without
+settings in the same round (with the range), and CPU microseconds per row of JVM, Python's workers
+and broker.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ CHOICES: Final = {
     "buffers of 1 MiB": (BUFFER,),
     "both": (UNIX, BUFFER),
 }
-# Rows by the bytes of their values.
+# Numbers of rows, by the sizes of their values in bytes.
 FRAMES: Final = {100: 3_000_000, 1_000: 400_000, 10_000: 60_000}
 PARTITIONS: Final = 12
 ROUNDS: Final = 9
@@ -44,7 +45,7 @@ WARM_UP_S: Final = 90.0
 
 
 class Application:
-    """A Spark application in a process of its own, which writes when it is told to."""
+    """A Spark application in a process of its own, which writes on command."""
 
     def __init__(self, settings: tuple[str, ...], bootstrap: str, broker_pid: int) -> None:
         given = " ".join(f"--conf {setting}" for setting in settings)
@@ -58,7 +59,7 @@ class Application:
         )
 
     def write(self, topic: str, value_bytes: int) -> tuple[float, ...]:
-        """Give seconds, and CPU seconds of JVM, Python and broker. Raises RuntimeError."""
+        """Return seconds, and CPU seconds of JVM, Python and broker. Raise RuntimeError."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(topic, value_bytes, file=self._process.stdin, flush=True)
@@ -69,14 +70,14 @@ class Application:
         return tuple(map(float, answer.split()))
 
     def end(self) -> None:
-        """Have it stop Spark."""
+        """Let it stop Spark."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
 
 def obey(bootstrap: str, broker_pid: int) -> None:
-    """Be an application: write what standard input says."""
+    """Run as an application: write as standard input says."""
     with own_session() as spark:
         register(spark)
         meter, cached_bytes, rows = Meter([broker_pid]), 0, None
@@ -94,7 +95,7 @@ def obey(bootstrap: str, broker_pid: int) -> None:
 
 
 def frame(spark: SparkSession, value_bytes: int) -> DataFrame:
-    """Give cached rows."""
+    """Return cached rows."""
     pieces = -(-value_bytes // 128)
     text = f"substr(repeat(sha2(CAST(id AS STRING), 512), {pieces}), 1, {value_bytes})"
     made = spark.range(0, FRAMES[value_bytes], 1, 2).selectExpr(
@@ -106,7 +107,7 @@ def frame(spark: SparkSession, value_bytes: int) -> DataFrame:
 
 
 def measure(applications: dict[str, Application], bootstrap: str, value_bytes: int) -> None:
-    """Have all of them write in turns, in another order each round."""
+    """Let all of them write in turns, in another order each round."""
     took: dict[str, list[tuple[float, ...]]] = {name: [] for name in applications}
     warm_at, number = time.monotonic() + WARM_UP_S, 0
     while len(took["none"]) < ROUNDS:
@@ -133,7 +134,7 @@ def measure(applications: dict[str, Application], bootstrap: str, value_bytes: i
 
 @contextmanager
 def running(bootstrap: str, broker_pid: int) -> Iterator[dict[str, Application]]:
-    """Start an application for each choice."""
+    """Start an application for each setting."""
     with ExitStack() as stack:
         started = {}
         for name, settings in CHOICES.items():

@@ -1,12 +1,12 @@
-"""What a transaction costs a job: rows laid out by partition, written with one and without.
+"""The cost of transactions: rows laid out by partition, written with and without them.
 
-``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.transactions``,
-in an environment of ``make bench``.
+``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.transactions``, in an environment of
+``make bench``.
 
-The same cached gigabyte, of which a task has the rows of one Kafka partition, is written in turns
-by the sink as it is and by tasks that each write in a transaction of their own. That is more than
-one transaction for a whole job would take; what that does on the driver is not in it. Prints
-medians: rows a second to the sink's, CPU microseconds a row of JVM, Python and broker.
+The same cached gigabyte, with one task per Kafka partition, is written in turns by the sink and by
+tasks with a transaction of their own each. That costs more than one transaction for an entire job,
+without the work of such a transaction on the driver. It prints medians: rows per second relative to
+the sink's, CPU microseconds per row of JVM, Python and broker.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VALUES: Final = {100: 10_000_000, 1_000: 1_000_000, 10_000: 100_000}
 PARTITIONS: Final = 12
 ROUNDS: Final = 9
 WARM_UP_S: Final = 45.0
-# A broker removes a deleted topic's files after half a second, within another: in nobody's turn.
+# A broker removes a deleted topic's files within a second, during no turn.
 REMOVAL_S: Final = 2.0
 NAMES: Final = ("pykafka", "transactions")
 
@@ -70,20 +70,20 @@ class _Transaction(DataSourceArrowWriter):
 
 
 class Transactions(DataSource):
-    """The sink's producers, in transactions."""
+    """The sink's producers with transactions."""
 
     @classmethod
     def name(cls) -> str:
-        """Give its name in `format`."""
+        """Return its name for `format`."""
         return "transactions"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's signature
-        """Take brokers and topic from the options."""
+        """Read brokers and topic from the options."""
         return _Transaction(self.options["kafka.bootstrap.servers"], self.options["topic"])
 
 
 def laid_out(spark: SparkSession, options: dict[str, str], value_bytes: int) -> DataFrame:
-    """Give a cached gigabyte, the rows of each Kafka partition in a task."""
+    """Return a cached gigabyte, with the rows of each Kafka partition in one task."""
     pieces = -(-value_bytes // 128)
     made = spark.range(0, VALUES[value_bytes], 1, 2).selectExpr(
         "CAST(lpad(CAST(id AS STRING), 16, '0') AS BINARY) AS key",

@@ -1,12 +1,11 @@
-"""Other ways to build a task's producer, beside the one that it has.
+"""Other designs of a task's producer, compared with the current one.
 
-``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.variants [none] [lz4] [zstd]``,
-in an environment of
-``make bench``; without a codec's name, all three.
+``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.variants [none] [lz4] [zstd]``, in an
+environment of ``make bench``; without a codec's name, all three.
 
-The same Arrow batches go through `KafkaProducer` with the sink's defaults to a broker of their own,
-in turns: as it is, and with each of the experiments below. Prints medians: CPU microseconds a row,
-of the producer and of the broker, and thousands of rows a second.
+The same Arrow batches pass through `KafkaProducer` with the sink's defaults to a broker of their
+own, in turns: unchanged, and with each of the experiments below. It prints medians: CPU
+microseconds per row, of the producer and of the broker, and thousands of rows per second.
 """
 
 from __future__ import annotations
@@ -31,9 +30,10 @@ from support.brokers.own_broker import own_broker
 from support.oracles.readers import create_topic
 from support.pure.chance import binary_column, binary_values
 
-from bench.studies.inline_thread import InlineThread
-from spark_kafka_sink import kafka_producer
-from spark_kafka_sink.client.appender import ColumnProducer, SliceAppender, SliceProgress
+from bench.studies.inline_thread import InlineThread, wait_for_signal
+from spark_kafka_sink.client import io_thread, producer_lock
+from spark_kafka_sink.client.appender import ColumnProducer, SliceAppender
+from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.producer.slices import SLICE_BYTES
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
@@ -51,9 +51,9 @@ CASES: Final = (
     *((codec, value_bytes, 12) for codec in CODECS for value_bytes in (100, 1000, 10_000)),
     ("none", 100, 1000),
 )
-# What Spark sends at a time, where rows are small.
+# The size of Spark's batches with small rows.
 SPARKS_ROWS: Final = 10_000
-# As codecs find them in the rows of the benchmark.
+# As in the benchmark's rows.
 NAME: Final = b'"customer_name":'
 CHANCE: Final = 8
 
@@ -66,16 +66,16 @@ def as_it_is() -> Iterator[None]:
 
 @contextmanager
 def inline() -> Iterator[None]:
-    """Run the I/O thread's loop in the task's, after every slice and whenever that waits."""
+    """Run the I/O thread's loop in the task's thread, after every slice and during waits."""
     append = ColumnProducer._append_slice
 
     def and_turn(self: ColumnProducer, *given: Any) -> None:  # noqa: ANN401 - as it comes
         append(self, *given)
-        assert isinstance(self._thread, InlineThread)
-        self._thread.turn(0)
+        InlineThread.current.turn(0)
 
     with (
-        mock.patch.object(kafka_producer, "ProducerThread", InlineThread),
+        mock.patch.object(io_thread, "ProducerThread", InlineThread),
+        mock.patch.object(producer_lock, "wait_for_signal", wait_for_signal),
         mock.patch.object(ColumnProducer, "_append_slice", and_turn),
     ):
         yield
@@ -83,17 +83,13 @@ def inline() -> Iterator[None]:
 
 @contextmanager
 def codec_threads() -> Iterator[None]:
-    """Compress the full batches of a slice in threads of their own, which the task waits for."""
+    """Compress the full batches of a slice in threads, which the task waits for."""
     with ThreadPoolExecutor(CODEC_THREADS) as pool:
 
-        def pack(self: SliceAppender, progress: SliceProgress) -> None:
-            for batch, _ in zip(
-                progress.full, pool.map(lambda batch: batch.pack(), progress.full), strict=True
-            ):
-                with self._thread.lock, self._thread.whole:
-                    self._thread.packed([batch])
-            with self._thread.lock:
-                self._thread.wake()
+        def pack(self: SliceAppender, pending: PendingAppend) -> None:
+            for _ in pool.map(lambda batch: batch.pack(), pending.full):
+                pass
+            self._state.packed(pending)
 
         with mock.patch.object(SliceAppender, "pack", pack):
             yield
@@ -101,7 +97,7 @@ def codec_threads() -> Iterator[None]:
 
 @contextmanager
 def systems_memory() -> Iterator[None]:
-    """Have Arrow take its memory from the heap, in place of a pool of its own."""
+    """Let Arrow allocate from the heap instead of its own pool."""
     default = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
     try:
@@ -111,14 +107,14 @@ def systems_memory() -> Iterator[None]:
 
 
 def pieces(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Give the same rows in batches of so many, each with memory of its own, as Spark's are."""
+    """Yield the same rows in batches of `rows`, each with memory of its own, as Spark's are."""
     for batch in batches:
         for start in range(0, batch.num_rows, rows):
             yield pa.concat_batches([batch.slice(start, rows)])
 
 
 def parts(batches: list[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
-    """Give the same rows in so many times as many batches."""
+    """Yield the same rows in `count` times as many batches."""
     for batch in batches:
         rows = -(-batch.num_rows // count)
         for start in range(0, batch.num_rows, rows):
@@ -127,7 +123,7 @@ def parts(batches: list[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What else is in force, what the producer is set to, and how it gets its rows."""
+    """A context manager, settings of the producer, and how it gets its rows."""
 
     around: Callable[[], AbstractContextManager[None]] = as_it_is
     configs: Mapping[str, str] = field(default_factory=dict)
@@ -163,7 +159,7 @@ VARIANTS: Final = {
 
 
 def rows(value_bytes: int) -> pa.RecordBatch:
-    """Give an Arrow batch with keys; values have eight digits by chance after every name."""
+    """Return an Arrow batch with keys; values have eight random digits after every name."""
     chance, count = np.random.default_rng(), BATCH_BYTES // (value_bytes + 26)
     pieces = -(-value_bytes // (len(NAME) + CHANCE))
     values = np.empty((count, pieces, len(NAME) + CHANCE), np.uint8)
@@ -189,7 +185,7 @@ def write(
 def measure(
     bootstrap: str, broker: psutil.Process, codec: str, value_bytes: int, partitions: int
 ) -> None:
-    """Print what every variant costs for values of a size."""
+    """Print the cost of every variant for values of a size."""
     topic = f"variants-{partitions}"
     batches = [rows(value_bytes) for _ in range(4)] * (BATCHES // 4)
     count = sum(batch.num_rows for batch in batches)

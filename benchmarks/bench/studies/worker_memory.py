@@ -52,22 +52,22 @@ class _Discard(DataSourceArrowWriter):
 
 
 class DiscardSource(DataSource):
-    """The hop from the JVM to Python, and nothing else; pickled whole, as it is of a script."""
+    """Only the hop from the JVM to Python; a script's class is pickled completely."""
 
     @classmethod
     def name(cls) -> str:
-        """Give the name to use in ``format``."""
+        """Return its name for ``format``."""
         return "discard"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's signature
-        """Make the writer."""
+        """Return the writer."""
         return _Discard()
 
 
 def measure(
     spark: SparkSession, rows: DataFrame, name: str, options: dict[str, str], seconds: float
 ) -> bool:
-    """Write for so long, and print what the worker takes; false if the job ended before."""
+    """Write for `seconds`, and print the worker's memory; return False if the job ended before."""
     ended, cancelled, peaks = threading.Event(), threading.Event(), list[float]()
 
     def watch() -> None:
@@ -82,12 +82,12 @@ def measure(
                 cancelled.set()
                 spark.sparkContext.cancelAllJobs()
 
-    # The job is this thread's: in another one, Spark knows of no source that a session registers.
+    # The job runs in this thread: in another one, Spark does not find a session's sources.
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
         rows.write.format(name).mode("append").options(**options).save()
-    except Exception:  # what Spark raises for a cancelled job depends on the source
+    except Exception:  # Spark's exception for a cancelled job depends on the source
         if not cancelled.is_set():
             raise
     finally:
@@ -102,7 +102,7 @@ def measure(
 
 
 def rows_of(spark: SparkSession, cell: Cell) -> DataFrame:
-    """Give a task more than enough rows, which are quickly made."""
+    """Return more rows than a task needs, which are fast to make."""
     pieces = -(-cell.value_bytes // 128)
     return spark.range(0, MORE_THAN_ENOUGH, 1, 1).selectExpr(
         f"lpad(CAST(id AS STRING), {cell.key_bytes}, '0') AS key",

@@ -1,16 +1,17 @@
-r"""What a Python worker's time goes to while it writes the rows of a cell.
+r"""A profile of a Python worker while it writes the rows of a cell.
 
     PYTHONPATH=benchmarks:tests:jobs \
     python -m bench.studies.worker_profile CELL … [--conf NAME=VALUE]
 
-Run it in an environment of ``make bench``. The cells are those of
-``make bench ARGS="--list"``, and settings are Spark's.
+Run it in an environment of ``make bench``. The cells are those of ``make bench ARGS="--list"``, and
+settings are Spark's.
 
-Jobs of the sink, nothing set but brokers and topic, write a cell's cached rows over and over. Once
-the JVMs have compiled what they run, the CPU time of the tasks' workers is measured; then py-spy,
-which slows them down, looks at them for as long, and says how that time divides among functions,
-and among the sink's modules. A function has what was spent in itself and in the C that it called, a
-module of the sink also what other packages did for it; threads that wait do not count.
+Jobs of the sink, with brokers and topic as their only options, write a cell's cached rows
+repeatedly. Once the JVMs have compiled their code, the CPU time of the tasks' workers is measured.
+Then py-spy, which slows them down, samples them for as long, and the time is divided among
+functions and among the sink's modules. A function's time includes the C functions that it calls;
+the time of a module of the sink also includes other packages that it calls. Waiting threads do not
+count.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ SECONDS: Final = 12.0
 RATE: Final = 100
 SHOWN: Final = 16
 SINK: Final = "spark_kafka_sink/"
-# A frame of Python as py-spy writes it; those of C have other files.
+# A Python frame as py-spy writes it; those of C have other files.
 PYTHON: Final = re.compile(r"(?P<function>.*) \((?P<file>.*\.py)(:\d+)?\)")
-# Where a thread waits for the network, for a lock, or for the interpreter's.
+# Functions in which a thread waits for the network, for a lock, or for the GIL.
 WAITS: Final = ("epoll_wait", "pthread_cond_timedwait", "PyThread_acquire_lock_timed")
 
 
@@ -63,7 +64,7 @@ def main() -> None:
 
 
 def named_cells() -> tuple[list[str], dict[str, str]]:
-    """Give the cells and the settings of Spark that the command line names."""
+    """Return the cells and Spark's settings of the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("cells", nargs="+", metavar="CELL", choices=CELLS)
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE")
@@ -72,7 +73,7 @@ def named_cells() -> tuple[list[str], dict[str, str]]:
 
 
 def profile(spark: SparkSession, bootstrap: str, name: str, samples: Path) -> None:
-    """Write a cell's rows until the workers were looked at for long enough."""
+    """Write a cell's rows until the workers have been sampled for long enough."""
     with warm_writer(spark, bootstrap, name) as write_for:
         daemon = next(filter(_is_daemon, psutil.Process().children(recursive=True)))
         before = used_s(daemon)
@@ -85,7 +86,7 @@ def profile(spark: SparkSession, bootstrap: str, name: str, samples: Path) -> No
 
 @contextmanager
 def warm_writer(spark: SparkSession, bootstrap: str, name: str) -> Iterator[Callable[[float], int]]:
-    """Give what runs jobs for about so many seconds, and tells how many rows they wrote.
+    """Yield a function that runs jobs for about some seconds and returns the rows written.
 
     The rows are a cell's, cached, and such jobs have run for a while.
     """
@@ -115,7 +116,7 @@ def warm_writer(spark: SparkSession, bootstrap: str, name: str) -> Iterator[Call
 
 @contextmanager
 def looking(daemon: psutil.Process, samples: Path) -> Iterator[None]:
-    """Have py-spy look at Spark's Python daemon and its workers, and write what it saw."""
+    """Sample Spark's Python daemon and its workers with py-spy, and write the samples."""
     samples.unlink(missing_ok=True)
     spy = subprocess.Popen(
         [
@@ -136,14 +137,14 @@ def looking(daemon: psutil.Process, samples: Path) -> Iterator[None]:
 
 
 def used_s(daemon: psutil.Process) -> float:
-    """Give the CPU seconds of the daemon and its workers."""
+    """Return the CPU seconds of the daemon and its workers."""
     times = [process.cpu_times() for process in (daemon, *daemon.children(recursive=True))]
     own = sum(each.user + each.system for each in times)
     return float(own + times[0].children_user + times[0].children_system)
 
 
 def _is_daemon(process: psutil.Process) -> bool:
-    """Whether a process is what Spark forks the workers of tasks from."""
+    """Whether a process is the daemon from which Spark forks the workers of tasks."""
     with suppress(psutil.Error):
         command = process.cmdline()
         return command[-2:] == ["pyspark.daemon", "pyspark.worker"] and _is_java(process.parent())
@@ -155,7 +156,7 @@ def _is_java(process: psutil.Process | None) -> bool:
 
 
 def report(samples: list[str], used_us: float) -> None:
-    """Divide what was used among functions and modules that had the most of it, and print them."""
+    """Divide the time among the functions and modules that used most, and print them."""
     functions: Counter[str] = Counter()
     modules: Counter[str] = Counter()
     for sample in samples:
@@ -174,7 +175,7 @@ def report(samples: list[str], used_us: float) -> None:
 
 
 def _calls(frames: list[str]) -> Iterator[tuple[str, str]]:
-    """Give the file and the name of each function of Python, the innermost first."""
+    """Yield the file and the name of each Python function, the innermost first."""
     for frame in reversed(frames):
         match = PYTHON.fullmatch(frame)
         if match is not None:

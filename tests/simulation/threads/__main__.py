@@ -18,39 +18,39 @@ _CHUNK = 50
 
 
 def failure(seed: int, *, interrupts: bool = False) -> str | None:
-    """Run one seed and give what was wrong, None if nothing was."""
+    """Run one seed and return what was wrong, None if nothing was."""
     try:
         with _unlogged():
             Run(seed, interrupts=interrupts).run()
-    except BaseException as error:  # noqa: BLE001 - whatever a run ends with, as SystemExit
+    except BaseException as error:  # noqa: BLE001 - any end of a run, also SystemExit
         return f"{type(error).__name__}: {error}"
     return None
 
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Log nothing: user code raises thousands of times."""
+    """Disable logging, because user code raises thousands of times."""
     before = logging.root.manager.disable
     logging.disable()
     try:
         yield
     finally:
-        # Not by the attribute: loggers keep what they were not enabled for.
+        # Not by the attribute, because loggers cache the levels that they are not enabled for.
         logging.disable(before)
 
 
 def replay_command(seed: int, *, interrupts: bool = False) -> str:
-    """Give the command that runs one seed again with a log of everything that happens."""
+    """Return the command that runs one seed again with a log of all events."""
     more = " --interrupts" if interrupts else ""
     return f"PYTHONPATH=tests:jobs python -m simulation.threads --seed {seed}{more}"
 
 
 def replay(seed: int, *, interrupts: bool) -> int:
-    """Run one seed and print all of it; give the exit code."""
+    """Run one seed with a log of all events; return the exit code."""
     run = Run(seed, interrupts=interrupts, tracing=True)
     print(run.plan)
     if interrupts:
-        # What is logged, or is made but once, would shift the moment of the interrupt.
+        # Logging and one-time initializations would shift the moment of the interrupt.
         failure(seed, interrupts=True)
         logging.disable()
     try:
@@ -63,7 +63,7 @@ def replay(seed: int, *, interrupts: bool) -> int:
 
 
 def _run_chunk(seeds: range, *, interrupts: bool) -> tuple[int, str] | None:
-    """Run seeds up to the first that fails; give what was wrong with it."""
+    """Run seeds up to the first failure, and return it with its seed."""
     for seed in seeds:
         found = failure(seed, interrupts=interrupts)
         if found is not None:
@@ -72,7 +72,7 @@ def _run_chunk(seeds: range, *, interrupts: bool) -> tuple[int, str] | None:
 
 
 def soak(first: int, count: int, *, interrupts: bool) -> int:
-    """Run many seeds on every core, up to the first that fails; give the exit code."""
+    """Run many seeds on every core, up to the first failure; return the exit code."""
     began, done = time.monotonic(), 0
     seeds = range(first, first + count)
     chunks = [seeds[start : start + _CHUNK] for start in range(0, count, _CHUNK)]

@@ -1,7 +1,7 @@
-"""What a run hands to the product in place of the system: clock, threads, sockets and chance.
+"""Replace the system for a run: clock, threads, sockets and random source.
 
-The modules of the product name `threading`, `time`, `socket` and `selectors` as modules; while a
-run lasts, these names stand for the run's own. A module that comes to use one is in it by itself.
+The product's modules import `threading`, `time`, `socket` and `selectors` as modules. During a run,
+these names refer to the run's replacements. A module that starts to use one gets it automatically.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from random import Random
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
 from simulation.threads.sockets import Network
-from simulation.threads.world import World, threads_of
+from simulation.threads.world import SimulatedSignal, World, threads_of
 from spark_kafka_sink import kafka_producer
 from spark_kafka_sink.client import appender as slice_appender
-from spark_kafka_sink.client import future, row_producer
+from spark_kafka_sink.client import deadlines, future, row_producer
 from spark_kafka_sink.client import io_thread as producer_thread
 
 _EPOCH_S: Final = 1_700_000_000
@@ -27,7 +28,7 @@ _NOT_OF_THE_PRODUCER: Final = ("spark", "consumer", "admin")
 
 @contextmanager
 def handed_in(world: World, network: Network) -> Iterator[None]:
-    """Have producers that are made and used in the block live in a world, with its network."""
+    """Let producers that are made and used in the block run in a world, with its network."""
     sockets, poller = network.names()
     threads = threads_of(world)
 
@@ -54,8 +55,10 @@ def handed_in(world: World, network: Network) -> Iterator[None]:
                 stack.enter_context(mock.patch.multiple(module, **names))
         stack.enter_context(mock.patch.multiple(producer_thread, **chance))
         stack.enter_context(mock.patch.multiple(slice_appender, **chance))
-        # What modules have made, or named, when they were imported.
+        # Objects that modules made or imported by name when they were imported.
         stack.enter_context(mock.patch.object(future, "_making_watches", threads["Lock"]()))  # type: ignore[operator] # a function
+        new_signal = partial(SimulatedSignal, world)
+        stack.enter_context(mock.patch.object(deadlines, "new_signal", new_signal))
         stack.enter_context(mock.patch.object(row_producer, "_wall_clock", given["time"].time))
         stack.enter_context(mock.patch.object(kafka_producer, "_unclosed", {}))
         yield

@@ -1,8 +1,8 @@
-"""Interrupt: KeyboardInterrupt in a thread of the user's, at a moment that a seed draws.
+"""Interrupt: KeyboardInterrupt in a user's thread, at a moment that a seed draws.
 
-Python looks for signals where a function begins and where one of C ends
-(`support.pure.interrupts`), and while a thread waits for a lock or a condition. What is the
-driver's own is not interrupted: in its place there is C.
+Python checks for signals at the start of a function, at the end of a C function
+(`support.pure.interrupts`), and while a thread waits for a lock or a condition. The driver's own
+code is not interrupted; in a real system it would be C.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_WAITS: Final = 6
 
 
 class Interrupt:
-    """One interrupt. where: the place that it came at, empty before."""
+    """One interrupt. where: the place at which it was raised, empty before."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -32,7 +32,7 @@ class Interrupt:
         self.where = ""
 
     def during(self, call: Callable[[], object]) -> None:
-        """Make a call that is interrupted. Raises KeyboardInterrupt, unless it is over before."""
+        """Make a call that is interrupted. Raise KeyboardInterrupt, unless it ends before."""
         task = self._world.current
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         if self._in_a_wait:

@@ -1,4 +1,4 @@
-"""Ledger: what callers gave to a producer and were told of it, against the brokers' logs."""
+"""Ledger: the rows that callers gave to a producer, their results, and the brokers' logs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from spark_kafka_sink.model import RecordMetadata, TopicPartition
 
 @dataclass(slots=True)
 class Row:
-    """A row. is_taken: whether the producer took it, None while the call lasts or if it broke off.
+    """A row. is_taken: whether the producer accepted it, None during or after a broken call.
 
-    append: the number of the call of append that it is part of, None for one of send.
+    append: the number of its call of append, None for a call of send.
     """
 
     number: int
@@ -45,11 +45,11 @@ class Ledger:
         self.rows: dict[int, Row] = {}
         self.appends = 0
         self.is_told = False
-        # A failure is expected where this says so.
+        # Whether a failure is expected.
         self.may_fail: Callable[[BaseException], bool] = lambda _: False
 
     def give(self, caller: str, topic: str, count: int, *, is_append: bool) -> list[int]:
-        """Have new rows; return their numbers."""
+        """Create rows; return their numbers."""
         self.appends += is_append
         numbers = list(range(len(self.rows), len(self.rows) + count))
         for number in numbers:
@@ -58,18 +58,18 @@ class Ledger:
         return numbers
 
     def called(self, number: int) -> None:
-        """Note the callback of a row."""
+        """Record the callback of a row."""
         self.rows[number].calls += 1
 
     def failed(self, numbers: list[int]) -> None:
-        """Note what on_failure was told."""
+        """Record the rows of an on_failure call."""
         for number in numbers:
             self.rows[number].failures += 1
 
     # -- what is promised -------------------------------------------------------------------------
 
     def check_ends(self) -> None:
-        """Check that all who wait were told, once."""
+        """Check that each waiting row got its result once."""
         for row in self.rows.values():
             _require(row.is_done, f"the future of {row} never ended")
             _require(row.failures <= 1, f"{row} was told of as failed {row.failures} times")
@@ -81,7 +81,7 @@ class Ledger:
             _require(error is None or self.may_fail(error), f"{row} failed: {error!r}")
 
     def check_logs(self, cluster: Cluster, heard: set[tuple[TopicPartition, int]]) -> None:
-        """Check what brokers have."""
+        """Check the brokers' logs."""
         found: dict[int, list[tuple[TopicPartition, int, int]]] = defaultdict(list)
         for tp in cluster.shape.partitions:
             last: dict[str, int] = {}

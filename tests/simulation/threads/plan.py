@@ -1,4 +1,4 @@
-"""What a seed draws before a run begins: configuration, cluster, weather and who does how much."""
+"""The plan that a seed draws for a run: configuration, cluster, weather and calls."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from simulation.threads.sockets import Weather
 from spark_kafka_sink.model import TopicPartition
 
 _TOPICS: Final = ("t", "u", "v")
-# What a run is about, besides all that any run has.
+# The special subject of a run.
 _THEMES: Final = ("any", "any", "hasty", "transactions", "resets", "topics", "failures")
 _INTERRUPTED: Final = ("interrupts", "interrupts", "interrupted transactions")
 _TRANSACTIONAL: Final = ("transactions", "interrupted transactions")
-# What takes a quarter of the memory goes in slices.
+# An append of a quarter of the memory is cut into slices.
 _ROOM_FOR_WHOLE_APPENDS: Final = 6000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One run. is_hasty: whether time limits are so short that calls and rows may meet them.
+    """One run. is_hasty: whether limits are so short that calls and rows may exceed them.
 
-    callers: how many threads of the user there are, each with so many calls; mischief: how often
-    user code does what it should not; poison: how many rows brokers refuse;
-    is_forgetful: whether one of them forgets topics again and again, as a pool of producers does.
+    callers: the number of calls of each user thread. mischief: how often user code misbehaves.
+    poison: the number of rows that brokers reject. is_forgetful: whether a thread forgets topics
+    repeatedly, as a pool of producers does.
     """
 
     configs: dict[str, Any]
@@ -46,27 +46,27 @@ class Plan:
 
     @property
     def is_transactional(self) -> bool:
-        """Whether rows go in transactions."""
+        """Whether rows are in transactions."""
         return "transactional.id" in self.configs
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether no row may be there twice."""
+        """Whether duplicates are forbidden."""
         return bool(self.configs["enable.idempotence"])
 
     @property
     def keeps_order(self) -> bool:
-        """Whether rows stay in order."""
+        """Whether rows keep their order."""
         return self.is_idempotent or self.configs["max.in.flight.requests.per.connection"] == 1
 
     @property
     def has_slices(self) -> bool:
-        """Whether an append may be cut into slices, some of which are sent though it fails."""
+        """Whether an append may be cut into slices, some of which are sent even if it fails."""
         return int(self.configs["buffer.memory"]) < _ROOM_FOR_WHOLE_APPENDS
 
     @property
     def patience_s(self) -> float:
-        """How long a call may last at most, when nothing holds it up."""
+        """The longest duration of a call without faults."""
         if not self.is_hasty:
             return 5.0 + float(self.configs["linger.ms"]) / 1000
         return 5.0 + sum(float(self.configs[name]) for name in _LIMITS) / 1000
@@ -76,7 +76,7 @@ _LIMITS: Final = ("linger.ms", "max.block.ms", "delivery.timeout.ms", "request.t
 
 
 def draw(random: Random, *, interrupts: bool = False) -> Plan:
-    """Draw a run; interrupts: one whose user code does no more than it should."""
+    """Draw a plan; interrupts: one whose user code behaves well."""
     theme = random.choice(_INTERRUPTED if interrupts else _THEMES)
     is_quiet = random.random() < 0.3
     shape = _shape(random, theme)
@@ -162,9 +162,9 @@ def _configs(random: Random, shape: ClusterShape, theme: str) -> dict[str, Any]:
             }
         case "interrupts" | "interrupted transactions":
             configs["buffer.memory"] = max(_ROOM_FOR_WHOLE_APPENDS, configs["buffer.memory"])
-        case "resets":  # with more to write while an answer is awaited
+        case "resets":  # with more to write while a response is pending
             more = {"linger.ms": 0, "batch.size": 150}
             configs |= more | {"max.in.flight.requests.per.connection": 5}
-        case "failures":  # of batches that several owners share
+        case "failures":  # for batches with several owners
             configs |= {"linger.ms": 1000, "batch.size": 16_384}
     return configs

@@ -1,4 +1,4 @@
-"""Program: a user's program, whose threads use one producer, and what it expects of its calls."""
+"""Program: a user's program whose threads use one producer, and its expectations of calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FILLER: Final = b"." * 200
 
 
 class Program:
-    """Main thread and callers. is_closing: from when on every call may say that it is too late."""
+    """Main thread and callers. is_closing: from then on, calls may fail because it is too late."""
 
     def __init__(self, plan: Plan, world: World, interrupt: Interrupt | None = None) -> None:
         self.plan = plan
@@ -67,28 +67,28 @@ class Program:
         return configs
 
     def _rest(self) -> None:
-        """See that what was given is delivered without another call."""
+        """Check that rows are delivered without further calls."""
         slept_s = -1.0
-        while slept_s < self.world.user_slept_s:  # which keeps the I/O thread from it
+        while slept_s < self.world.user_slept_s:  # which keeps the I/O thread from doing it
             slept_s = self.world.user_slept_s
             self.world.sleep(slept_s + self._patience_s(self.world.now))
-        is_left = self.producer._thread.accumulator.has_incomplete or self.producer._feeder._pending
+        is_left = self.producer._state.accumulator.has_incomplete or self.producer._feeder._pending
         self._require(not is_left or self.is_closing, "rows wait for a flush")
 
     def _flush_all(self) -> None:
         """Flush until callbacks send nothing more; then nothing is kept."""
-        thread, feeder = self.producer._thread, self.producer._feeder
+        state, feeder = self.producer._state, self.producer._feeder
         while not self.is_closing:
             self._call("flush", self.producer.flush)
-            is_left = feeder._pending or thread.accumulator.has_incomplete
-            if not is_left or thread.fatal_error is not None:
+            is_left = feeder._pending or state.accumulator.has_incomplete
+            if not is_left or state.fatal_error is not None:
                 break
-        if self.is_closing or thread.fatal_error is not None:
+        if self.is_closing or state.fatal_error is not None:
             return
         if self.plan.is_hasty:
-            # What has expired at a broker keeps its memory up to the end of its request.
+            # The memory of an expired batch is kept until its request ends.
             self.world.sleep(1.0)
-        accumulator = thread.accumulator
+        accumulator = state.accumulator
         kept = accumulator.pool.total_bytes - accumulator.pool.available_bytes
         left = (kept, accumulator.pool.waiters, accumulator.flushes, accumulator._held)
         self._require(left == (0, 0, 0, set()), f"bytes, waiters, flushes and holds left: {left}")
@@ -106,7 +106,7 @@ class Program:
         """Draw the calls of a thread one by one."""
         random, usual = self.world.random, [self._append, self._send, self._send]
         others = [self._flush, self._wait, self._forget, self._count, self._pause]
-        if self.plan.is_forgetful:  # what waits for metadata each time
+        if self.plan.is_forgetful:  # calls that wait for metadata each time
             usual = [self._append, self._count, self._count]
         if self._interrupt is not None:
             yield from self._calls_around(self._interrupt)
@@ -145,18 +145,18 @@ class Program:
         return succeeded
 
     def _patience_s(self, began: float) -> float:
-        """Return how long a call may last: something goes wrong, but not for long."""
+        """Return the longest duration of a call, in spite of temporary faults."""
         return self.plan.patience_s + max(0.0, self.plan.weather.until - began)
 
     def _may_fail(self, error: BaseException | None) -> bool:
-        """Whether an error of the producer's is to be expected."""
+        """Whether an error of the producer is expected."""
         if self.is_closing or (self.plan.is_hasty and _is_late(error)):
             return True
         if self.plan.is_transactional and self.plan.mischief:
             return True
         if self.plan.poison and isinstance(error, KafkaException) and not _is_late(error):
             return True
-        if self._interrupt is not None and self.producer._thread.fatal_error is not None:
+        if self._interrupt is not None and self.producer._state.fatal_error is not None:
             return "make another" in str(error)
         while error is not None:
             if isinstance(error, (MischiefError, *NO_EXCEPTIONS)):
@@ -193,7 +193,7 @@ class Program:
         self._give(numbers, lambda: self.producer.append(topic, batch, told))
 
     def _give(self, numbers: list[int], call: Callable[[], Any]) -> Any:  # noqa: ANN401 - of the call
-        """Give rows to the producer, and note whether it takes them."""
+        """Pass rows to the producer, and record whether it accepts them."""
         try:
             given = call()
         except BaseException:
@@ -214,7 +214,7 @@ class Program:
             self._send_row(self.world.current.name, self._topic())
 
     def send_from_callback(self) -> None:
-        """Send a row as a callback does that has another topic for what failed."""
+        """Send a row from a callback, for example to another topic after a failure."""
         self._send_row("callback", self._topic())
 
     def _send_row(self, caller: str, topic: str) -> None:
@@ -248,7 +248,7 @@ class Program:
             self._require(ended, "flush ended before the rows that were given before it")
 
     def _wait(self) -> None:
-        """Wait for a row."""
+        """Wait for a row's future."""
         open_rows = [row for row in self.ledger.rows.values() if not row.is_done]
         if open_rows:
             future = self.world.random.choice(open_rows).future
@@ -256,7 +256,7 @@ class Program:
                 future.exception()
 
     def _forget(self) -> None:
-        """Forget topics, beneath a caller that waits if there is one, and look at this and that."""
+        """Forget topics, if possible while a caller waits for one, and read some properties."""
         if self.plan.is_forgetful:
             self.world.sleep(self.world.random.uniform(0, 0.02))
             self.world.block(self.world.has_waiting, "a caller that waits", self.world.now + 0.1)
@@ -272,7 +272,7 @@ class Program:
 
     def _close(self) -> None:
         timeout = self.world.random.choice([None, None, 1.0, 0.02, 0])
-        # Who closes at once is not told of what is lost.
+        # A close without a timeout does not report lost rows.
         self.ledger.is_told = self.ledger.is_told or timeout == 0
         self.is_closing = self.is_closing or timeout is not None or self._callers_left > 0
         self.producer.close(timeout)
@@ -329,7 +329,7 @@ class Program:
             yield self._commit
 
     def _interrupted(self, interrupt: Interrupt, call: Callable[[], object]) -> None:
-        """Make a call, and be interrupted."""
+        """Append some rows with an interrupt."""
         try:
             interrupt.during(call)
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""One run of a seed: made, run, and held against what the producer promises."""
+"""One run of a seed, with checks of the producer's guarantees."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from simulation.threads.program import Program
 from simulation.threads.sockets import Network
 from simulation.threads.world import World
 
-# What is still under way to brokers when a producer is closed has come by then.
+# Requests in flight when a producer is closed have arrived by then.
 _SETTLED_S = 100.0
 
 
 class Run:
-    """A seed; interrupts: whether a caller is interrupted, as by Ctrl-C."""
+    """The run of a seed; interrupts: whether a caller is interrupted, as by Ctrl-C."""
 
     def __init__(self, seed: int, *, interrupts: bool = False, tracing: bool = False) -> None:
         self.world = World(f"interrupts {seed}" if interrupts else seed, tracing=tracing)
@@ -29,12 +29,12 @@ class Run:
 
     @property
     def interrupted_at(self) -> str:
-        """Where the interrupt came, if any did."""
+        """The place of the interrupt, if there was one."""
         return "" if self._interrupt is None else self._interrupt.where
 
     def run(self) -> None:
-        """Run it. Raises SimulationError where a promise is broken."""
-        # Finalizers would run in whatever thread makes garbage at a moment that no seed gives.
+        """Run it. Raise SimulationError if a guarantee is broken."""
+        # Finalizers would run in any thread that makes garbage, at moments that no seed determines.
         gc.disable()
         try:
             with handed_in(self.world, self._network):

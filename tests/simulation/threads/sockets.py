@@ -1,8 +1,8 @@
-"""Sockets and a selector in place of the system's, and the brokers' ends of the connections.
+"""Sockets and a selector instead of the system's, and the brokers' ends of the connections.
 
-A `Socket` does what a non-blocking socket of Linux does, as far as `selector.py` uses it: what came
-in before a reset can be read, and then the reset is found; a write after it fails. How many bytes a
-call takes or gives, and the order in which a selector names what is ready, are the seed's.
+A `Socket` behaves as a non-blocking socket of Linux, as far as `selector.py` uses it. Data that
+arrived before a reset can be read, and then the reset is reported; a later write fails. The seed
+determines the size of reads and writes, and the order of ready sockets.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _END: Final = "end"
 
 
 class Weather(NamedTuple):
-    """How connections are: what each direction takes, and how often what goes wrong.
+    """The quality of connections: buffer sizes, and the rate of faults.
 
-    room: bytes that the system takes of a connection before they are on their way; breaks_behind:
-    how often a connection breaks right behind an answer, breaks_before: how often before one.
+    room: the bytes of the send buffer. breaks_behind: how often a connection breaks right after a
+    response. breaks_before: how often right before one.
     """
 
     delay_s: float
@@ -42,7 +42,7 @@ class Weather(NamedTuple):
 
 
 class Network:
-    """The connections of a run. heard: what answers had come to before their connection broke."""
+    """The connections of a run. heard: the responses that arrived before a connection broke."""
 
     def __init__(self, world: World, cluster: Cluster, weather: Weather) -> None:
         self.world = world
@@ -52,21 +52,21 @@ class Network:
         self.sockets: set[Socket] = set()
 
     def delay_s(self) -> float:
-        """Draw how long something is under way."""
+        """Draw a transit time."""
         return self.world.random.uniform(0.0001, self.weather.delay_s)
 
     def goes_wrong(self, chance: float) -> bool:
-        """Draw whether something goes wrong; nothing does when all is well."""
+        """Draw whether a fault happens; none does after the faults have ended."""
         is_bad = self.world.now < self.weather.until
         return is_bad and self.world.random.random() < chance
 
     def pair(self) -> tuple[Pipe, Pipe]:
-        """Stand for socket.socketpair."""
+        """Replace socket.socketpair."""
         pipe: list[bytes] = []
         return Pipe(self.world, pipe), Pipe(self.world, pipe)
 
     def names(self) -> tuple[SimpleNamespace, SimpleNamespace]:
-        """Return what stands in `socket` and in `selectors`."""
+        """Return the replacements of the modules `socket` and `selectors`."""
         sockets = {**vars(socket), "socket": lambda *_: Socket(self), "socketpair": self.pair}
         sockets["getaddrinfo"] = lambda host, port, **_: [
             (socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))
@@ -76,7 +76,10 @@ class Network:
 
 
 class Pipe:
-    """One end of the pair that wakes a selector. It takes one byte: what comes then is lost."""
+    """One end of the pair that wakes a selector.
+
+    It has room for one byte; further bytes are lost.
+    """
 
     def __init__(self, world: World, bytes_in: list[bytes]) -> None:
         self._world = world
@@ -87,11 +90,11 @@ class Pipe:
         """Do nothing."""
 
     def fileno(self) -> int:
-        """Return -1 when it is closed."""
+        """Return -1 if it is closed."""
         return 1 if self._is_open else -1
 
     def send(self, data: bytes) -> int:
-        """Put a byte in."""
+        """Write a byte."""
         self._world.step("wake")
         if not self._is_open:
             raise OSError(errno.EBADF, "closed")
@@ -101,7 +104,7 @@ class Pipe:
         return len(data)
 
     def recv(self, _: int) -> bytes:
-        """Take all bytes out."""
+        """Read all bytes."""
         self._world.step("drain")
         if not self._bytes:
             raise BlockingIOError
@@ -112,12 +115,12 @@ class Pipe:
         self._is_open = False
 
     def ready(self) -> int:
-        """Give what it is ready for."""
+        """Return the events it is ready for."""
         return selectors.EVENT_READ if self._bytes else 0
 
 
 class Socket:
-    """One connection to a broker, and what is under way on it."""
+    """One connection to a broker, and the data in transit on it."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -142,11 +145,11 @@ class Socket:
         """Do nothing."""
 
     def getsockopt(self, *_: int) -> int:
-        """Give why the connection could not be made, 0 where it is up."""
+        """Return the connection error, 0 if it is established."""
         return self._code
 
     def connect_ex(self, target: tuple[str, int]) -> int:
-        """Begin to connect."""
+        """Start connecting."""
         self._world.step("connect")
         broker = self._network.cluster.brokers[target[1] - FIRST_PORT]
         self._session = Session(broker, self._answer, lambda: self.break_off(_END))
@@ -154,7 +157,7 @@ class Socket:
         return errno.EINPROGRESS
 
     def sendmsg(self, buffers: Sequence[memoryview]) -> int:
-        """Take some bytes, while more may come in."""
+        """Accept some bytes, while more may arrive."""
         self._world.step("write")
         if self._world.random.random() < 0.3:
             self._world.lapse(self._network.delay_s())
@@ -171,7 +174,7 @@ class Socket:
         return len(data)
 
     def recv_into(self, buffer: bytearray) -> int:
-        """Give some bytes; what came before the connection broke comes first."""
+        """Read some bytes; those that arrived before the connection broke come first."""
         self._world.step("read")
         if not self._came:
             if self._broken == _RESET:
@@ -191,7 +194,7 @@ class Socket:
         self._end_session()
 
     def ready(self) -> int:
-        """Give what it is ready for."""
+        """Return the events it is ready for."""
         if self._code or self._broken:
             return selectors.EVENT_READ | selectors.EVENT_WRITE
         if not self._is_up:
@@ -221,7 +224,7 @@ class Socket:
             self._network.cluster.receive(session, read_request(frame))
 
     def _answer(self, asked: Asked, response: Any) -> None:  # noqa: ANN401 - any response type
-        """Send an answer back, whole or in two parts, and maybe break."""
+        """Send a response, in one or two parts, and possibly break."""
         network, weather = self._network, self._network.weather
         if network.goes_wrong(weather.breaks_before):
             self.break_off(_RESET)
@@ -250,7 +253,7 @@ class Socket:
             }
 
     def break_off(self, how: str = _RESET) -> None:
-        """Have the broker's end break, or end."""
+        """Break or end the connection at the broker's end."""
         self._broken = self._broken or how
         self._end_session()
 
@@ -260,7 +263,7 @@ class Socket:
 
 
 class Poller:
-    """What stands for a selector of `selectors`."""
+    """Replaces a selector of `selectors`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -273,15 +276,15 @@ class Poller:
     modify = register
 
     def unregister(self, fileobj: object) -> None:
-        """Watch an object no longer."""
+        """Stop watching an object."""
         del self._keys[fileobj]
 
     def get_key(self, fileobj: object) -> selectors.SelectorKey:
-        """Give what an object is watched for."""
+        """Return the events that an object is watched for."""
         return self._keys[fileobj]
 
     def select(self, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for what is ready, and give it in any order; sometimes nothing, too early."""
+        """Wait for ready objects and return them in any order; sometimes return none, too early."""
         world = self._world
         world.step("select")
         if world.random.random() < 0.02:
@@ -296,5 +299,5 @@ class Poller:
         return [(key, mask) for key, mask in found if mask]
 
     def close(self) -> None:
-        """Watch nothing."""
+        """Stop watching everything."""
         self._keys.clear()

@@ -1,7 +1,7 @@
-"""The producer's threads keep its promises in whatever order they run, and break none by Ctrl-C.
+"""The producer's threads keep its guarantees in any order of execution, and after Ctrl-C.
 
-A failing seed is replayed, with a log of all that happens, by the command that its failure names.
-What these runs find is in tests/mutants: faults of this layer that were there once.
+A failing seed is replayed, with a log of all events, by the command in its failure message.
+tests/mutants has past faults of this layer, which these runs detect.
 """
 
 from __future__ import annotations

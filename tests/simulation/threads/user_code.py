@@ -1,7 +1,7 @@
-"""What users hand to a producer, as badly behaved as it may be: it raises, is slow, and calls back.
+"""User code that behaves as badly as it may: it raises, is slow, and calls the producer.
 
-Wherever it is called it sees that no lock is held; what may take long, that it is not the I/O
-thread. What it calls there does not wait, and what would have to is refused.
+It checks wherever it is called that no lock is held, and, if it may be slow, that it is not in the
+I/O thread. Its own calls must not wait; those that would have to must raise.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from simulation.threads.program import Program
 
 IO_THREAD: Final = "kafka-producer-network-thread | c"
-# Time passes at some steps; a wait lasts longer.
+# Time passes at some steps; a wait takes longer.
 _AT_ONCE_S: Final = 0.5
 _SLOW_S: Final = (0.01, 0.3, 4.0)
 
 
 class MischiefError(Exception):
-    """What user code raises."""
+    """The exception that user code raises."""
 
 
 # What user code raises that is no Exception, beside what a test raises by mistake.
@@ -42,7 +42,7 @@ NO_EXCEPTIONS: Final = (SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 
 
 class UserCode:
-    """All of it. `program` has the producer, and takes the rows that callbacks send."""
+    """All user code. `program` has the producer, and accepts the rows that callbacks send."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -61,7 +61,7 @@ class UserCode:
         return called
 
     def on_failure(self, numbers: list[int]) -> Callable[[AppendFailure], None]:
-        """Return what is told of the rows of an append."""
+        """Return the on_failure callback for the rows of an append."""
 
         def told(failure: AppendFailure) -> None:
             self._program.ledger.failed([numbers[row] for row in failure.rows.tolist()])
@@ -70,7 +70,7 @@ class UserCode:
         return told
 
     def done(self, _: object) -> None:
-        """Be the done-callback of a future."""
+        """Run as the done callback of a future."""
         self._misbehave("done")
 
     def partitioner(self, _: str, batch: pa.RecordBatch, partitions: int) -> list[int]:
@@ -80,23 +80,23 @@ class UserCode:
         return [partitions - 1] * batch.num_rows
 
     def serialize(self, value: object) -> object:
-        """Give a value as it is."""
-        if not self._program.is_calling_back:  # whose own send it is
+        """Return a value unchanged."""
+        if not self._program.is_calling_back:  # the callback's own send
             self._not_in_io_thread("a serializer")
         self._misbehave("serializer")
         return value
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """See a record before it is sent."""
+        """Run user code for a record before it is sent."""
         self._misbehave("on_send")
         return record
 
     def on_acknowledgement(self, *_: object) -> None:
-        """See what became of a record."""
+        """Run user code for an acknowledged record."""
         self._misbehave("on_acknowledgement")
 
     def close(self) -> None:
-        """Let go of nothing."""
+        """Do nothing."""
         self._misbehave("close")
 
     # -- what it does there -----------------------------------------------------------------------
@@ -169,7 +169,7 @@ class UserCode:
         succeeded = True
         try:
             call()
-        except KafkaException:  # maybe that of rows of append, which is told once
+        except KafkaException:  # possibly the error of rows of append, which is raised once
             succeeded, self._program.ledger.is_told = False, True
         finally:
             self._program.is_calling_back = outer

@@ -1,11 +1,12 @@
-"""World: threads that run one at a time, in an order that a seed gives, in simulated time.
+"""World: threads that run one at a time, in an order that a seed determines, in simulated time.
 
-The threads are real, and hand a baton on: a thread that does not have it waits for it. Wherever the
-product could be interrupted by another thread in a way that matters, it calls `step` or `block`,
-and the seed picks who goes on. Time passes when nobody can run, and a little at some steps.
+The threads are real and pass a baton: a thread without it waits for it. At every point at which
+another thread could interfere, the product calls `step` or `block`, and the seed selects the thread
+that continues. Time passes when no thread can run, and a little at some steps.
 
-A thread that cannot go on says what it waits for, as a function that is asked again and again: no
-wake-up is lost by the world itself. Where nobody can run and nothing is to come is a deadlock.
+A thread that cannot continue gives its condition as a function, which is called repeatedly, so the
+world itself never loses a wake-up. If no thread can run and no event is pending, there is a
+deadlock.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from typing import Any, Final
 from simulation.scheduler import Scheduler, SimulationError
 
 _NEVER: Final = float("inf")
-# Runs have some 500 steps; a loop without end has more than these.
+# Runs have about 500 steps; an endless loop has more than this.
 _MOST_STEPS: Final = 30_000
-# How long a step may take in real time: nothing in a run waits for anything real.
+# The limit of a step in real time; nothing in a run waits for anything real.
 _STUCK_S: Final = 20.0
-# An I/O thread that has nothing to do waits for an hour at most.
+# An idle I/O thread waits for at most an hour.
 _LONGEST_WAIT_S: Final = 3700.0
-# How often another thread goes on at a step.
+# The probability that another thread continues at a step.
 _EAGERNESS: Final = (0.05, 0.2, 0.6)
-# How often time passes at a step.
+# The probability that time passes at a step.
 _SLOWNESS: Final = (0.03, 0.2, 0.6)
 _LAPSES_S: Final = (1e-6, 1e-5, 1e-3, 5e-3)
 
 
 class Abandoned(BaseException):
-    """Ends the threads of a run that has failed."""
+    """Ends the threads of a failed run."""
 
 
 class Task:
-    """One thread. held: the locks that it has; until and deadline: what it waits for, and how long.
+    """One thread. held: its locks. until, deadline: the condition it waits for, and the time limit.
 
-    interrupt_at: which of its waits from now on an interrupt (Ctrl-C) ends, 0 for none.
+    interrupt_at: which of its next waits an interrupt (Ctrl-C) ends, 0 for none.
     """
 
     def __init__(self, name: str, call: Callable[[], object]) -> None:
@@ -56,14 +57,14 @@ class Task:
         self.interrupt_at = 0
 
     def may_run(self, now: float) -> bool:
-        """Whether it can go on."""
+        """Whether it can continue."""
         return self.until is None or now >= self.deadline or self.until()
 
 
 class World:
-    """All threads of one run, and its time. `random` is the source of all chance.
+    """All threads of one run, and its time. `random` is the only source of randomness.
 
-    is_inside: whether the driver itself runs, as opposed to what it drives.
+    is_inside: whether the driver's own code runs, and not the code that it drives.
     """
 
     def __init__(self, seed: int | str, *, tracing: bool = False) -> None:
@@ -84,7 +85,7 @@ class World:
     # -- the run ----------------------------------------------------------------------------------
 
     def run(self, main: Callable[[], object]) -> None:
-        """Run `main` and all threads that come of it to their ends. Raises what was found."""
+        """Run `main` and all threads that it starts. Raise the error that was found."""
         self.current = self.spawn("main", main)
         self.current.baton.release()
         if not self._over.acquire(timeout=_STUCK_S):
@@ -94,7 +95,7 @@ class World:
             raise self.failure
 
     def spawn(self, name: str, call: Callable[[], object]) -> Task:
-        """Have a new thread, which runs when it is picked."""
+        """Create a thread, which runs when it is selected."""
         task = Task(name, call)
         self._tasks.append(task)
         _thread.start_new_thread(self._run_task, (task,))
@@ -122,7 +123,7 @@ class World:
         self.current.baton.release()
 
     def fail(self, error: BaseException) -> None:
-        """End the run with what was found; the first counts."""
+        """End the run with an error; the first one counts."""
         if self.failure is None:
             self.trace("is wrong: {}", error)
             self.failure = error
@@ -132,7 +133,7 @@ class World:
             raise Abandoned
 
     def trace(self, text: str, *args: object) -> None:
-        """Note what the thread that runs does."""
+        """Log an action of the running thread."""
         if self._tracing:
             self.events.trace(self.current.name[-10:], text, *args)
 
@@ -144,7 +145,7 @@ class World:
         return self.events.now
 
     def step(self, what: str) -> None:
-        """Pass a moment at which another thread may go on."""
+        """Pass a point at which another thread may continue."""
         self._check()
         self.is_inside = True
         self._steps += 1
@@ -166,9 +167,9 @@ class World:
         *,
         may_interrupt: bool = True,
     ) -> bool:
-        """Wait until something is so, or the time is over; return whether it is so.
+        """Wait until a condition is true or the deadline is over; return whether it is true.
 
-        Raises KeyboardInterrupt where that is to end this wait.
+        Raise KeyboardInterrupt if an interrupt ends this wait.
         """
         self._check()
         self.is_inside = True
@@ -188,8 +189,8 @@ class World:
         return until()
 
     def has_waiting(self) -> bool:
-        """Whether a thread waits for a condition."""
-        return any(task.waits_for == "a condition" for task in self._tasks)
+        """Whether a thread waits for a signal."""
+        return any(task.waits_for == "a signal" for task in self._tasks)
 
     def lapse(self, seconds: float) -> None:
         """Let time pass while no other thread runs."""
@@ -198,7 +199,7 @@ class World:
         self.is_inside = False
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass, for the others."""
+        """Let time pass for the other threads."""
         self.block(lambda: False, "time", self.now + seconds)
 
     def _hand_on(self) -> None:
@@ -216,14 +217,14 @@ class World:
             if ready:
                 return ready[0] if len(ready) == 1 else self.random.choice(ready)
             due = min(self.events.next_at(), *(task.deadline for task in self._tasks))
-            if due > began + _LONGEST_WAIT_S:  # which brokers by themselves may fill with events
+            if due > began + _LONGEST_WAIT_S:  # which brokers may fill with events of their own
                 self.fail(SimulationError(f"deadlock at {began:.4f} s: {self._waiting()}"))
                 break
             self._let_pass(due)
         return self._tasks[0]
 
     def _let_pass(self, until: float) -> None:
-        """Have happen what comes until then; what brokers find wrong is no thread's error."""
+        """Run the events until then; errors of brokers are not errors of a thread."""
         try:
             self.events.run_until(until)
         except Exception as error:  # noqa: BLE001 - raised by `run`
@@ -237,7 +238,7 @@ class World:
 
 
 class SimulatedLock:
-    """A lock of `threading`, and an RLock where it is `reentrant`."""
+    """A lock of `threading`; an RLock if it is `reentrant`."""
 
     def __init__(self, world: World, *, reentrant: bool) -> None:
         self._world = world
@@ -255,7 +256,7 @@ class SimulatedLock:
         return self._owner is self._world.current
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002 - as the real one
-        """Take the lock."""
+        """Acquire the lock."""
         world = self._world
         if self._is_reentrant and self._owner is world.current:
             self._count += 1
@@ -276,7 +277,7 @@ class SimulatedLock:
         self._world.current.held.append(self)
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release the lock."""
         if not self._is_owned() and self._world.failure is None:
             message = f"{self._world.current.name} releases {self}"
             raise RuntimeError(message)
@@ -287,14 +288,14 @@ class SimulatedLock:
                 self._world.step("release")
 
     def let_go(self) -> int:
-        """Let go of it whole, as a condition does; return how often it was taken."""
+        """Release all levels, as a condition does; return their number."""
         count, self._owner, self._count = self._count, None, 0
         if self in self._world.current.held:
             self._world.current.held.remove(self)
         return count
 
     def take_back(self, count: int) -> None:
-        """Take it again as often, whatever interrupts."""
+        """Acquire all levels again, in spite of interrupts."""
         what = "the lock of its condition"
         self._world.block(self._is_free, what, may_interrupt=False)
         self._take(count)
@@ -307,7 +308,7 @@ class SimulatedLock:
 
 
 class SimulatedCondition:
-    """A condition of `threading`; wakes only who was waiting when it was notified."""
+    """A condition of `threading`; wakes only threads that were waiting when it was notified."""
 
     def __init__(self, world: World, lock: SimulatedLock | None = None) -> None:
         self._world = world
@@ -322,7 +323,7 @@ class SimulatedCondition:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait to be notified; False where the time is over before."""
+        """Wait to be notified; return False if the timeout is over before."""
         if not self._lock._is_owned():
             message = "cannot wait on un-acquired lock"
             raise RuntimeError(message)
@@ -338,14 +339,39 @@ class SimulatedCondition:
             self._waiters = [waiter for waiter in self._waiters if waiter is not told]
 
     def notify(self, n: int = 1) -> None:
-        """Wake some."""
+        """Wake `n` waiters."""
         for told in self._waiters[:n]:
             told[0] = True
         del self._waiters[:n]
 
     def notify_all(self) -> None:
-        """Wake all."""
+        """Wake all waiters."""
         self.notify(len(self._waiters))
+
+
+class SimulatedSignal:
+    """A signal of `client.deadlines`: a lock that one thread takes and another one releases."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._is_taken = False
+
+    def locked(self) -> bool:
+        """Whether it has not been given."""
+        return self._is_taken
+
+    def release(self) -> None:
+        """Give it."""
+        self._is_taken = False
+
+    def acquire(self, *, timeout: float | None = None) -> bool:
+        """Take it, or wait until it is given; return False where the time is over before."""
+        if not self._is_taken:
+            self._is_taken = True
+            return True
+        world = self._world
+        deadline = _NEVER if timeout is None else world.now + max(0.0, timeout)
+        return world.block(lambda: not self._is_taken, "a signal", deadline)
 
 
 class SimulatedThread:
@@ -358,12 +384,12 @@ class SimulatedThread:
         self._task: Task | None = None
 
     def start(self) -> None:
-        """Begin to run."""
+        """Start the thread."""
         self._task = self._world.spawn(self._name, self._target)
         self._world.step("start")
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether it is running."""
         return self._task is not None and not self._task.is_over
 
     def is_current(self) -> bool:
@@ -377,7 +403,7 @@ class SimulatedThread:
 
 
 def threads_of(world: World) -> dict[str, object]:
-    """Return what stands in `threading` for the names that the product uses."""
+    """Return the replacements for the names in `threading` that the product uses."""
     started: list[SimulatedThread] = []
 
     def make(**given: Any) -> SimulatedThread:  # noqa: ANN401 - handed on

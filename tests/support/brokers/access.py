@@ -1,4 +1,4 @@
-"""Rights of clients on topics, given by librdkafka (a broker with an authorizer is needed)."""
+"""Rights of clients on topics, set by librdkafka; the broker needs an authorizer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from confluent_kafka.admin._acl import (
 )
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-# Who everybody is on a listener without authentication.
+# The principal of all clients on a listener without authentication.
 _EVERYBODY = "User:ANONYMOUS"
 _TIMEOUT_S = 30.0
 
 
 def allow_only(bootstrap: str, topic: str, *operations: str) -> None:
-    """Allow everybody these operations on a topic, and no others."""
+    """Allow all clients these operations on a topic, and no others."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     place = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, _EVERYBODY, "*")
     old = AclBindingFilter(*place, AclOperation.ANY, AclPermissionType.ANY)
@@ -28,7 +28,7 @@ def allow_only(bootstrap: str, topic: str, *operations: str) -> None:
     new = [AclBinding(*place, AclOperation[name], AclPermissionType.ALLOW) for name in operations]
     for created in admin.create_acls(new).values():
         created.result()
-    # The controller has them; the broker's authorizer hears of it a little later.
+    # The controller has the rights at once; the broker's authorizer gets them a little later.
     deadline = time.monotonic() + _TIMEOUT_S
     while {acl.operation for acl in admin.describe_acls(old).result()} != {
         a.operation for a in new

@@ -1,7 +1,7 @@
-"""A producer with user code of all kinds, a reader and an admin, whose methods are called anywhere.
+"""A producer with all kinds of user code, a reader and an admin, to call their methods anywhere.
 
-The cluster is librdkafka's mock, which is quick and does what producers and readers ask for. The
-admin asks a scripted broker: the mock does not know its requests.
+The cluster is librdkafka's mock cluster, which is fast and supports producers and readers. The
+admin uses a scripted broker, because the mock cluster does not support its requests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from support.brokers.scripted_broker import ScriptedBroker, describe
 
 ENOUGH_S: Final = 20
 TOPIC: Final = "t"
-# Nobody writes to it: the mock cluster's markers of transactions have no checksum.
+# Nothing writes to it, because the mock cluster's transaction markers have no checksum.
 TOPIC_READ: Final = "read"
 CLASSES: Final = (KafkaProducer, TopicReader, KafkaAdmin)
 _LINGER_MS: Final = 60_000
@@ -64,7 +64,7 @@ _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
 
 
 def admin_broker() -> ScriptedBroker:
-    """Make a broker that answers all requests of an admin."""
+    """Return a broker that answers all requests of an admin."""
     broker = ScriptedBroker()
     broker.metadata = describe(broker.port, TOPIC)
     created = CreatableTopicResult(name=TOPIC, error_code=NONE)
@@ -74,10 +74,10 @@ def admin_broker() -> ScriptedBroker:
 
 
 class Scene:
-    """The three of them, with the addresses of the cluster and of the admin's broker.
+    """Producer, reader and admin, with the addresses of the cluster and of the admin's broker.
 
-    hooks: what user code of a kind does, once; raises: what it raises, each time; ran: the kinds
-    that were run.
+    hooks: functions that user code of a kind calls once. raises: what user code raises each time.
+    ran: the kinds of user code that were called.
     """
 
     def __init__(self, bootstrap: str, admin_bootstrap: str, *, is_transactional: bool) -> None:
@@ -103,7 +103,7 @@ class Scene:
     # -- user code --------------------------------------------------------------------------------
 
     def run(self, kind: str) -> None:
-        """Be user code of a kind."""
+        """Run as user code of a kind."""
         self.ran.add(kind)
         hook = self.hooks.pop(kind, None)
         if hook is not None:
@@ -121,7 +121,7 @@ class Scene:
 
     @property
     def sent(self) -> Future[RecordMetadata]:
-        """The row that was sent last."""
+        """The future of the last row sent."""
         return self._futures[-1]
 
     # -- calls ------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Scene:
         return future
 
     def limit(self) -> None:
-        """Know a limit that every row is over, until it is looked at anew."""
+        """Set a size limit that every row exceeds, until it is read again."""
 
         def look_anew() -> dict[str, int]:
             self.run("look")
@@ -151,7 +151,7 @@ class Scene:
         self.producer.append(TOPIC, _ROW, lambda _: self.run("failure"))
 
     def call(self, method: str) -> object:
-        """Make a call, or ask for a property."""
+        """Call a method, or read a property."""
         if method == "KafkaProducer.send":
             return self.send()
         if method == "KafkaProducer.append":
@@ -164,7 +164,7 @@ class Scene:
         return list(found) if method == "TopicReader.read" else found
 
     def begin(self, method: str) -> None:
-        """Come to where a method can be called."""
+        """Bring the object into a state in which a method can be called."""
         if self.producer._transactions is None or method == "KafkaProducer.init_transactions":
             return
         self.producer.init_transactions()
@@ -172,7 +172,7 @@ class Scene:
             self.producer.begin_transaction()
 
     def slow_close(self, method: str, begun: threading.Event, may_end: threading.Event) -> None:
-        """Have the object that has a method be slow to close: it says when it has begun."""
+        """Make the object that has a method slow to close; set `begun` when its close starts."""
         thing = self.thing_of(method)
         part: Any = thing._rows if thing is self.producer else thing._client
         close = part.close
@@ -196,10 +196,10 @@ class Scene:
                 thing.__exit__(*_NO_ERROR)
 
     def left_over(self) -> list[str]:
-        """Close, and say what does not end."""
+        """Close all objects, and return what does not end."""
         self.close()
         thread = self.producer._thread
-        accumulator = thread.accumulator
+        accumulator = self.producer._state.accumulator
         ends = {
             "the I/O thread goes on": thread.join(ENOUGH_S),
             "a future stays pending": all(future.done() for future in self._futures),
@@ -214,10 +214,10 @@ class _Interceptor(ProducerInterceptor):
         self._scene = scene
 
     def on_send(self, record: Any) -> Any:  # noqa: ANN401 - handed on
-        """See a record."""
+        """Run user code for a record."""
         self._scene.run("interceptor")
         return record
 
     def on_acknowledgement(self, *_: object) -> None:
-        """See what became of it."""
+        """Run user code for an acknowledgement."""
         self._scene.run("acknowledgement")

@@ -1,6 +1,6 @@
-"""Certificates by the command openssl: a root, an intermediate that signs, and what tests ask for.
+"""Certificates made with the openssl command: a root, an intermediate that signs, and leaves.
 
-Leaves are good for localhost, 127.0.0.1 and ::1 unless told otherwise.
+By default, leaves are valid for localhost, 127.0.0.1 and ::1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ commonName = supplied
 
 
 def openssl(*arguments: str | Path, given: str | None = None) -> str:
-    """Run openssl and return what it prints."""
+    """Run openssl and return its output."""
     done = subprocess.run(
         ["openssl", *map(str, arguments)], input=given, capture_output=True, text=True, check=False
     )
@@ -44,9 +44,9 @@ def openssl(*arguments: str | Path, given: str | None = None) -> str:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate and its key, both PEM; `chain` has the certificate and those that signed it.
+    """A certificate and its key, both PEM; `chain` also has the certificates that signed it.
 
-    The root is in no chain.
+    No chain contains the root.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Authority:
     ) -> Certificate:
         """Return a certificate of a server or a client, signed by the root or by `signer`.
 
-        dates: the first and the last moment when it is good, as 20200101000000Z.
+        dates: the start and the end of its validity, for example 20200101000000Z.
         """
         extensions = [f"subjectAltName={','.join(names)}"] if names else []
         return self._made(name, signer or self.root, extensions, dates)

@@ -1,7 +1,7 @@
-"""Archives of the classes that JVMs of tests load: with one, Spark starts on far less CPU.
+"""Class data archives for the JVMs of tests, with which Spark starts with far less CPU time.
 
-Run as a script it makes what is not there yet: of each Kafka, in the cache beside its jars; of this
-environment's Spark, in the environment. A JVM that an archive does not fit goes on without it.
+As a script, it makes the missing ones: those of each Kafka in the cache next to its jars, that of
+this environment's Spark in the environment. A JVM that an archive does not fit starts without it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from support.brokers.jvm import SHORT_LIVED
 from support.brokers.kafka_cluster import KafkaCluster
 
 _SPARK_TIMEOUT_S: Final = 180.0
-# What tests have Spark do, in a server of Spark Connect, which has all that a classic session has.
+# The operations of the tests, run in a Spark Connect server, which has all features of a classic
+# session.
 _SPARK: Final = """
 import sys
 
@@ -49,17 +50,17 @@ except PySparkException:
 
 
 def spark_options() -> list[str]:
-    """Give the options of a JVM of Spark that lives for a test."""
+    """Return the options of a Spark JVM that lives for a test."""
     return _options(_spark_archive())
 
 
 def kafka_options(version: str) -> list[str]:
-    """Give the options of a JVM of Kafka that lives for a test."""
+    """Return the options of a Kafka JVM of this version that lives for a test."""
     return _options(_kafka_archive(version))
 
 
 def make() -> None:
-    """Make the archives that are not there; another run of the tests may do so at the same time."""
+    """Make the missing archives. Another test run may do so at the same time."""
     kafka_jars.cache_folder().mkdir(parents=True, exist_ok=True)
     with (kafka_jars.cache_folder() / "archives.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -91,7 +92,10 @@ def _make() -> None:
 
 
 def _run_to_the_end(command: list[str], environment: dict[str, str], folder: Path) -> None:
-    """Run a program and wait for its JVM too, which outlives it; say what it says if it fails."""
+    """Run a program and wait for its JVM too, which outlives it.
+
+    Raise with its output if it fails.
+    """
     log = folder / "log"
     program = processes.start(command, log=log, cwd=folder, env=environment)
     try:
@@ -111,7 +115,7 @@ def _run_to_the_end(command: list[str], environment: dict[str, str], folder: Pat
 def _options(archive: Path) -> list[str]:
     options = [SHORT_LIVED, "-XX:+UseSerialGC"]
     if archive.exists():
-        # Nothing is said of an archive that does not fit.
+        # No message for an archive that does not fit.
         options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
     return options
 
@@ -129,7 +133,7 @@ def _spark_archive() -> Path:
 
 
 def _java() -> str:
-    """Tell this machine's Java from one that it is replaced by."""
+    """Return an identification of this machine's Java, which changes if Java is replaced."""
     java = shutil.which("java")
     return "none" if java is None else f"{int(Path(java).resolve().stat().st_mtime):x}"
 
@@ -139,7 +143,7 @@ def _partial(archive: Path) -> Path:
 
 
 def _keep(archive: Path) -> None:
-    """Give an archive its name, if its JVM has written one."""
+    """Rename an archive to its final name, if its JVM has written it."""
     if _partial(archive).exists():
         _partial(archive).rename(archive)
 

@@ -1,10 +1,10 @@
-"""A TCP proxy between a client and one broker that does damage on order, to the frame.
+"""A TCP proxy between a client and one broker that injects faults at exact frames.
 
-It knows Kafka's framing (an int32 size before every frame), and of each request the API and the
-correlation id, so that a test can say: drop the answer to the third Produce. Without a fault every
-byte passes as it came: the broker has to advertise the proxy's port (`KafkaCluster(proxies=…)`).
+It parses Kafka's frames (an int32 size first), and the API and correlation id of each request. A
+test can therefore say: drop the response to the third Produce request. Without a fault, bytes pass
+unchanged. The broker has to advertise the proxy's port (`KafkaCluster(proxies=…)`).
 
-One thread does everything; calls of tests are run by it, so that nothing needs a lock.
+One thread does everything and also runs the calls of tests, so no lock is needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CALL_TIMEOUT_S = 30.0
 
 
 class Kind(Enum):
-    """What may happen to a request or to the answer to it."""
+    """The kinds of faults of a request or its response."""
 
     DELAY_REQUEST = "the request is held back, and what follows it"
     CUT_REQUEST = "half of the request reaches the broker, then the connection closes"
@@ -54,9 +54,10 @@ ON_REQUEST = {Kind.DELAY_REQUEST, Kind.CUT_REQUEST}
 
 @dataclass(eq=False, kw_only=True)
 class Fault:
-    """One thing to happen to the `nth` request of an API from now on, over all connections.
+    """A fault for the `nth` request of an API from now on, counted over all connections.
 
-    times: to how many requests, from that one on. happened: set when it has happened so often.
+    times: the number of requests, starting with that one. happened: set when all faults have
+    happened.
     """
 
     kind: Kind
@@ -70,12 +71,12 @@ class Fault:
     _done: int = 0
 
     def __str__(self) -> str:
-        """Name it by what a seed draws."""
+        """Return the values that a seed draws."""
         which = f"request {self.nth} of API {self.api_key}, {self.times} times"
         return f"{self.kind.name} to {which}, after {self.delay_s:.3f} s"
 
     def takes(self, api_key: int) -> bool:
-        """Count a request; tell whether the fault is for it."""
+        """Count a request; return whether the fault applies to it."""
         if api_key != self.api_key:
             return False
         self._seen += 1
@@ -85,19 +86,19 @@ class Fault:
         return True
 
     def note(self) -> None:
-        """Count that it happened."""
+        """Count one occurrence."""
         self._done += 1
         if self._done == self.times:
             self.happened.set()
 
     def give_back(self) -> None:
-        """Take another request instead: the connection went before the answer came."""
+        """Apply the fault to another request, because the connection closed before the response."""
         self._taken -= 1
 
 
 @dataclass(eq=False, slots=True)
 class _End:
-    """One socket of a pair: what came in and is no whole frame yet, what waits to go out."""
+    """One socket of a pair, with its incomplete frame and the data to write to it."""
 
     socket: socket.socket
     pair: _Pair
@@ -113,7 +114,7 @@ class _Pair:
 
     ends: list[_End] = field(default_factory=list)
     asked: dict[int, Fault | None] = field(default_factory=dict)
-    # Nothing more passes to the client; or to the broker.
+    # Nothing more is forwarded to the client, or to the broker.
     is_silent: bool = False
     is_deaf: bool = False
 
@@ -127,7 +128,7 @@ class _Pair:
 
 
 class FaultProxy(Server):
-    """Listens on `port` of 127.0.0.1, which it chooses, and forwards to `broker_port`."""
+    """Listens on a free `port` of 127.0.0.1, and forwards to `broker_port`."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -151,17 +152,17 @@ class FaultProxy(Server):
     # -- for tests --------------------------------------------------------------------------------
 
     def inject(self, fault: Fault) -> Fault:
-        """Have a fault happen; gives it back."""
+        """Schedule a fault, and return it."""
         self._call(lambda: self._faults.append(fault))
         return fault
 
     def clear(self) -> None:
-        """Forget the faults that have not happened yet."""
+        """Remove the faults that have not happened yet."""
         self._call(self._faults.clear)
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
-        """Close all connections and refuse new ones, as where no broker runs."""
+        """Close all connections and refuse new ones, as if no broker were running."""
         self._call(self._refuse)
         try:
             yield
@@ -230,7 +231,8 @@ class FaultProxy(Server):
     def _refuse(self) -> None:
         self._selector.unregister(self._listener)
         self._listener.close()
-        # Bound, so that nobody else takes the port; not listening, so that the system refuses.
+        # Bound, so that no other process takes the port; not listening, so that connections are
+        # refused.
         self._listener = self._bind()
         for pair in list(self._pairs):
             self._close(pair)
@@ -238,7 +240,7 @@ class FaultProxy(Server):
     def _accept(self) -> None:
         try:
             client, _ = self._listener.accept()
-        except OSError:  # the connection is gone again, or `refusing` came first
+        except OSError:  # the connection was closed, or `refusing` came first
             return
         try:
             broker = socket.create_connection(("127.0.0.1", self.broker_port))
@@ -287,7 +289,7 @@ class FaultProxy(Server):
                     self._answer(end.pair, frame)
 
     def _end(self, end: _End) -> None:
-        """One side has closed: what it sent before still goes to the other."""
+        """Handle a side that closed; what it sent before is still forwarded."""
         end.is_over = True
         self._selector.unregister(end.socket)
         other = end.pair.broker if end is end.pair.client else end.pair.client
@@ -376,7 +378,7 @@ def _put(end: _End, data: bytes, delay_s: float = 0.0) -> None:
 def _spoiled(frame: bytes, kind: Kind) -> bytes:
     size, correlation_id = _ANSWER.unpack_from(frame)
     if kind is Kind.GARBAGE:
-        # As a compact length it has no end, as an int16 or int32 it is negative.
+        # An unterminated varint as a compact length, negative as an int16 or int32.
         return frame[:8] + b"\xa5" * (len(frame) - 8)
     if kind is Kind.WRONG_CORRELATION_ID:
         return _ANSWER.pack(size, correlation_id + 1000) + frame[8:]
@@ -384,7 +386,7 @@ def _spoiled(frame: bytes, kind: Kind) -> bytes:
 
 
 def _frames(buffer: bytearray) -> Iterator[bytes]:
-    """Take the whole frames, each with its size, off the front of `buffer`."""
+    """Remove the complete frames, including their sizes, from the front of `buffer`."""
     while len(buffer) >= 4:
         end = 4 + _SIZE.unpack_from(buffer)[0]
         if len(buffer) < end:

@@ -1,7 +1,7 @@
-"""The jars that tests run on: Apache Kafka of three versions, and Spark's Kafka sink.
+"""The jars for the tests: Apache Kafka of three versions, and Spark's Kafka sink.
 
-`python -m support.brokers.fetch_kafka` fetches them all. A test that needs jars which are not there
-is skipped with the reason; with REQUIRE_KAFKA=1 it fails.
+`python -m support.brokers.fetch_kafka` fetches all of them. A test is skipped with a reason if its
+jars are missing; with REQUIRE_KAFKA=1 it fails.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def libs(version: str) -> Path:
 
 
 def missing(*versions: str) -> str | None:
-    """Return a sentence that says which brokers cannot run, and why; None where all can."""
+    """Return which brokers cannot run and why, None if all can."""
     absent = [each for each in versions or VERSIONS if not _BY_VERSION[each].are_there]
     problem = java_version.problem()
     if not absent and problem is None:
@@ -47,24 +47,24 @@ def missing(*versions: str) -> str | None:
 
 
 def takes_jvm_sink() -> bool:
-    """Return whether this environment has the Spark that Spark's Kafka sink is fetched for."""
+    """Return whether this environment has the Spark version that the JVM sink's jars are for."""
     return metadata.version("pyspark") == JVM_SINK_SPARK
 
 
 def jvm_sink_jars() -> list[Path]:
-    """Return the jars of Spark's Kafka sink; the list is empty where they were not fetched."""
+    """Return the jars of Spark's Kafka sink; the list is empty if they were not fetched."""
     return sorted(kafka_jars.SPARK_KAFKA.path.glob("*.jar"))
 
 
 def missing_jvm_sink() -> str | None:
-    """Return a sentence that says that Spark's Kafka sink is not there; None where it is."""
+    """Return why Spark's Kafka sink is not available, None if it is."""
     if kafka_jars.SPARK_KAFKA.are_there:
         return None
     return f"{kafka_jars.SPARK_KAFKA.name} is not there: run 'make kafka' to fetch it."
 
 
 def main() -> int:
-    """Fetch all jars, side by side; return 1 where some cannot be fetched."""
+    """Fetch all jars in parallel; return 1 if some cannot be fetched."""
     with ThreadPoolExecutor() as pool:
         problems = [each for each in pool.map(_problem, kafka_jars.ALL) if each is not None]
     for problem in problems:
@@ -81,6 +81,6 @@ def _problem(jars: kafka_jars.Jars) -> str | None:
 
 
 if __name__ == "__main__":
-    # Ctrl-C ends it at once; the next run removes what is left.
+    # Ctrl-C ends it at once; the next run removes the leftovers.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Small Java programs on Kafka's own classes: what Java does is the last word on the protocol."""
+"""Small Java programs with Kafka's own classes, which are the reference for the protocol."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import pytest
 
 from support.brokers import fetch_kafka
 
-# JVMs of tests live for seconds or minutes: the second compiler costs them more than it gives.
+# JVMs of tests live for seconds or minutes; the second compiler costs more than it saves.
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1"
 _PROGRAMS: Final = Path(__file__).parent / "java"
 
 
 def run_java(name: str, *arguments: str | Path, version: str = fetch_kafka.NEWEST) -> str:
-    """Run a single-file program of the folder `java` with Kafka's jars and give what it prints.
+    """Run a single-file program of the folder `java` with Kafka's jars and return its output.
 
-    Skips the test, in a sentence that names what is missing, where Java or the jars are not there;
-    with REQUIRE_KAFKA=1 that is a failure.
+    Skip the test if Java or the jars are missing; with REQUIRE_KAFKA=1, fail it.
     """
     jars = fetch_kafka.libs(version)
     missing = _missing(jars)

@@ -1,4 +1,4 @@
-"""A real Kafka 0.10.2, with the ZooKeeper it needs: a broker from before record batches (0.11)."""
+"""A real Kafka 0.10.2 with its ZooKeeper: a broker older than record batches (0.11)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log4j.appender.stdout.layout=org.apache.log4j.SimpleLayout
 
 
 class OldBroker:
-    """One broker and its ZooKeeper, on loopback."""
+    """One broker and its ZooKeeper on loopback."""
 
     def __init__(self, libs: Path, folder: Path) -> None:
         self._libs = libs
@@ -38,7 +38,7 @@ class OldBroker:
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start both and wait until the broker answers; raises with its log if it never does."""
+        """Start both and wait until the broker answers. Raise with its log if it does not."""
         self._folder.mkdir(parents=True)
         self._write("log4j.properties", _LOG4J)
         self._write(
@@ -58,7 +58,7 @@ class OldBroker:
         self._wait()
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """Create a topic; this old a broker has no default replication factor."""
+        """Create a topic; this old broker has no default replication factor."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
         for future in admin.create_topics([new]).values():

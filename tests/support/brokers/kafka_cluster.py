@@ -1,7 +1,7 @@
 """Real Apache Kafka for tests: KRaft nodes as child processes on loopback.
 
-Started from the jars that `fetch_kafka` puts into the cache. Every node is broker and controller.
-Nodes can be killed, stopped and started again one by one.
+It uses the jars that `fetch_kafka` puts into the cache. Every node is both broker and controller.
+Nodes can be killed, stopped and started again individually.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from job import broker
 from support.brokers import processes
 
 _START_TIMEOUT_S = 90.0
-# Nodes of tests run beside other tests.
+# Other tests run at the same time.
 _FRUGAL = ("-Xmx768m", "-XX:+UseSerialGC")
 
 
-# Below the range that Linux takes the ports of outgoing connections from: while a node is down, no
-# connection can take its port.
+# Below Linux's range for outgoing connections, so that no connection takes the port of a node that
+# is down.
 _PORTS = range(20_000, 32_000)
-# Processes that look for ports at the same time mostly look at different ones: a port that is found
-# free is taken only when a JVM has started.
+# Processes that search ports at the same time mostly use different ones, because a free port is
+# taken only once a JVM has started.
 _PROCESSES = 97
 
 
 def free_ports(count: int) -> list[int]:
-    """Give ports of 127.0.0.1 that nobody listens on."""
+    """Return ports of 127.0.0.1 that are free."""
     with contextlib.ExitStack() as stack:
         found: list[int] = []
         while len(found) < count:
@@ -52,11 +52,11 @@ def free_ports(count: int) -> list[int]:
 class KafkaCluster:
     """Kafka nodes of one version, with the ids 1, 2 and so on.
 
-    proxies: by node id, the port of a proxy that clients are to use. Such a node has a listener of
-    its own for the proxy to forward to (`behind_proxies`), and tells whoever comes by it that it
-    listens on the proxy's port; `bootstrap` leads past the proxies.
+    proxies: by node id, the port of a proxy for clients. Such a node has a listener of its own for
+    the proxy to forward to (`behind_proxies`), which advertises the proxy's port. `bootstrap`
+    bypasses the proxies.
 
-    java_options: of the nodes, behind the heap and the collector of tests; java: in their place.
+    java_options: options of the nodes after heap and collector. java: replaces the default options.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class KafkaCluster:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the processes to the one that has started them: a copy can use the nodes alone."""
+        """Leave out the processes: only the process that started them can stop them."""
         return self.__dict__ | {"_processes": {}}
 
     @property
@@ -92,7 +92,7 @@ class KafkaCluster:
 
     @property
     def controllers(self) -> str:
-        """The addresses that all nodes have as controllers, which no client is to use."""
+        """The addresses of all nodes as controllers, which clients should not use."""
         return ",".join(f"127.0.0.1:{port}" for port in self._controllers.values())
 
     def start(self) -> None:
@@ -105,7 +105,7 @@ class KafkaCluster:
             self.wait_for(node)
 
     def stop(self) -> None:
-        """End all nodes. Raises RuntimeError where one had ended by itself."""
+        """End all nodes. Raise RuntimeError if one had ended by itself."""
         fallen = [node for node, process in self._processes.items() if process.poll() is not None]
         for process in self._processes.values():
             processes.kill(process)
@@ -118,16 +118,16 @@ class KafkaCluster:
         processes.kill(self._processes.pop(node))
 
     def terminate(self, node: int) -> None:
-        """Have a node hand over what it leads and end, as for an upgrade."""
+        """Let a node hand over its leadership and end, as for an upgrade."""
         processes.stop(self._processes.pop(node))
 
     def limit_files(self, node: int, size_bytes: int) -> None:
-        """Let no file of a node grow beyond a size until it is started again: its disk is full."""
+        """Limit the size of a node's files until it is started again, as if its disk were full."""
         limits = (size_bytes, resource.RLIM_INFINITY)
         resource.prlimit(self.pid(node), resource.RLIMIT_FSIZE, limits)
 
     def pid(self, node: int) -> int:
-        """Give the process id of a node."""
+        """Return the process id of a node."""
         return self._processes[node].pid
 
     def start_node(self, node: int, *, wait: bool = True) -> None:
@@ -139,7 +139,7 @@ class KafkaCluster:
             self.wait_for(node)
 
     def wait_for(self, node: int) -> None:
-        """Wait until a node answers as one of the cluster; raises with its log if it never does."""
+        """Wait until a node has joined the cluster. Raise with its log if it does not."""
         own_address = f"127.0.0.1:{self.ports[node]}"
         admin = AdminClient({"bootstrap.servers": own_address, "log_level": 0})
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -157,7 +157,7 @@ class KafkaCluster:
         self._run(*broker.format_arguments(config))
 
     def limit_bytes(self, client_id: str, bytes_per_second: int) -> None:
-        """Give a client id a quota to write with; brokers know of it a little later."""
+        """Set a producer quota for a client id; brokers apply it a little later."""
         self._run(
             "kafka.admin.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter",
             "--add-config", f"producer_byte_rate={bytes_per_second}",
@@ -165,7 +165,7 @@ class KafkaCluster:
         )  # fmt: skip
 
     def run_topics_script(self, *arguments: str) -> None:
-        """Do what Kafka's kafka-topics.sh does, which needs no more than the jars."""
+        """Run Kafka's kafka-topics.sh, which needs only the jars."""
         self._run("org.apache.kafka.tools.TopicCommand", *arguments)
 
     def _run(self, main: str, *arguments: str | Path) -> None:
@@ -181,7 +181,7 @@ class KafkaCluster:
         return self._folder / f"node-{node}" / "node.log"
 
     def _log_tail(self, node: int) -> str:
-        """Give what went wrong, as far as the log names it, and the log's end."""
+        """Return the errors in a node's log, and the end of the log."""
         log = self._log(node).read_text(errors="replace")
         wrong = [line for line in log.splitlines() if " ERROR " in line or "Exception" in line]
         return "\n".join([*wrong[:20], log[-1500:]])
@@ -201,9 +201,10 @@ class KafkaCluster:
                 "offsets.topic.num.partitions": 3,
                 "transaction.state.log.num.partitions": 3,
                 "group.initial.rebalance.delay.ms": 0,
-                # Nobody takes over from a single node, which a busy machine may hold up for long.
+                # No node can take over from a single one, which a busy machine may slow down for
+                # long.
                 "broker.session.timeout.ms": 3000 if len(self._ids) > 1 else 9000,
-                # What is idle shall cost little: clusters of tests run beside other tests.
+                # Idle clusters should cost little, because other tests run at the same time.
                 "broker.heartbeat.interval.ms": 1000,
                 "metadata.max.idle.interval.ms": 0,
                 "replica.fetch.wait.max.ms": 2000,

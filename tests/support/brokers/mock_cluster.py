@@ -1,8 +1,8 @@
-"""librdkafka's mock cluster: brokers of another make, which answer errors on order.
+"""librdkafka's mock cluster: brokers of another implementation, with errors on demand.
 
-It lives in the shared library of the confluent-kafka wheel (rdkafka_mock.h) and is reached by
-ctypes. A pushed error is the answer to the next request of its kind; nothing is then written. It
-speaks the versions that it does for users of confluent-kafka, who test with it.
+It is in the shared library of the confluent-kafka wheel (rdkafka_mock.h) and is called with ctypes.
+A pushed error is the response to the next request of its API; nothing is written then. It supports
+the API versions that users of confluent-kafka test with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _POINTER, _STRING, _SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
 _INT, _INT16 = ctypes.c_int, ctypes.c_int16
 _ERRORS = ctypes.POINTER(ctypes.c_int)
 
-# Result and arguments of each function used, as rdkafka.h and rdkafka_mock.h have them.
+# Result and argument types of each function, as in rdkafka.h and rdkafka_mock.h.
 _FUNCTIONS: Final = {
     "rd_kafka_conf_new": (_POINTER, []),
     "rd_kafka_conf_set": (_INT, [_POINTER, _STRING, _STRING, _STRING, _SIZE]),
@@ -42,7 +42,7 @@ _FUNCTIONS: Final = {
 
 @cache
 def _library() -> ctypes.CDLL:
-    # confluent_kafka has loaded the library already, with what it needs itself.
+    # confluent_kafka has loaded the library and its dependencies already.
     assert confluent_kafka.libversion()
     (path,) = (f for f in files("confluent-kafka") or () if f.match("librdkafka*.so*"))
     library = ctypes.CDLL(str(path.locate()))
@@ -53,7 +53,7 @@ def _library() -> ctypes.CDLL:
 
 
 class MockCluster(Server):
-    """Brokers 1, 2 and so on, within this process."""
+    """Brokers 1, 2 and so on in this process."""
 
     def __init__(self, brokers: int = 1) -> None:
         self._rd = _library()
@@ -76,19 +76,19 @@ class MockCluster(Server):
         return found.decode()
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Create a topic with one replica a partition."""
+        """Create a topic with one replica per partition."""
         code = self._rd.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)
         assert code == 0, code
 
     def topic_error(self, topic: str, code: int) -> None:
-        """Have Metadata answer this error for a topic; 0 ends it."""
+        """Return this error for a topic in Metadata responses; 0 ends it."""
         self._rd.rd_kafka_mock_topic_set_error(self._cluster, topic.encode(), code)
 
     def answer_next(self, api_key: int, codes: Sequence[int]) -> None:
-        """Answer the next requests of an API with these error codes, one after another."""
+        """Return these error codes for the next requests of an API, one per request."""
         errors = (ctypes.c_int * len(codes))(*codes)
         self._rd.rd_kafka_mock_push_request_errors_array(self._cluster, api_key, len(codes), errors)
 
     def clear(self, api_key: int) -> None:
-        """Take back what `answer_next` ordered and no request has met."""
+        """Remove the error codes of `answer_next` that no request has received."""
         self._rd.rd_kafka_mock_clear_request_errors(self._cluster, api_key)

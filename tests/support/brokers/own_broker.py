@@ -1,6 +1,6 @@
-"""A Kafka node of its own for a measurement, as Kafka itself starts one.
+"""A Kafka node for a measurement, with Kafka's own start options.
 
-But for deleting soon what it is allowed to delete, so that no disk or memory fills up.
+It differs in one thing: it deletes logs soon, so that neither disk nor memory fills up.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from support.brokers.kafka_cluster import KafkaCluster
 _SETTINGS: Final = {
     "log.retention.check.interval.ms": "2000",
     "log.segment.delete.delay.ms": "500",
-    # Kafka's own, in place of those of tests.
+    # Kafka's own options instead of those of the tests.
     "num.network.threads": "3",
     "num.io.threads": "8",
     "broker.heartbeat.interval.ms": "2000",
     "metadata.max.idle.interval.ms": "500",
 }
-# Of kafka-server-start.sh and kafka-run-class.sh.
+# From kafka-server-start.sh and kafka-run-class.sh.
 _JAVA: Final = (
     "-Xms1G",
     "-Xmx1G",
@@ -43,7 +43,7 @@ _ROOM_BYTES: Final = 8 << 30
 
 
 def memory_with_room(room_bytes: int) -> str | None:
-    """Give a folder in memory that has room for a broker's logs, None without one."""
+    """Return a folder in memory with room for a broker's logs, None if there is none."""
     if not os.access(_MEMORY, os.W_OK):
         return None
     free = min(shutil.disk_usage(_MEMORY).free, psutil.virtual_memory().available)
@@ -52,9 +52,9 @@ def memory_with_room(room_bytes: int) -> str | None:
 
 @contextmanager
 def own_broker() -> Iterator[KafkaCluster]:
-    """Start one node of the newest Kafka, with its logs in memory where there is room.
+    """Start one node of the newest Kafka, with its logs in memory if there is room.
 
-    Ends the program where Kafka cannot be had.
+    End the program if Kafka is not available.
     """
     try:
         kafka_jars.fetch(kafka_jars.KAFKA)
@@ -66,7 +66,7 @@ def own_broker() -> Iterator[KafkaCluster]:
 
 @contextmanager
 def broker_in(folder: str | None) -> Iterator[KafkaCluster]:
-    """Start one node of the newest Kafka, which is here; its logs are in `folder`, or on disk."""
+    """Start one node of the newest Kafka; its logs are in `folder`, or on disk if that is None."""
     with broker.scratch_folder("bench", folder) as logs:
         libs = fetch_kafka.libs(fetch_kafka.NEWEST)
         cluster = KafkaCluster(libs, logs, 1, dict(_SETTINGS), java=_JAVA)

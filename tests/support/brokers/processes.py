@@ -1,4 +1,4 @@
-"""Child processes that never outlive the tests: ended by id, and by the kernel if we are killed."""
+"""Child processes that never outlive the tests: the kernel ends them if the tests are killed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# Has the kernel end the program when we die, and becomes the program. A preexec_fn would do so with
-# less, but runs Python in a fork of this process, where the other threads' objects are finalized:
-# py4j's then shut down the connections that they share with the parent.
+# Asks the kernel to end the program with its parent, and then becomes the program. A preexec_fn
+# would run Python in a fork of this process, in which objects of other threads are finalized;
+# py4j's would then shut down the connections that they share with the parent.
 _DIE_WITH_PARENT = """
 import contextlib, ctypes, os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in what a shell runs in the background
@@ -21,12 +21,12 @@ with contextlib.suppress(AttributeError):  # Linux only; elsewhere the finalizer
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-# To the kernel, the parent is a thread: children of a test's own thread would die with that.
+# For the kernel, the parent is a thread: children of a test's own thread would end with the thread.
 _starter = ThreadPoolExecutor(1)
 
 
 def dying_with_parent(command: Sequence[str | Path]) -> list[str]:
-    """Give a command that the kernel ends when the thread that started it is gone."""
+    """Return a command that the kernel ends when the thread that started it ends."""
     return [sys.executable, "-IS", "-c", _DIE_WITH_PARENT, *(str(part) for part in command)]
 
 
@@ -37,7 +37,7 @@ def start(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, writing to `log`."""
+    """Start a process in a session of its own, with its output in `log`."""
     with log.open("ab") as output:
         return _starter.submit(
             subprocess.Popen,
@@ -52,7 +52,7 @@ def start(
 
 
 def stop(process: subprocess.Popen[bytes], *, timeout_s: float = 60.0) -> None:
-    """End a process and everything in its session: politely, then not."""
+    """End a process and everything in its session: by SIGTERM, then by SIGKILL."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -71,7 +71,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 def listened_to(
     command: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a command in a session of its own whose output is read here; both end with the block."""
+    """Run a command in a session of its own and read its output; both end with the block."""
     with subprocess.Popen(
         dying_with_parent(command),
         cwd=cwd,
@@ -89,7 +89,7 @@ def listened_to(
 
 
 def hear(process: subprocess.Popen[str], beginning: str) -> str:
-    """Give what a process says up to the first line that begins so; it has to come."""
+    """Return the output of a process up to the first line with this beginning, which must come."""
     assert process.stdout is not None
     said = ""
     for text in process.stdout:
@@ -101,14 +101,14 @@ def hear(process: subprocess.Popen[str], beginning: str) -> str:
 
 
 def press_ctrl_c(process: subprocess.Popen[str], timeout_s: float) -> str:
-    """Interrupt a process and its session as a terminal does; give what it says up to its end."""
+    """Interrupt a process and its session as a terminal does; return its remaining output."""
     os.killpg(process.pid, signal.SIGINT)
     said, _ = process.communicate(timeout=timeout_s)
     return said
 
 
 def marked_processes(mark: str) -> list[str]:
-    """Give the command lines of all processes that inherited a mark in their environment."""
+    """Return the command lines of all processes with a mark in their environment."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""A peer on a real loopback socket that answers as a test says: properly, not at all, or noise."""
+"""A broker on a loopback socket that answers as a test says: properly, with noise, or not."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ from support.brokers.server import Server
 
 
 class ScriptedBroker(Server):
-    """Answers ApiVersions, and Metadata and Produce with `metadata` and `produced`.
+    """Answers ApiVersions; answers Metadata with `metadata` and Produce with `produced`.
 
-    While one of these is None, what would be answered so is not answered.
+    Requests whose response is None get no response.
 
-    answers: by API key, how requests of other APIs are answered, in place of `metadata`.
+    answers: by API key, the responses to requests of other APIs.
 
-    speaks: by API key, the last version in place of the newest; None for an API that it does not
-    have.
+    speaks: by API key, the last supported version instead of the newest; None if the API is
+    unknown.
 
     hangs_up_on: the API keys of requests at which the connection is closed.
 
-    noise: what is said in answer to a connection's first request, in place of any sense; the
-    connection is then closed. listens: on which address, port 0 for any. asked: the API keys of all
-    requests so far.
+    noise: the bytes that answer a connection's first request; the connection is then closed.
+    listens: the address, with port 0 for any. asked: the API keys of all requests so far.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class ScriptedBroker(Server):
 
     @property
     def address(self) -> str:
-        """The broker as an entry of bootstrap.servers."""
+        """The broker's address for bootstrap.servers."""
         return f"127.0.0.1:{self.port}"
 
     def stop(self) -> None:
@@ -129,7 +128,7 @@ class ScriptedBroker(Server):
 
 
 def describe(port: int, *topics: str, node_id: int = 1) -> MetadataResponse:
-    """Make metadata of one broker that leads the only partition of each topic."""
+    """Return metadata of one broker that leads the only partition of each topic."""
     leader = MetadataResponsePartition(
         error_code=0, partition_index=0, leader_id=node_id, leader_epoch=0,
         replica_nodes=[node_id], isr_nodes=[node_id],

@@ -1,7 +1,7 @@
-"""One node of real Kafka with a listener for each way to be secured.
+"""One node of real Kafka with a listener for each security protocol and mechanism.
 
-PLAINTEXT is for the tests' own readers. The certificates are signed by an intermediate. Sessions
-of SCRAM-SHA-256 last two seconds, those of other mechanisms for ever.
+PLAINTEXT is for the tests' own readers. The certificates are signed by an intermediate. Sessions of
+SCRAM-SHA-256 last two seconds; those of other mechanisms have no limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from support.brokers.certificates import Authority, Certificate, openssl
 from support.brokers.kafka_cluster import KafkaCluster, free_ports
 
 USER: Final = "alice"
-# Only SCRAM knows this one.
+# Only SCRAM has this user.
 ODD_USER: Final = "a=b,c"
 PASSWORD: Final = 'a"lice\\ sécret, =5'
 SESSION_MS: Final = 2_000
@@ -32,12 +32,12 @@ _MODULES: Final = "org.apache.kafka.common.security"
 
 
 def quoted(text: str) -> str:
-    """Return a text as JAAS has it in double quotes."""
+    """Return a text as a double-quoted JAAS string."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 class SecuredKafka(KafkaCluster):
-    """The node, and what clients need; `address` gives where a listener is."""
+    """The node, and the settings that clients need; `address` returns a listener's address."""
 
     def __init__(self, libs: Path, folder: Path, java_options: Sequence[str]) -> None:
         super().__init__(libs, folder, 1, None, None, java_options)
@@ -68,7 +68,7 @@ class SecuredKafka(KafkaCluster):
         return self._written(f"{server.name}-store.pem", key + server.chain)
 
     def start(self) -> None:
-        """Start the node, and tell it whom SCRAM lets in."""
+        """Start the node, and create the SCRAM users."""
         super().start()
         # Any: what it re-exports, type checkers do not see.
         confluent: Any = confluent_kafka.admin
@@ -86,7 +86,7 @@ class SecuredKafka(KafkaCluster):
     def _format(self, node: int) -> None:
         config = self._config(node)
         config.parent.mkdir(parents=True, exist_ok=True)
-        # Java reads properties as Latin-1, and takes a backslash for the begin of an escape.
+        # Java reads properties as Latin-1, and a backslash begins an escape.
         text = broker.properties(self._settings_of(node)).replace("\\", "\\\\")
         config.write_text("".join(c if c.isascii() else f"\\u{ord(c):04x}" for c in text))
         self._run(*broker.format_arguments(config))
@@ -116,7 +116,7 @@ class SecuredKafka(KafkaCluster):
         for listener in ("sasl_plaintext", "sasl_ssl"):
             prefix = f"listener.name.{listener}"
             more[f"{prefix}.plain.sasl.jaas.config"] = plain
-            # Takes tokens that nobody has signed.
+            # Accepts unsigned tokens.
             more[f"{prefix}.oauthbearer.sasl.jaas.config"] = (
                 f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required "
                 'unsecuredLoginStringClaim_sub="broker";'

@@ -1,4 +1,4 @@
-"""What listens for the length of a with block."""
+"""A server that listens while a `with` block runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Server(ABC):
-    """A peer of the client under test, which is stopped where its block ends."""
+    """A peer of the client under test, which is stopped at the end of its block."""
 
     @abstractmethod
     def stop(self) -> None:

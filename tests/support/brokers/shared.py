@@ -1,7 +1,7 @@
-"""What the workers of a run of the tests share: it is started once, by the process of pytest.
+"""Things that the workers of a test run share; the pytest process starts each of them once.
 
-With pytest-xdist that process runs no test itself. A worker asks it by a socket, and gets a copy of
-the value: a cluster that it can use, and cannot stop.
+With pytest-xdist, that process runs no tests itself. A worker asks it over a socket and gets a copy
+of the value: a cluster that it can use, but not stop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HOST: Final = "127.0.0.1"
 
 
 class Shared:
-    """Starts each thing when it is asked for first, and stops all of them in the end."""
+    """Starts each thing when it is first requested, and stops all of them at the end."""
 
     def __init__(self, makers: Mapping[str, Maker]) -> None:
         self._makers = dict(makers)
@@ -29,19 +29,19 @@ class Shared:
         self._stack = ExitStack()
         key = secrets.token_hex(16)
         self._listener = Listener((_HOST, 0), authkey=key.encode())
-        # Plain values: pytest-xdist hands them to its workers.
+        # Plain values, because pytest-xdist passes them to its workers.
         self.address: Address = (_HOST, self._listener.address[1], key)
         threading.Thread(target=self._serve, daemon=True).start()
 
     def get(self, name: str) -> object:
-        """Return the thing of that name; start it if nobody has asked for it yet."""
+        """Return the thing with that name; start it at the first request."""
         with self._locks[name]:
             if name not in self._started:
                 self._started[name] = self._stack.enter_context(self._makers[name]())
             return self._started[name]
 
     def close(self) -> None:
-        """Stop what was started."""
+        """Stop everything that was started."""
         self._listener.close()
         self._stack.close()
 

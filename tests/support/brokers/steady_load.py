@@ -1,4 +1,4 @@
-"""A load that goes on while a test does harm to the cluster, and what its topic looks like."""
+"""A constant load on a topic while a test damages the cluster, and the state of the topic."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from kafka.admin import KafkaAdminClient
 
 from spark_kafka_sink import KafkaProducer
 from support.oracles.numbered_rows import NumberedRows
+from support.pure.state_waits import wait_until
 
 _PATIENCE_S = 120.0
-# 3,000 rows per second and partition are a load, and not too many to read back.
+# 3,000 rows per second and partition are a load, and few enough to read.
 _STEP = 30
 _PAUSE_S = 0.01
 
 
 class SteadyLoad:
-    """Appends numbered rows in a thread of its own until `stop`."""
+    """Appends numbered rows in a thread until `stop`."""
 
     def __init__(self, producer: KafkaProducer, topic: str, partitions: int) -> None:
         self.rows = NumberedRows(producer, topic, partitions)
@@ -42,7 +43,7 @@ class SteadyLoad:
             self._error = error
 
     def stop(self) -> None:
-        """End it and wait until every row is acknowledged; raises what went wrong."""
+        """End the load and wait until every row is acknowledged. Raise the first error."""
         self._stopping.set()
         self._thread.join()
         if self._error is not None:
@@ -50,18 +51,16 @@ class SteadyLoad:
         self._producer.flush(_PATIENCE_S)
 
     def wait_for_progress(self, records: int = 300) -> None:
-        """Wait until every partition has been acknowledged so many records more than now."""
+        """Wait until `records` more records of every partition are acknowledged."""
         goal = [count + records for count in self._acknowledged()]
-        deadline = time.monotonic() + _PATIENCE_S
-        changed = self._producer._thread.changed
-        while any(count < least for count, least in zip(self._acknowledged(), goal, strict=True)):
+
+        def has_come() -> bool:
             if self._error is not None:
                 raise self._error
-            if time.monotonic() > deadline:
-                message = f"{self._acknowledged()} of {goal} were acknowledged"
-                raise TimeoutError(message)
-            with changed:
-                changed.wait(1.0)
+            acknowledged = self._acknowledged()
+            return all(count >= least for count, least in zip(acknowledged, goal, strict=True))
+
+        wait_until(self._producer, has_come, _PATIENCE_S)
 
     def _acknowledged(self) -> list[int]:
         for topic_partition, delivery in self._producer.take_deliveries().items():
@@ -71,7 +70,7 @@ class SteadyLoad:
 
 @contextlib.contextmanager
 def steady_load(bootstrap: str, topic: str, partitions: int) -> Iterator[SteadyLoad]:
-    """Give a load that is under way in every partition; when left, all of it is acknowledged."""
+    """Yield a running load; at the end, all of it is acknowledged."""
     config = {
         "bootstrap.servers": bootstrap,
         "linger.ms": 5,
@@ -88,7 +87,7 @@ def steady_load(bootstrap: str, topic: str, partitions: int) -> Iterator[SteadyL
 
 
 def partitions_of(bootstrap: str, topic: str) -> dict[int, PartitionMetadata]:
-    """Give a topic's partitions as some node that answers has them."""
+    """Return the metadata of a topic's partitions from any node that answers."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
@@ -101,18 +100,18 @@ def partitions_of(bootstrap: str, topic: str) -> dict[int, PartitionMetadata]:
 
 
 def leader_of(bootstrap: str, topic: str, partition: int = 0) -> int:
-    """Give the node that leads a partition."""
+    """Return the id of the leader of a partition."""
     leader: int = partitions_of(bootstrap, topic)[partition].leader
     return leader
 
 
 def wait_for_leader_but(before: int, bootstrap: str, topic: str) -> None:
-    """Wait until another node leads the first partition of a topic, as a broker tells it."""
+    """Wait until another node than `before` leads the first partition of a topic."""
     _wait(lambda: leader_of(bootstrap, topic) != before, f"{topic} is still led by node {before}")
 
 
 def wait_for_replicas(bootstrap: str, topic: str, count: int = 3) -> None:
-    """Wait until every partition of a topic has so many replicas in sync."""
+    """Wait until every partition of a topic has `count` in-sync replicas."""
 
     def are_in_sync() -> bool:
         found = partitions_of(bootstrap, topic)
@@ -130,7 +129,7 @@ def _wait(is_so: Callable[[], bool], message: str) -> None:
 
 
 def move_leaders(bootstrap: str, topic: str) -> None:
-    """Make the replica after every partition's leader its preferred one, and elect it."""
+    """Make the replica after every partition's leader its preferred leader, and elect it."""
     electing = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
     try:

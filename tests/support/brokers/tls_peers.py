@@ -1,4 +1,4 @@
-"""Servers of TLS by Python's own ssl, on 127.0.0.1, and a client that has a socket."""
+"""TLS servers on 127.0.0.1 made with Python's ssl, and a client with a socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def server_context(
 ) -> ssl.SSLContext:
     """Return the context of a server.
 
-    clients: the CA of the certificates that clients must show. version: the only one to speak.
+    clients: the CA of client certificates, which are then required. version: the only TLS version.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     path = folder / f"{certificate.name}-server.pem"
@@ -34,7 +34,7 @@ def server_context(
 
 
 class Server:
-    """One connection's server, in a thread; `failure` is what it ended with, if not well."""
+    """A server for one connection, in a thread; `failure` is its exception, if any."""
 
     def __init__(self, context: ssl.SSLContext, serve: Callable[[ssl.SSLSocket], None]) -> None:
         self.failure: Exception | None = None
@@ -65,18 +65,18 @@ class Server:
 def served(
     context: ssl.SSLContext, serve: Callable[[ssl.SSLSocket], None] = lambda _: None
 ) -> Iterator[Server]:
-    """Have a server for one connection; it has ended when this has."""
+    """Run a server for one connection, which ends with the block."""
     server = Server(context, serve)
     try:
         yield server
     finally:
-        with suppress(OSError):  # wakes a server that nobody came to
+        with suppress(OSError):  # wakes a server without a connection
             socket.create_connection(("127.0.0.1", server.port), timeout=1).close()
         server.join()
 
 
 class Client:
-    """A layer and the socket beneath it, one call after the other."""
+    """A TLS layer with its socket, used synchronously."""
 
     def __init__(self, layer: TlsLayer, connection: socket.socket) -> None:
         self.layer = layer
@@ -84,7 +84,7 @@ class Client:
         connection.settimeout(20)
 
     def secure(self) -> bytes:
-        """Shake hands, and return what came behind the handshake."""
+        """Complete the handshake, and return data that came after it."""
         found = b""
         self.socket.sendall(self.layer.outgoing())
         while not self.layer.is_secured:
@@ -92,7 +92,7 @@ class Client:
         return found
 
     def receive(self, size: int = 256 * 1024) -> bytes:
-        """Read once; an alert is sent also where the layer refuses what came."""
+        """Read once; send the alert if the layer rejects the data."""
         data = self.socket.recv(size)
         if not data:
             raise EOFError(self.layer.at_end_of_stream())
@@ -103,7 +103,7 @@ class Client:
                 self.socket.sendall(self.layer.outgoing())
 
     def receive_exactly(self, size: int) -> bytes:
-        """Read until so much has come."""
+        """Read until `size` bytes have arrived."""
         found = bytearray()
         while len(found) < size:
             found += self.receive()
@@ -116,6 +116,6 @@ class Client:
 
 @contextmanager
 def connected(layer: TlsLayer, port: int) -> Iterator[Client]:
-    """Have a client of a port."""
+    """Yield a client connected to a port."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         yield Client(layer, connection)

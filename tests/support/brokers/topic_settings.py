@@ -1,7 +1,7 @@
-"""A topic's setting, changed so that no node of its cluster says what it was before.
+"""Change a topic's configuration so that no node reports the old value afterwards.
 
-The controller answers before the other nodes know, and whoever asks may ask any of them: so each is
-asked by itself, which only this project's own admin client can be told.
+The controller answers before the other nodes know the new value, and a client may ask any node.
+Therefore each node is asked, which only this project's admin client can do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_kafka_sink.model import Node
 
 
 def set_config(bootstrap: str, topic: str, name: str, value: str) -> None:
-    """Change a setting of a topic, and wait until every node knows it."""
+    """Change a configuration entry of a topic, and wait until every node knows it."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
@@ -37,7 +37,7 @@ def nodes(bootstrap: str) -> list[Node]:
 
 
 def setting(node: Node, topic: str, name: str) -> str | None:
-    """Return what a node says of a topic's setting."""
+    """Return the value that a node reports for a topic's configuration entry."""
     config = producer_config({"bootstrap.servers": f"{node.host}:{node.port}"})
     with KafkaAdmin(config, brokers=[node]) as admin:
         return admin.topic_configs(topic, [name]).get(name)

@@ -1,4 +1,4 @@
-"""What of this project is checked out, here or elsewhere, as git names it."""
+"""The commit of a checkout of this project, as git names it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ROOT: Final = Path(__file__).parents[3]
 
 
 def commit(root: Path = _ROOT) -> str:
-    """Give a checkout's commit, with ``-dirty`` behind it where files differ from it."""
+    """Return a checkout's commit, with ``-dirty`` after it if files differ from it."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=10"]
     try:
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)

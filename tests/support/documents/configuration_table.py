@@ -1,6 +1,6 @@
-"""docs/configuration.md, made from the tables of `config.py`. Run as a program, it writes the file.
+"""Generate docs/configuration.md from the tables of `config.py`. As a program, write the file.
 
-The string behind a field of `ProducerConfig` says what the option does.
+The string after a field of `ProducerConfig` describes the option.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Where the default of the sink differs from the Java client's, it comes first.
 | option | default | what it does |
 |---|---|---|
 """
-# What a reader may ask about a default of the sink.
+# Explanations of some of the sink's defaults.
 _NOTES: Final[Mapping[str, str]] = {
     "linger.ms": " (the end of the input flushes anyway)",
     "send.buffer.bytes": " (the operating system decides)",
@@ -52,7 +52,7 @@ _JAVAS_CLIENT_ID: Final = "`producer-1`, `producer-2`, …"
 
 
 def descriptions() -> dict[str, str]:
-    """Return the strings behind the fields of `ProducerConfig`, by the fields' names."""
+    """Return the strings after the fields of `ProducerConfig`, by the fields' names."""
     tree = ast.parse(Path(config.__file__).read_text())
     (cls,) = [
         node

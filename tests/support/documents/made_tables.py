@@ -1,6 +1,6 @@
-"""Tables of a document that are made by a script, and sentences around them that are not.
+"""Tables of a document that a script generates, between sentences written by hand.
 
-A table stands between ``<!-- name -->`` and ``<!-- end -->``.
+A table is between ``<!-- name -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -13,5 +13,8 @@ _PLACE: Final = re.compile(r"<!-- (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def with_tables(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
-    """Give a document's text with its tables made anew; raises KeyError for one that none makes."""
+    """Return a document's text with its tables generated again.
+
+    Raise KeyError for a table that no function generates.
+    """
     return _PLACE.sub(lambda at: f"<!-- {at[1]} -->\n\n{tables[at[1]]()}\n<!-- end -->", text)

@@ -1,4 +1,4 @@
-"""The table of all metrics, as docs/metrics.md has it; run as a script it writes that page.
+"""Generate docs/metrics.md, the table of all metrics; as a script, write the page.
 
 ::
 
@@ -48,7 +48,7 @@ ABSENT: Final[Mapping[str, str]] = {
 
 
 class Group(NamedTuple):
-    """Metrics of one group, which have the same tags."""
+    """Metrics of one group with the same tags."""
 
     name: str
     tags: tuple[str, ...]
@@ -56,7 +56,7 @@ class Group(NamedTuple):
 
 
 def groups() -> list[Group]:
-    """Give all metrics, in the order of their names."""
+    """Return all metrics, in the order of their names."""
     of_producer = [
         *_all(SENSORS.values()),
         *_all(network_metrics.SENSORS.values()),
@@ -74,7 +74,7 @@ def groups() -> list[Group]:
 
 
 def page() -> str:
-    """Give docs/metrics.md."""
+    """Return the text of docs/metrics.md."""
     lines = [_HEAD]
     for group in groups():
         tags = " and ".join(f"`{tag}`" for tag in group.tags)

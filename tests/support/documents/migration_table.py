@@ -1,6 +1,6 @@
-"""The option by option part of docs/migrating-from-the-jvm-sink.md, made from the tables in code.
+"""Generate the option by option part of docs/migrating-from-the-jvm-sink.md from the code's tables.
 
-Run as a program, it writes that part again. The rest of the document is written by hand.
+As a program, write that part of the page. The rest of the page is written by hand.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "migrating-from-the-jvm-s
 BEGIN: Final = "<!-- made by tests/support/documents/migration_table.py: begin -->\n"
 END: Final = "<!-- made by tests/support/documents/migration_table.py: end -->\n"
 
-# Where the client that Spark 4.2 brings (kafka-clients 3.9) has not the default of Kafka 4.
+# Defaults of the client in Spark 4.2 (kafka-clients 3.9) that differ from those of Kafka 4.
 DEFAULTS_OF_3_9: Final[Mapping[str, object]] = {
     "linger.ms": 0,
     "metadata.recovery.rebootstrap.trigger.ms": None,
     "metadata.recovery.strategy": "none",
 }
 _NEW: Final = "new: see [options.md](options.md)"
-# What Spark makes of its own options with a sink of Python.
+# How Spark handles its own options with a Python sink.
 _OF_SPARK: Final[Mapping[str, str]] = {
     "asyncprogresstrackingenabled": "refused by Spark where it is true: remove it",
     "asyncprogresstrackingcheckpointintervalms": "without effect without the next one",
 }
-# What means the same with a reservation.
+# Options with the same meaning, with a remark.
 _NOTES: Final[Mapping[str, str]] = {
     "partitioner.class": (
         "; Java's own by name, and `module.Name` of a Python callable in place of any other class"
@@ -106,7 +106,7 @@ def _refused() -> Iterator[tuple[str, ...]]:
 
 
 def _settings() -> Iterator[tuple[str, object, object]]:
-    """Give name, default of Kafka 4 and default of kafka-clients 3.9."""
+    """Yield name, default of Kafka 4 and default of kafka-clients 3.9."""
     for field in sorted(option_fields(), key=lambda each: each.encode_name):
         name = field.encode_name
         yield name, field.default, DEFAULTS_OF_3_9.get(name, field.default)

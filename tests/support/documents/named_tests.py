@@ -1,6 +1,6 @@
-"""Tests by the names that documents give them: ``spark/test_columns.py::test_other_columns``.
+"""Names of tests in documents, for example ``spark/test_columns.py::test_other_columns``.
 
-A name may go on with one of the test's cases, in brackets.
+A name may end with one of the test's cases in brackets.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _QUOTED: Final = re.compile(r"`([^`]+)`")
 
 
 def cells(line: str) -> list[str]:
-    """Give the cells of a line of a table."""
+    """Return the cells of a table row."""
     return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
 
 
 def named_tests(text: str) -> list[str]:
-    """Give the tests that a text names, in backquotes."""
+    """Return the test names that a text has in backquotes."""
     return [name for name in _QUOTED.findall(text) if "::" in name]
 
 
 def exists(name: str) -> bool:
-    """Whether there is such a test, and the case in brackets is among its parameters."""
+    """Whether there is such a test with such a case."""
     path, _, test = name.partition("::")
     function, _, case = test.rstrip("]").partition("[")
     functions = _functions(_TESTS / path)
@@ -36,9 +36,9 @@ def exists(name: str) -> bool:
 
 @cache
 def _functions(path: Path) -> dict[str, set[str]]:
-    """Give the tests of a file, and the strings in the parameters of each.
+    """Return the tests of a file, with the strings in the parameters of each.
 
-    Parameters are what stands in its decorators and in the constants of the file that they name.
+    The parameters are in its decorators and in the constants of the file that these name.
     """
     tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
     constants: dict[str, ast.AST] = {}

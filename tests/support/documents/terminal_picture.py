@@ -1,12 +1,12 @@
-r"""Draws what a command prints as a picture of a terminal.
+r"""Draw the output of a command as a picture of a terminal.
 
 ::
 
     PYTHONPATH=tests:jobs python -m support.documents.terminal_picture \
         docs/pictures/run.svg -- make demo
 
-The command runs for real, in a terminal of its own: progress bars and colours are in the picture.
-What it prints is shown as it comes. There is no picture of a command that fails.
+The command runs in a terminal of its own, so progress bars and colours are in the picture. Its
+output is also shown as it comes. A command that fails makes no picture.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from rich.text import Text
 
 _WIDTH: Final = 100
 _LINES: Final = 50
-# Fonts from the network: a page that shows a picture does not load them.
+# Fonts from the network: pages that show a picture do not load them.
 _FONT: Final = re.compile(r" *@font-face \{.*?\}\n", re.DOTALL)
 
 
 def run_in_terminal(command: Sequence[str], width: int) -> tuple[int, str]:
-    """Run a command in a terminal of so many columns; return its exit code and what it printed."""
+    """Run a command in a terminal with `width` columns; return its exit code and its output."""
     ours, its = os.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", _LINES, width, 0, 0))
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=its, stderr=its) as process:
@@ -53,14 +53,14 @@ def run_in_terminal(command: Sequence[str], width: int) -> tuple[int, str]:
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # how Linux says that nobody has the other end open any more
+    except OSError:  # Linux's error for a terminal whose other end is closed
         return b""
 
 
 def picture(title: str, printed: str, width: int, name: str) -> str:
-    """Return the SVG of a terminal in which a command has printed this.
+    """Return the SVG of a terminal with this output.
 
-    name: makes the picture's own names differ from those of another picture on the same page.
+    name: a prefix for the names in the picture, which must differ between pictures on one page.
     """
     console = Console(
         record=True,
@@ -74,12 +74,12 @@ def picture(title: str, printed: str, width: int, name: str) -> str:
     for line in AnsiDecoder().decode(_as_it_stays(printed)):
         console.print(line, soft_wrap=False)
     svg = _FONT.sub("", console.export_svg(title=title, unique_id=name))
-    # Without this, some programs leave out the spaces at the beginning of a line.
+    # Without this, some programs omit the spaces at the beginning of a line.
     return svg.replace("<svg ", '<svg xml:space="preserve" ', 1)
 
 
 def _as_it_stays(printed: str) -> str:
-    """Return what a terminal shows in the end: of a line that was written again, the last."""
+    """Return the final text in the terminal: the last version of each rewritten line."""
     lines = printed.replace("\r\n", "\n").split("\n")
     return "\n".join(line.rstrip("\r").rpartition("\r")[2].rstrip() for line in lines).strip("\n")
 

@@ -1,4 +1,4 @@
-"""What error codes mean, copied from the Java client's rules (Sender, TransactionManager, 4.2)."""
+"""The meaning of error codes, copied from the Java client (Sender, TransactionManager, 4.2)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Kafka's own message schemas, which ship with kafka-python, and values drawn from them.
+"""Kafka's own message schemas, which ship with kafka-python, and values generated for them.
 
-A value of a message is a tree: a dict by field name for a struct, a list for an array. A tree has
-the fields of all versions; `at_version` makes it what one version can carry.
+The value of a message is a tree: a dict by field name for a struct, a list for an array. A tree has
+the fields of all versions; `at_version` reduces it to one version.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kafka.protocol.schemas import load_json
 from kafka.protocol.schemas.fields import BaseField
 
-# What a tree holds is known by its schema, not by its type.
+# The types in a tree follow from its schema.
 Tree: TypeAlias = dict[str, Any]
 
 _ZERO_UUID: Final = UUID(int=0)
@@ -37,13 +37,13 @@ _SOMETHING: Final[dict[str, object]] = {
     "records": [b"records"],
 }
 _NEVER: Final = (0, -1)
-# Around the lengths whose varint takes a second byte.
+# Lengths around those whose varint has two bytes.
 _LENGTHS: Final = st.integers(120, 135)
 
 
 @dataclass(frozen=True)
 class SchemaField:
-    """One field; `kind` is a primitive type or a struct's name, `fields` what a struct has."""
+    """One field; `kind` is a primitive type or the name of a struct, `fields` are the struct's."""
 
     name: str
     kind: str
@@ -69,11 +69,11 @@ class SchemaField:
 
     @property
     def may_be_absent(self) -> bool:
-        """Whether the field is a struct among the tagged fields, which need not be there."""
+        """Whether the field is a tagged struct, which may be absent."""
         return self.tag is not None and self.is_struct and not self.is_array
 
     def default_value(self) -> object:
-        """Give what a message has in the field where a version does not carry it."""
+        """Return the value of the field in versions that do not have it."""
         if self.is_array:
             return []
         if self.default == "null":
@@ -98,7 +98,7 @@ class MessageSchema:
 
 @cache
 def message_schema(name: str) -> MessageSchema:
-    """Read the schema of one message, by its name."""
+    """Return the schema of one message, by its name."""
     json = load_json(name)
     return MessageSchema(
         name=json["name"],
@@ -124,7 +124,7 @@ def _field(json: Mapping[str, Any]) -> SchemaField:
 
 
 def trees(fields: tuple[SchemaField, ...]) -> st.SearchStrategy[Tree]:
-    """Draw values for all fields of all versions."""
+    """Return a strategy for values of all fields of all versions."""
     return st.fixed_dictionaries({field.name: _values(field) for field in fields})
 
 
@@ -154,7 +154,7 @@ def _one(kind: str) -> st.SearchStrategy[object]:
 
 
 def one_of_everything(fields: tuple[SchemaField, ...]) -> Tree:
-    """Give a tree in which no field is null, empty or its default."""
+    """Return a tree in which no field is null, empty or its default."""
     return {field.name: _something(field) for field in fields}
 
 
@@ -166,7 +166,7 @@ def _something(field: SchemaField) -> object:
 def at_version(
     fields: tuple[SchemaField, ...], tree: Tree, version: int, *, keep_absent: bool = False
 ) -> Tree:
-    """Give `tree` as `version` can carry it: nothing is null that may not be.
+    """Return `tree` reduced to `version`: null only where the version allows it.
 
     keep_absent: keep the values of fields that the version does not have.
     """

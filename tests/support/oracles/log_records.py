@@ -1,4 +1,4 @@
-"""Logs as brokers send them, written by kafka-python and by this package, and read by both."""
+"""Logs as brokers send them, written and read by kafka-python and by this package."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ OLD_ROWS: Final = st.lists(
     min_size=1,
     max_size=12,
 )
-# kafka-python wants the package xxhash for lz4 in message sets v0, to hash a few bytes. Ours stands
-# in for it; the hashes that Java makes are what it is tested by.
+# kafka-python needs the package xxhash for lz4 in v0 message sets, to hash a few bytes. Our
+# function replaces it; it is tested against hashes made by Java.
 kafka.codec.xxhash = SimpleNamespace(
     xxh32=lambda data: SimpleNamespace(digest=lambda: xxhash32(bytes(data)).to_bytes(4, "big"))
 )
@@ -43,7 +43,7 @@ class Found(NamedTuple):
 
 
 def found(records: DecodedRecords) -> list[Found]:
-    """Give columns as rows."""
+    """Return columns as rows."""
     return [
         Found(offset, timestamp, key, value, tuple((h["key"], h["value"]) for h in headers))
         for offset, timestamp, key, value, headers in zip(
@@ -58,7 +58,7 @@ def found(records: DecodedRecords) -> list[Found]:
 
 
 def expected(rows: Sequence[Row], first_offset: int = 0, *, magic: int = 2) -> list[Found]:
-    """Give rows as a reader should find them."""
+    """Return rows as a reader should find them."""
     return [
         Found(offset, row.timestamp_ms if magic else -1, row.key, row.value, row.headers)
         for offset, row in enumerate(rows, first_offset)
@@ -66,7 +66,7 @@ def expected(rows: Sequence[Row], first_offset: int = 0, *, magic: int = 2) -> l
 
 
 def found_by_kafka_python(log: bytes) -> list[Found]:
-    """Read a log by kafka-python."""
+    """Return the records of a log as kafka-python reads them."""
     records = MemoryRecords(log)
     rows = []
     while (batch := records.next_batch()) is not None:
@@ -86,7 +86,7 @@ def found_by_kafka_python(log: bytes) -> list[Found]:
 def batch_of(
     rows: Sequence[Row], *, codec: int = 0, first_offset: int = 0, producer: Producer = NO_PRODUCER
 ) -> bytes:
-    """Give a batch of format v2 by kafka-python, as a log has it from `first_offset` on."""
+    """Return a v2 batch made by kafka-python, at `first_offset` in the log."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=codec,
@@ -104,32 +104,32 @@ def batch_of(
 def old_batch_of(
     rows: Sequence[Row], magic: int, *, codec: int = 0, first_offset: int = 0
 ) -> bytes:
-    """Give a message set by kafka-python, as a log has it from `first_offset` on."""
+    """Return a message set made by kafka-python, at `first_offset` in the log."""
     builder = LegacyRecordBatchBuilder(magic=magic, compression_type=codec, batch_size=_NO_LIMIT)
     relative = first_offset if magic == 0 or not codec else 0
     for offset, row in enumerate(rows, relative):
         builder.append(offset, row.timestamp_ms, row.key, row.value)
     data = bytes(builder.build())
-    # kafka-python leaves a wrapper's offset 0, for brokers to set.
+    # kafka-python leaves a wrapper's offset at 0, for brokers to set.
     return at_offset(data, first_offset + len(rows) - 1) if codec else data
 
 
 def at_offset(entry: bytes, offset: int) -> bytes:
-    """Move a batch or a message to an offset, which no checksum covers."""
+    """Return a batch or a message with another offset, which no checksum covers."""
     return struct.pack(">q", offset) + entry[8:]
 
 
 def checked(batch: bytes) -> bytes:
-    """Give a batch of format v2 with the checksum that its bytes should have."""
+    """Return a v2 batch with the correct checksum."""
     return batch[:17] + struct.pack(">I", crc32c(batch[21:])) + batch[21:]
 
 
 def emptied(batch: bytes) -> bytes:
-    """Give what compaction leaves of a batch of format v2 none of whose records it keeps."""
+    """Return a v2 batch after compaction removed all of its records."""
     return checked(batch[:8] + struct.pack(">i", 49) + batch[12:57] + struct.pack(">i", 0))
 
 
 def with_attributes(batch: bytes, bits: int) -> bytes:
-    """Give a batch of format v2 with attributes set besides its own."""
+    """Return a v2 batch with more attributes set."""
     (attributes,) = struct.unpack_from(">h", batch, 21)
     return checked(batch[:21] + struct.pack(">h", attributes | bits) + batch[23:])

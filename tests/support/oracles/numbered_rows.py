@@ -1,6 +1,6 @@
-"""Rows that tell their place: each partition's are numbered from 0, in the order appended.
+"""Rows that contain their position: each partition's rows are numbered from 0, as appended.
 
-What a topic has can so be held against what was appended: every row once, in order.
+So the records of a topic can be compared with the appended rows: every row once, in order.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import pyarrow as pa
 from spark_kafka_sink import KafkaProducer
 from support.oracles.readers import Record
 
-# Long enough that a request is more than one segment of TCP.
+# Long enough that a request is more than one TCP segment.
 _PADDING = "x" * 80
 
 
 class NumberedRows:
-    """Appends such rows to a topic; `appended` is how many each partition has been given."""
+    """Appends such rows to a topic; `appended` is the number of rows per partition."""
 
     def __init__(self, producer: KafkaProducer, topic: str, partitions: int) -> None:
         self._producer = producer
@@ -39,12 +39,12 @@ class NumberedRows:
         self.appended += count
 
     def append_until(self, happened: Callable[[], bool], step: int = 50) -> None:
-        """Append until `happened` says so."""
+        """Append rows until `happened` returns True."""
         while not happened():
             self.append(step)
 
     def check(self, records: list[Record]) -> None:
-        """Hold what was read against what was appended: every row once, in order."""
+        """Assert that the records read are the rows appended: every row once, in order."""
         found = numbers(records)
         assert sorted(found) == list(self._partitions)
         for partition, seen in found.items():
@@ -54,7 +54,7 @@ class NumberedRows:
 
 
 def numbers(records: list[Record]) -> dict[int, list[int]]:
-    """Give the numbers of the rows that were read, by partition, in the order read."""
+    """Return the numbers of the rows that were read, by partition, in the order read."""
     found: dict[int, list[int]] = {}
     for record in records:
         assert record.value is not None

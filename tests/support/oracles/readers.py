@@ -1,4 +1,4 @@
-"""Topics read back by clients that share no code with ours: kafka-python and confluent-kafka."""
+"""Read topics with clients that share no code with ours: kafka-python and confluent-kafka."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
 _IDLE_S = 30
-# More than any test or measurement reads back.
+# More than any test or measurement reads.
 _TOPIC_BYTES = 4 << 30
 _PARTITION_BYTES = 256 << 20
 
@@ -38,9 +38,9 @@ def create_topic(
     config: dict[str, str] | None = None,
     replicas: int = -1,
 ) -> None:
-    """Create a topic and wait until its leaders lead it; -1: as many replicas as brokers say.
+    """Create a topic and wait for its leaders; replicas: -1 for the brokers' default.
 
-    What config does not say is limited: no topic fills up a disk.
+    Its size is limited unless `config` says otherwise, so that no topic fills up a disk.
     """
     create_topics(bootstrap, [topic], partitions, config, replicas)
 
@@ -52,9 +52,9 @@ def create_topics(
     config: dict[str, str] | None = None,
     replicas: int = -1,
 ) -> None:
-    """Create topics and wait until their leaders lead them.
+    """Create topics and wait until their leaders are ready.
 
-    The controller answers before that: what was sent at once might have to be sent again.
+    The controller answers before that: requests sent at once might have to be sent again.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     config = few_bytes(partitions) | (config or {})
@@ -65,16 +65,16 @@ def create_topics(
 
 
 def few_bytes(partitions: int) -> dict[str, str]:
-    """Give a topic's settings with which it keeps 4 GiB at most, once its broker looks.
+    """Return topic settings that limit a topic to 4 GiB once the broker applies retention.
 
-    A partition has four segments, and a broker takes none below a MiB: 1,000 partitions are most.
+    A partition has four segments of at least 1 MiB each, so the limit holds up to 1,000 partitions.
     """
     kept = min(_PARTITION_BYTES, _TOPIC_BYTES // partitions)
     return {"retention.bytes": str(kept), "segment.bytes": str(kept // 4)}
 
 
 def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
-    """Give a topic more partitions, so many in all; other nodes may know of fewer for a while."""
+    """Increase the number of a topic's partitions; other nodes may know fewer for a while."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
         future.result()
@@ -102,7 +102,7 @@ def _latest(
 
 
 def delete_topics(bootstrap: str, topics: Sequence[str]) -> None:
-    """Delete topics of a cluster of one node, and wait until the node knows them no more."""
+    """Delete topics of a cluster of one node, and wait until the node has removed them."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for future in admin.delete_topics(list(topics)).values():
         future.result()
@@ -111,24 +111,24 @@ def delete_topics(bootstrap: str, topics: Sequence[str]) -> None:
 
 
 def partition_count(bootstrap: str, topic: str) -> int:
-    """Give how many partitions a topic has."""
+    """Return the number of a topic's partitions."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     return len(admin.list_topics(topic, timeout=30).topics[topic].partitions)
 
 
 def read_with_confluent(bootstrap: str, topic: str, *, checksums: bool = True) -> list[Record]:
-    """Read a topic to the end by librdkafka; records in order within a partition.
+    """Read a topic to the end with librdkafka; records are in order within a partition.
 
-    checksums: whether those of batches have to be right.
+    checksums: whether to check those of the batches.
     """
     return read_topics(bootstrap, [topic], checksums=checksums)[topic]
 
 
 def wait_for_transactions(bootstrap: str, topic: str) -> None:
-    """Wait until no transaction has records of a topic that nobody may read yet.
+    """Wait until no open transaction has records in a topic.
 
-    A commit is over for its producer when the coordinator has noted it; readers see it a little
-    later, when the partitions have it.
+    A commit is over for its producer when the coordinator has recorded it. Readers see it a little
+    later, when the partitions have the markers.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     partitions = admin.list_topics(topic, timeout=_IDLE_S).topics[topic].partitions
@@ -147,7 +147,7 @@ def wait_for_transactions(bootstrap: str, topic: str) -> None:
             if ends[0] == ends[1]:
                 return
         except confluent_kafka.KafkaException as error:
-            # This client asks once only, also while a leader moves on.
+            # This client sends a request once, even while a leader changes.
             found = error
         if time.monotonic() > deadline:
             raise TimeoutError(f"topic {topic} can be read up to, and ends at: {found}")
@@ -163,13 +163,13 @@ def committed_values(bootstrap: str, topic: str) -> list[str]:
 def read_topics(
     bootstrap: str, topics: Sequence[str], *, checksums: bool = True
 ) -> dict[str, list[Record]]:
-    """Read topics to the end by librdkafka; records in order within a partition."""
+    """Read topics to the end with librdkafka; records are in order within a partition."""
     deadline = time.monotonic() + _IDLE_S
     while True:
         try:
             return _read_topics(bootstrap, topics, checksums=checksums)
         except confluent_kafka.KafkaException as error:
-            # A leader may hear of a topic later than the broker that was asked for it.
+            # A leader may learn of a topic later than the broker that was asked.
             code = error.args[0].code()
             is_late = code == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
             if not is_late or time.monotonic() > deadline:
@@ -186,13 +186,13 @@ def _read_topics(
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 20,  # for the end of a partition, which is told by an empty answer
+            "fetch.wait.max.ms": 20,  # for the end of a partition, which an empty response signals
             "check.crcs": checksums,
             "log_level": 0,
         }
     )
     try:
-        # Asked for one topic, a broker that is to create topics creates it.
+        # A request for one topic lets a broker that creates topics create it.
         known = consumer.list_topics(topics[0] if len(topics) == 1 else None, timeout=_IDLE_S)
         open_partitions = {
             (topic, partition) for topic in topics for partition in known.topics[topic].partitions
@@ -230,15 +230,15 @@ def _read_topics(
 
 
 def _check_first_offset(topic: str, partition: int, first: int) -> None:
-    """Fail where the broker has deleted records: nobody can say of these that they are there."""
+    """Fail if the broker has deleted records, because a check of them is impossible then."""
     assert first == 0, f"partition {partition} of {topic} begins at offset {first}"
 
 
 def read_at_least(bootstrap: str, topic: str, count: int) -> list[Record]:
-    """Read a topic until it shows `count` records.
+    """Read a topic until it has `count` records.
 
-    What only a leader has (acks=1), or what a broker that was frozen does not know to have missed,
-    is shown once the replicas have caught up.
+    Records that only the leader has (acks=1), or that a frozen broker has missed, are visible once
+    the replicas have caught up.
     """
     deadline = time.monotonic() + _IDLE_S
     while True:
@@ -262,7 +262,7 @@ def _from_confluent(message: confluent_kafka.Message) -> Record:
 
 
 def read_with_kafka_python(bootstrap: str, topic: str) -> list[Record]:
-    """Read a topic to the end by kafka-python; records in order within a partition."""
+    """Read a topic to the end with kafka-python; records are in order within a partition."""
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap.split(","),
         enable_auto_commit=False,

@@ -1,4 +1,4 @@
-"""Rows, Arrow columns of every shape made of them, and batches by this package and kafka-python."""
+"""Rows, Arrow columns of every shape with them, and batches by this package and kafka-python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEADER_EPOCH: Final = slice(12, 16)
 
 
 class Row(NamedTuple):
-    """One record as a user thinks of it."""
+    """One record in the user's view."""
 
     key: bytes | None
     value: bytes | None
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """How bytes lie in an Arrow array: its type, rows cut off by a slice, garbage under nulls."""
+    """The layout of bytes in an Arrow array: type, rows sliced off, garbage under nulls."""
 
     kind: pa.DataType
     rows_before: int
@@ -39,7 +39,7 @@ class Shape(NamedTuple):
     garbage: bytes
 
     def array(self, values: Sequence[bytes | None]) -> pa.Array:
-        """Make an array of this shape that holds `values`."""
+        """Return an array of this shape with `values`."""
         around = b"not in the slice"
         rows = [*[around] * self.rows_before, *values, *[around] * self.rows_after]
         stored = [self.garbage if row is None else row for row in rows]
@@ -65,7 +65,7 @@ SHAPES: Final = st.builds(
     st.sampled_from([b"", b"\xff", b"garbage"]),
 )
 
-# Some lengths stand where a length's varint grows by a byte.
+# Some lengths are at the sizes at which the varint of a length grows by a byte.
 _LENGTHS: Final = st.sampled_from([62, 63, 64, 65, 8191, 8192])
 BYTES: Final = st.binary(max_size=20) | st.builds(
     lambda byte, length: bytes([byte]) * length, st.integers(0, 255), _LENGTHS
@@ -73,7 +73,7 @@ BYTES: Final = st.binary(max_size=20) | st.builds(
 TIMESTAMPS: Final = st.integers(1_700_000_000_000, 1_700_000_010_000) | st.integers(0, 2**63 - 1)
 HEADERS: Final = st.lists(st.tuples(st.text(max_size=6), st.none() | BYTES), max_size=4).map(tuple)
 ROWS: Final = st.builds(Row, st.none() | BYTES, st.none() | BYTES, HEADERS, TIMESTAMPS)
-# Repeated rows: duplicates, and offset deltas of more than one byte.
+# Repeated rows give duplicates, and offset deltas of more than one byte.
 BATCHES: Final = st.builds(
     lambda rows, times: rows * times,
     st.lists(ROWS, min_size=1, max_size=12),
@@ -82,7 +82,7 @@ BATCHES: Final = st.builds(
 
 
 class Producer(NamedTuple):
-    """What a batch's header says of its producer."""
+    """The producer fields of a batch's header."""
 
     id_and_epoch: ProducerIdAndEpoch
     base_sequence: int
@@ -102,9 +102,9 @@ PRODUCERS: Final = st.just(NO_PRODUCER) | st.builds(
 def columns_of(
     rows: Sequence[Row], shape: Shape = PLAIN, *, drop_empty: bool = False
 ) -> RecordColumns:
-    """Make the columns of `rows`.
+    """Return the columns of `rows`.
 
-    drop_empty: leave out the key column where no row has a key, likewise the headers.
+    drop_empty: leave out the key column if no row has a key, and the headers likewise.
     """
     key = BinaryColumn.of(shape.array([row.key for row in rows]))
     headers = header_column([row.headers for row in rows], shape)
@@ -119,7 +119,7 @@ def columns_of(
 
 
 def header_column(headers: Sequence[Headers], shape: Shape = PLAIN) -> BinaryColumn:
-    """Make the column of header sections."""
+    """Return the column of header sections."""
     entries = [entry for each in headers for entry in each]
     return encode_headers(
         np.array([len(each) for each in headers], np.int64),
@@ -129,7 +129,7 @@ def header_column(headers: Sequence[Headers], shape: Shape = PLAIN) -> BinaryCol
 
 
 def records_of(columns: RecordColumns) -> memoryview:
-    """Encode all rows in their order, as the records section of one batch."""
+    """Encode all rows in order, as the records section of one batch."""
     rows = np.arange(len(columns))
     deltas = columns.timestamps_ms - columns.timestamps_ms[0]
     encoded = encode(columns, rows, rows, deltas)
@@ -137,7 +137,7 @@ def records_of(columns: RecordColumns) -> memoryview:
 
 
 def seal(rows: Sequence[Row], records: bytes | memoryview, producer: Producer) -> bytes:
-    """Put the package's header in front of the records of `rows`."""
+    """Return the records of `rows` with the header that the package makes."""
     timestamps = [row.timestamp_ms for row in rows]
     header = batch_header(
         BatchInfo(len(rows), timestamps[0], max(timestamps), 0),
@@ -150,7 +150,7 @@ def seal(rows: Sequence[Row], records: bytes | memoryview, producer: Producer) -
 
 
 def kafka_python_batch(rows: Sequence[Row], producer: Producer = NO_PRODUCER) -> bytes:
-    """Give the whole uncompressed batch as kafka-python writes it."""
+    """Return the uncompressed batch as kafka-python writes it."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
@@ -166,5 +166,5 @@ def kafka_python_batch(rows: Sequence[Row], producer: Producer = NO_PRODUCER) ->
 
 
 def without_leader_epoch(batch: bytes) -> bytes:
-    """Cut out what only a broker sets: producers write -1 (Java) or 0 (kafka-python)."""
+    """Remove the field that only a broker sets: producers write -1 (Java) or 0 (kafka-python)."""
     return batch[: _LEADER_EPOCH.start] + batch[_LEADER_EPOCH.stop :]

@@ -1,4 +1,4 @@
-"""Messages of this package and of kafka-python made from the same values (see `kafka_schemas`)."""
+"""Messages of this package and of kafka-python with the same values (see `kafka_schemas`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_kafka_sink.wire.messages import APIS, Api, Request, Response
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
 from support.oracles.kafka_schemas import MessageSchema, SchemaField, Tree, message_schema
 
-# Every version of every API that the package speaks.
+# Every version of every API that the package supports.
 SPOKEN: Final = [
     (api, version)
     for api in APIS.values()
@@ -28,28 +28,28 @@ EVERY_VERSION: Final = pytest.mark.parametrize(
 
 
 def versions(api: Api) -> range:
-    """Give the versions of `api` that the package speaks."""
+    """Return the versions of `api` that the package supports."""
     return range(api.min_version, api.max_version + 1)
 
 
 def request_schema(api: Api) -> MessageSchema:
-    """Give Kafka's schema of the API's request."""
+    """Return Kafka's schema of the API's request."""
     return message_schema(f"{api.name}Request")
 
 
 def response_schema(api: Api) -> MessageSchema:
-    """Give Kafka's schema of the API's response."""
+    """Return Kafka's schema of the API's response."""
     return message_schema(f"{api.name}Response")
 
 
 def our_request(api: Api, tree: Tree) -> Request:
-    """Make the package's request; what the tree does not have keeps its default."""
+    """Return the package's request; fields that the tree does not have keep their defaults."""
     made: Request = _ours(api.request, request_schema(api).fields, tree)
     return made
 
 
 def our_response(api: Api, tree: Tree) -> Response:
-    """Make the package's response; what the tree does not have keeps its default."""
+    """Return the package's response; fields that the tree does not have keep their defaults."""
     made: Response = _ours(api.response, response_schema(api).fields, tree)
     return made
 
@@ -61,7 +61,7 @@ def _ours(cls: type[Any], fields: tuple[SchemaField, ...], tree: Tree) -> Any:  
 
 
 def class_beside(cls: type[Any], name: str) -> type[Any]:
-    """Give the struct `name` of the module that has the message class `cls`."""
+    """Return the struct `name` from the module of the message class `cls`."""
     found: type[Any] = getattr(sys.modules[cls.__module__], name)
     return found
 
@@ -70,7 +70,7 @@ def _our_value(message: type[Any], field: SchemaField, value: Any) -> object:  #
     if value is None:
         return None
     if field.kind == "records":
-        if message is PartitionData:  # records that are read are a view of what came
+        if message is PartitionData:  # records that were read are a view of the received bytes
             return memoryview(b"".join(value))
         return Records(tuple(value), sum(map(len, value)))
     if not field.is_struct:
@@ -84,7 +84,7 @@ def _our_value(message: type[Any], field: SchemaField, value: Any) -> object:  #
 def their_request_frame(
     api: Api, version: int, correlation_id: int, client_id: str, tree: Tree
 ) -> bytes:
-    """Give the whole request frame, size and header included, as kafka-python writes it."""
+    """Return the request frame, including size and header, as kafka-python writes it."""
     cls = _their_class(request_schema(api).name)
     request = cls(version=version, **_their_values(cls.fields, request_schema(api).fields, tree))
     request.with_header(correlation_id=correlation_id, client_id=client_id)
@@ -92,7 +92,7 @@ def their_request_frame(
 
 
 def their_response_frame(api: Api, version: int, correlation_id: int, tree: Tree) -> bytes:
-    """Give the response frame without its size, as a broker would send it by kafka-python."""
+    """Return the response frame without its size, as kafka-python writes it."""
     cls = _their_class(response_schema(api).name)
     response = cls(version=version, **_their_values(cls.fields, response_schema(api).fields, tree))
     response.with_header(correlation_id=correlation_id)
@@ -107,7 +107,7 @@ def _their_class(name: str) -> Any:  # noqa: ANN401 - kafka-python has no types
 def _their_values(known: dict[str, Any], fields: tuple[SchemaField, ...], tree: Tree) -> Tree:
     given: Tree = {}
     for field in fields:
-        # kafka-python writes a tagged UUID of zeros, its default, which Java leaves out.
+        # kafka-python writes a tagged UUID of zeros, its default, which Java omits.
         left_out = field.tag is not None and tree.get(field.name) == ZERO_UUID
         if field.name in tree and not left_out:
             # kafka-python renames the two bit fields of Metadata.

@@ -1,4 +1,4 @@
-"""Python environments for executors: one without the sink, and one packed into an archive."""
+"""Python environments for executors: one without the sink, and one packed as an archive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import spark_kafka_sink
 
 _OURS = ("spark_kafka_sink", "pyspark_pykafka")
-# What an executor needs besides Spark's own Python, which Spark itself puts on the path.
+# The modules that an executor needs in addition to pyspark, which Spark adds to the path.
 _NEEDED = ("numpy", "pyarrow", "crc32c", "lz4", "msgspec")
 
 
@@ -21,7 +21,7 @@ def _site_packages() -> Path:
 
 
 def python_without_the_sink(folder: Path) -> Path:
-    """Make an environment with everything that this one has but the sink; give its Python."""
+    """Make an environment with all packages of this one except the sink; return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (target,) = folder.glob("lib/python3.*/site-packages")
     for entry in _site_packages().iterdir():
@@ -38,7 +38,7 @@ def python_without_the_sink(folder: Path) -> Path:
 
 
 def zip_of_the_sink(path: Path) -> Path:
-    """Make what a user ships by --py-files: the package in a zip."""
+    """Make the zip of the package that a user ships with --py-files, and return its path."""
     package = Path(spark_kafka_sink.__file__).parent
     with zipfile.ZipFile(path, "w") as archive:
         for source in sorted(package.rglob("*.py")):
@@ -47,10 +47,10 @@ def zip_of_the_sink(path: Path) -> Path:
 
 
 def archive_of_an_environment(path: Path) -> Path:
-    """Make what a user ships by --archives: an environment that has the sink.
+    """Make the archive of an environment with the sink that a user ships with --archives.
 
-    Its python is a link to this machine's, as venv-pack's is; an archive for other machines would
-    carry an interpreter (conda-pack does).
+    As with venv-pack, its python is a link to this machine's. An archive for other machines would
+    contain an interpreter (as those of conda-pack do).
     """
     site = _site_packages()
     home = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"

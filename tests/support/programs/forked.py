@@ -1,4 +1,4 @@
-"""Calls in a forked child: what each comes to there, and which of them hangs."""
+"""Calls in a forked child: their results, and which of them hang."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENOUGH_S = 20
 
 
 def found_by(call: Callable[[], object]) -> str:
-    """Return what a call comes to."""
+    """Return a description of a call's result or exception."""
     try:
         call()
     except IllegalStateException as error:
@@ -26,13 +26,13 @@ def found_by(call: Callable[[], object]) -> str:
 
 
 def in_child(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
-    """Make calls in a forked child; those that hang are not among the answers."""
+    """Return the results of calls in a forked child; those that hang are missing."""
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
 
     def run() -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(ENOUGH_S)  # ends the child where a call hangs
+        signal.alarm(ENOUGH_S)  # ends the child if a call hangs
         for name, call in calls.items():
             answers.put((name, found_by(call)))
 
@@ -48,7 +48,7 @@ def in_child(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def taken(*locks: Any) -> Iterator[None]:  # noqa: ANN401 - locks of all kinds
-    """Have another thread hold locks."""
+    """Hold locks in another thread."""
     are_taken, may_go = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -1,4 +1,4 @@
-"""Runs of pytest inside a test: tests in a folder of their own, by the conftest.py of all tests.
+"""Pytest runs inside a test, for tests in a folder of their own with the conftest.py of all tests.
 
 Such a run needs `TESTS` as its PYTHONPATH.
 """
@@ -12,6 +12,6 @@ TESTS: Final = Path(__file__).resolve().parents[2]
 
 
 def options(folder: Path) -> list[str]:
-    """Give pytest's options for tests in a folder."""
+    """Return pytest's options for tests in a folder."""
     found = ["-p", "conftest", "-p", "no:randomly", "-p", "no:cacheprovider"]
     return [*found, "-c", str(TESTS.parent / "pyproject.toml"), "--rootdir", str(folder)]

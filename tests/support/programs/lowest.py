@@ -1,8 +1,8 @@
 """``make test-lowest``: an environment with the lowest versions that pyproject.toml allows.
 
 ``python -m support.programs.lowest make FOLDER`` makes it; the lowest hatchling builds the wheel.
-``python -m support.programs.lowest versions``, run in it, prints what is installed of what the sink
-and its extras ask for. It fails if one of these is not the lowest version.
+``python -m support.programs.lowest versions``, run in it, prints the installed versions of the
+packages that the sink and its extras require. It fails if one of them is not the lowest version.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BOUND: Final = re.compile(r"([\w.-]+)(?:\[[\w,]+\])?>=([\w.]+)")
 
 
 def make(folder: Path) -> None:
-    """Make the environment, with all extras and the checkout's wheel; one that is there goes."""
+    """Make the environment with all extras and the checkout's wheel; replace an existing one."""
     python = find_python(PYTHON)
     if python is None:
         raise SystemExit(f"The lowest versions are tested on Python {PYTHON}: it is not installed.")
@@ -42,7 +42,7 @@ def make(folder: Path) -> None:
         lowest.write_text("\n".join(needed).replace(">=", "=="))
         _run(*uv, "build", "--wheel", "--build-constraints", lowest, "--out-dir", wheels, ROOT)
         (wheel,) = Path(wheels).glob("*.whl")
-        # What is installed by now is kept, since it is all that the wheel asks for.
+        # The installed versions are kept, because they satisfy the wheel's requirements.
         _run(*install, wheel)
 
 
@@ -58,7 +58,7 @@ def requirements() -> dict[str, str]:
 
 
 def versions() -> int:
-    """Print what is installed; return 1 if one is not the lowest version that is allowed."""
+    """Print the installed versions; return 1 if one is not the lowest allowed version."""
     from packaging.version import Version
 
     print(f"Python {sys.version.split()[0]}")

@@ -1,8 +1,8 @@
-"""``make test-matrix``: the tests of Spark on every pyspark and Python that the sink is made for.
+"""``make test-matrix``: the tests of Spark on every supported pyspark and Python.
 
-A cell is a pyspark and a Python. Each has an environment of its own in the cache, made once; the
-checkout's wheel is installed into it for every run. A cell whose Python is not on the PATH does not
-run, and the table says so.
+A cell is a pyspark and a Python. Each has an environment of its own in the cache, which is made
+once; the checkout's wheel is installed into it for every run. A cell whose Python is not on the
+PATH does not run, and the table says so.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ TESTS: Final = (
     "tests/jobs/test_bench.py",
     "tests/jobs/test_demo.py",
 )
-# As make test runs them.
+# The same options as for `make test`.
 PARALLEL: Final = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
-# Python 3.13 warns of sockets that py4j leaves to the collector. Ours are looked at by `make test`.
+# Python 3.13 warns about sockets that py4j does not close. `make test` checks our own sockets.
 WARNINGS: Final = ("-W", "ignore:unclosed <socket.socket:ResourceWarning")
-# What a Spark does otherwise by itself: 4.1 cannot read ORC's timestamps with a time zone, and it
-# has another sentence for a file that is damaged. Beginnings of the tests' names.
+# Differences between Spark versions: 4.1 cannot read ORC timestamps with a time zone, and has
+# another message for a damaged file. These are prefixes of test names.
 OTHERWISE: Final = {
     "4.1": (
         "tests/jobs/test_batch.py::test_the_report_tells_partitions_and_offsets[orc]",
@@ -44,11 +44,11 @@ OTHERWISE: Final = {
 
 
 class CellFailedError(Exception):
-    """Why a cell did not get to its tests."""
+    """A cell's tests could not be started; the message is the reason."""
 
 
 def find_python(version: str) -> Path | None:
-    """Give the first Python of a version on the PATH that runs, None if there is none."""
+    """Return the first working Python of a version on the PATH, None if there is none."""
     for folder in os.get_exec_path():
         python = Path(folder) / f"python{version}"
         if not os.access(python, os.X_OK):
@@ -56,13 +56,13 @@ def find_python(version: str) -> Path | None:
         asked = subprocess.run([python, "-V"], capture_output=True, text=True, check=False)
         if asked.returncode == 0 and asked.stdout.startswith(f"Python {version}."):
             return python
-        # As those of pyenv do whose version is not chosen.
+        # For example pyenv's shims of versions that are not selected.
         print(f"{python} does not run Python {version}: passed over", file=sys.stderr)
     return None
 
 
 def environment(spark: str, version: str, python: Path) -> Path:
-    """Make a cell's environment unless it is there; give its folder."""
+    """Make a cell's environment unless it exists; return its folder."""
     wanted = (ROOT / "pyproject.toml").read_bytes() + spark.encode()
     folder = kafka_jars.cache_folder() / "matrix" / f"pyspark-{spark}-python-{version}"
     made_of, digest = folder / "made-of", hashlib.sha256(wanted).hexdigest()
@@ -87,9 +87,9 @@ def _run(*command: str | Path) -> None:
 def run_cell(
     spark: str, version: str, wheel: Path, log: Path, more: list[str]
 ) -> tuple[str, bool | None]:
-    """Run a cell's tests; give what the table says of it, and whether that is good news.
+    """Run a cell's tests; return the entry for the table, and whether they passed.
 
-    None where it did not run.
+    The result is None if the cell did not run.
     """
     python = find_python(version)
     if python is None:
@@ -106,7 +106,7 @@ def run_cell(
         ended = subprocess.run(
             [*pytest, *TESTS, *PARALLEL, *WARNINGS, *left_out, *more],
             cwd=ROOT,
-            # A cell whose brokers are missing has tested nothing.
+            # Without brokers, a cell has tested nothing.
             env={**os.environ, "PATH": path, "REQUIRE_KAFKA": "1"},
             stdout=output,
             stderr=subprocess.STDOUT,

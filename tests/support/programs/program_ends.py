@@ -1,7 +1,7 @@
-"""Programs that run to their end, as Python ends them: what they tell and their exit codes.
+"""Programs that run to their end: their output and their exit codes.
 
-All run at once, each in a fork of one process that has imported what they share: an import of
-pyarrow for each would take longer than the programs.
+All run at the same time, each in a fork of one process that has imported the shared modules. An
+import of pyarrow for each would take longer than the programs.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ exec(program, globals())
 
 
 class ProgramEnd(NamedTuple):
-    """How a program ended: its exit code, minus a signal's number, and what is on its stderr."""
+    """How a program ended: its exit code (negative for a signal), and its stderr."""
 
     code: int
     stderr: str
 
 
 def program_ends(begin: str, programs: Mapping[str, str]) -> dict[str, ProgramEnd]:
-    """Run programs by their names; begin: what all of them begin with."""
+    """Run programs by name and return their ends; begin: the code at the start of each."""
     done = subprocess.run(
         [sys.executable, "-c", _RUN],
         input=json.dumps({"begin": begin, **programs}),

@@ -1,4 +1,4 @@
-"""Pythons that lack something: programs run there as on a machine where it is not installed."""
+"""Pythons without certain modules: programs run as on a machine where these are not installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PYSPARK: Final = ("pyspark", "pyspark-*", "py4j*")
 
 
 def modules_without(folder: Path, *patterns: str) -> Path:
-    """Fill a folder with links to all that is installed here, except names like a pattern."""
+    """Fill a folder with links to all installed modules except those that match a pattern."""
     folder.mkdir()
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         if not any(fnmatch(entry.name, pattern) for pattern in patterns):
@@ -29,7 +29,7 @@ def run_with(
     """Run a script in a Python whose only installed modules are those of a folder."""
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("PYTHON", "PYSPARK"))}
     return subprocess.run(
-        # -S: the modules that are installed here are not on the path.
+        # -S: without the modules that are installed here.
         [sys.executable, "-S", "-c", script, *arguments],
         env={**environment, "PYTHONPATH": str(modules)},
         cwd=modules.parent,

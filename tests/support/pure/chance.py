@@ -1,4 +1,4 @@
-"""Columns of bytes by chance, which no codec makes smaller."""
+"""Columns of random bytes, which no codec can compress."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pyarrow as pa
 
 
 def binary_column(chance: np.random.Generator, rows: int, size_bytes: int) -> pa.Array:
-    """Give so many values of `size_bytes` each, as plain binary."""
+    """Return `rows` random values of `size_bytes` each, as an Arrow binary array."""
     values = chance.integers(0, 256, rows * size_bytes, np.uint8).tobytes()
     return binary_values(values, size_bytes)
 
 
 def binary_values(values: bytes, size_bytes: int) -> pa.Array:
-    """Give values of `size_bytes` each that follow one another, as plain binary."""
+    """Return consecutive values of `size_bytes` each as an Arrow binary array."""
     rows, data = len(values) // size_bytes, pa.py_buffer(values)
     fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size_bytes), rows, [None, data])
     return fixed.cast(pa.binary())

@@ -1,4 +1,4 @@
-"""A network client over a selector that a test plays, its brokers, and its clock."""
+"""A network client with a simulated selector, simulated brokers and a clock."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class World:
         self.events: list[Event] = []
 
     def poll(self) -> list[Event]:
-        """Poll once and give what happened."""
+        """Poll once and return the events."""
         happened = self.client.poll(0.0)
         self.events += happened
         return happened
 
     def bring_up(self, *nodes: int) -> None:
-        """Connect nodes and let them be ready."""
+        """Connect to nodes until they are ready."""
         self.client.set_nodes(NODES)
         self.client.connect(set(nodes))
         for _ in range(4):
@@ -66,5 +66,5 @@ class World:
 
 
 def metadata(node_id: int | None = None) -> ClientRequest:
-    """Make a request."""
+    """Return a Metadata request."""
     return ClientRequest(node_id=node_id, message=MetadataRequest(topics=[]))

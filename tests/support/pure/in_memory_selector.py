@@ -1,4 +1,4 @@
-"""A selector without sockets: brokers that answer, refuse, hang or fall silent as a test says."""
+"""A selector without sockets, with brokers that answer, refuse, hang or stay silent."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ from spark_kafka_sink.wire.primitives import Buffer, Writer
 
 
 class InMemorySelector:
-    """Has the calls of `Selector`; one broker per port answers ApiVersions and Metadata.
+    """Has the methods of `Selector`; one broker per port answers ApiVersions and Metadata.
 
-    refuse: ports, and hosts, that refuse connections; refuse_by_tls: hosts that end the TLS
-    handshake with an alert; hang: no connection comes up; silent: nothing
-    is answered; throttle_ms: what answers ask for.
+    refuse: the ports and hosts that refuse connections. hang: connections never complete. silent:
+    requests get no response. throttle_ms: the throttle time in responses.
     """
 
     def __init__(self) -> None:
@@ -50,7 +49,7 @@ class InMemorySelector:
         self._broken_at = 0
 
     def connect(self, channel_id: int, address: Address, layer: object = None) -> None:
-        """Take up a connection."""
+        """Accept, refuse or ignore a connection."""
         host, port = address[1][:2]
         self.connects.append(port)
         self.hosts.append(host)
@@ -65,7 +64,7 @@ class InMemorySelector:
             self._pending.append(Closed(channel_id, str(error), error))
 
     def send(self, channel_id: int, buffers: Sequence[Buffer]) -> None:
-        """Take a request and answer it."""
+        """Process a request and answer it."""
         port = self._ports[channel_id]
         frame = b"".join(bytes(buffer) for buffer in buffers)
         _, key, version, correlation_id = struct.unpack_from(">ihhi", frame)
@@ -77,18 +76,18 @@ class InMemorySelector:
             self._pending.append(Received(channel_id, answer))
 
     def close(self, channel_id: int) -> None:
-        """Drop a channel."""
+        """Close a channel."""
         self._ports.pop(channel_id, None)
 
     def close_all(self) -> None:
-        """Drop all."""
+        """Close all channels."""
         self._ports.clear()
 
     def wakeup(self) -> None:
-        """Nothing waits here."""
+        """Do nothing, because nothing waits."""
 
     def poll(self, timeout_s: float) -> list[SelectorEvent]:
-        """Give what has happened, and note how long a selector would have waited."""
+        """Return the pending events, and record the timeout."""
         self.waits.append(timeout_s)
         pending, self._pending = self._pending, []
         return pending
@@ -102,26 +101,26 @@ class InMemorySelector:
             self._pending.append(Closed(channel_id, "Connection reset by peer"))
 
     def break_all(self) -> None:
-        """Break every connection, and count connects from here on."""
+        """Break every connection, and start to record new ones."""
         self._broken_at = len(self.connects)
         for port in set(self._ports.values()):
             self.break_port(port)
 
     def connects_since(self, _time: float) -> list[int]:
-        """Give the ports connected to since `break_all`."""
+        """Return the ports that were connected to since `break_all`."""
         return self.connects[self._broken_at :]
 
     def say(self, port: int, data: bytes) -> None:
-        """Let a broker send bytes of its own accord."""
+        """Deliver bytes that a broker sends without a request."""
         for channel_id in [c for c, p in self._ports.items() if p == port]:
             self._pending.append(Received(channel_id, data))
 
     def requests_to(self, port: int) -> list[int]:
-        """Give the API keys asked of a broker."""
+        """Return the API keys of the requests to a broker."""
         return self._requests.get(port, [])
 
     def answer(self, key: int, version: int, correlation_id: int) -> bytes:
-        """Make the frame of an answer."""
+        """Return the frame of a response."""
         response: Response
         if key == 18:
             response = ApiVersionsResponse(

@@ -1,7 +1,7 @@
-"""Interrupts: exceptions that come from outside, at every moment at which they can come.
+"""Interrupts: exceptions raised from outside, at every point at which they can be raised.
 
-Python looks for signals, whose handlers raise KeyboardInterrupt or anything else, where a function
-of Python begins and where one of C ends. A profiler is called at the same moments.
+Python calls signal handlers, which may raise KeyboardInterrupt or anything else, at the start of
+Python functions and at the end of C functions. A profiler is called at the same points.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from types import FrameType
 
 
 class InterruptError(BaseException):
-    """What a signal's handler raises, as KeyboardInterrupt."""
+    """The exception of a signal handler, as KeyboardInterrupt is."""
 
 
 class AlarmError(Exception):
-    """What a handler of SIGALRM raises that ends what takes too long."""
+    """The exception of a SIGALRM handler that ends a call that takes too long."""
 
 
 def interrupted(
     call: Callable[[], object], moment: int, error: type[BaseException] = InterruptError
 ) -> str | None:
-    """Make a call, and interrupt it at the moment of a number, from 1 on.
+    """Make a call, and interrupt it at the point with number `moment`, counted from 1.
 
-    Gives where that was, None where the call was over before. Raises what the call does by itself.
+    Return where that was, None if the call ended before. Raise what the call itself raises.
     """
     seen = 0
     where = ""
@@ -37,7 +37,7 @@ def interrupted(
                 where = f"{frame.f_code.co_qualname}:{frame.f_lineno} ({event})"
                 raise error
 
-    # What is raised where Python forgets an object, it prints and passes over.
+    # Python prints and ignores exceptions that are raised while it deletes an object.
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     sys.setprofile(look)
     try:

@@ -1,4 +1,4 @@
-"""A handler of the log as a user may have one: it does whatever a test says."""
+"""A logging handler as a user may have one, which calls a function of the test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class Handler(logging.Handler):
-    """Calls a function for each line that has some words."""
+    """Calls a function for each message that contains certain words."""
 
     def __init__(self, words: str, call: Callable[[], object]) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class Handler(logging.Handler):
         self.came = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Handle a line."""
+        """Handle a message."""
         line = record.getMessage()
         if self._words in line:
             self.lines.append(line)
@@ -28,7 +28,7 @@ class Handler(logging.Handler):
 
 @contextmanager
 def handling(words: str, call: Callable[[], object] = lambda: None) -> Iterator[Handler]:
-    """Have lines of all levels come to a handler."""
+    """Attach a handler for messages of all levels."""
     logger, handler = logging.getLogger("spark_kafka_sink"), Handler(words, call)
     before = logger.level
     logger.addHandler(handler)

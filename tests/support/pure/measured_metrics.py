@@ -1,4 +1,4 @@
-"""The metrics of a producer, as tests compare them."""
+"""The metrics of a producer in a form for comparisons."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_kafka_sink import KafkaProducer
 def measured(
     producer: KafkaProducer, group: str = "producer-metrics", **tags: str
 ) -> dict[str, float]:
-    """Return the values of a group by their names; tags are those besides client-id."""
+    """Return the values of a group by their names; tags are those other than client-id."""
     found = producer.metrics().items()
     wanted = {name.replace("_", "-"): value for name, value in tags.items()}
     return {

@@ -1,4 +1,4 @@
-"""The producer's state machines without network or clock: a test plays broker and time."""
+"""The producer's state machines without network or clock: the test is broker and clock."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FULL = [b"x" * 400, b"y" * 400]
 
 @dataclass
 class Settings:
-    """What a test may want otherwise; times in seconds."""
+    """The settings that a test may change; times in seconds."""
 
     batch_size: int = 1000
     linger: float = 0.0
@@ -70,7 +70,7 @@ class Settings:
 
 @dataclass
 class PureProducer:
-    """Sender and accumulator; `leaders` gives each partition's node, -1 for none."""
+    """Sender and accumulator; `leaders` has each partition's node, -1 for none."""
 
     leaders: list[int]
     settings: Settings = field(default_factory=Settings)
@@ -129,7 +129,7 @@ class PureProducer:
         self.metadata.track(TOPIC, self.now)
 
     def ready(self, *nodes: int) -> None:
-        """Let metadata be known, a producer id be assigned and nodes be connected."""
+        """Set metadata and a producer id, and connect nodes."""
         assert self.poll() == []
         versions = NodeApiVersions({})
         if self.settings.transaction_version is not None:
@@ -142,7 +142,7 @@ class PureProducer:
         self.append_slice(np.full(len(values), partition), values, timestamp_ms)
 
     def append_slice(self, partitions: Int64s, values: list[bytes], timestamp_ms: int = 0) -> None:
-        """Append records, each to its partition, as KafkaProducer does a slice."""
+        """Append records, each to its partition, as KafkaProducer appends a slice."""
         columns = RecordColumns.of(
             key=None,
             value=BinaryColumn.of(pa.array(values, pa.binary())),
@@ -165,9 +165,9 @@ class PureProducer:
             self.accumulator.packed(batch)
 
     def poll(self) -> list[ClientRequest]:
-        """Poll as the I/O thread does, answering all but the Produce requests, which it gives.
+        """Poll as the I/O thread does; answer all requests except Produce, and return those.
 
-        That is until the sender does not want to be polled before time passes or something comes.
+        It polls until the sender waits for time to pass or for an event.
         """
         produced: list[ClientRequest] = []
         while True:
@@ -185,7 +185,7 @@ class PureProducer:
                 return produced
 
     def answer_other(self, request: ClientRequest) -> None:
-        """Answer a request that is not Produce, without an error."""
+        """Answer a request other than Produce, without an error."""
         if isinstance(request.message, MetadataRequest):
             self.sender.handle(Answered(request, 1, self.metadata_response()), self.now)
         elif isinstance(request.context, TransactionalRequest):
@@ -201,7 +201,7 @@ class PureProducer:
             self.sender.handle(Answered(request, 1, answer), self.now)
 
     def metadata_response(self) -> MetadataResponse:
-        """Describe the cluster as `leaders` has it now."""
+        """Return metadata with the current `leaders`."""
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=n, host="127.0.0.1", port=9000 + n)
@@ -253,28 +253,28 @@ class PureProducer:
         self.sender.handle(Answered(request, node, response), self.now)
 
     def lose(self, request: ClientRequest, code: int = 13) -> None:
-        """Lose a request with its connection (NETWORK_EXCEPTION) or by time-out (7)."""
+        """Fail a request because of its connection (NETWORK_EXCEPTION) or a timeout (7)."""
         failed = RequestFailed(request, request.node_id, code, "connection lost")
         self.sender.handle(failed, self.now)
 
     def done(self) -> list[ProducerBatch]:
-        """Give what has completed since the last call."""
+        """Return the batches completed since the last call."""
         return self.completion.take_done()
 
 
 def batches(request: ClientRequest) -> list[ProducerBatch]:
-    """Give the batches of a Produce request."""
+    """Return the batches of a Produce request."""
     found: list[ProducerBatch] = list(request.context.batches.values())  # type: ignore[attr-defined]
     return found
 
 
 def sequences(request: ClientRequest) -> list[int]:
-    """Give the base sequences of a Produce request's batches."""
+    """Return the base sequences of a Produce request's batches."""
     return [batch.base_sequence for batch in batches(request)]
 
 
 def bytes_of(request: ClientRequest) -> bytes:
-    """Give the record batches of a Produce request, as they are sent."""
+    """Return the record batches of a Produce request, as they are sent."""
     assert isinstance(request.message, ProduceRequest)
     sent = b""
     for topic in request.message.topic_data:

@@ -1,4 +1,4 @@
-"""A transactional producer's state machine, with a test as sender, coordinator and clock."""
+"""The state machine of a transactional producer: the test is sender, coordinator and clock."""
 
 from __future__ import annotations
 
@@ -45,33 +45,33 @@ class PureTransactions:
 
     @property
     def state(self) -> TransactionState:
-        """Where the producer is."""
+        """The state of the producer."""
         return self.manager.state
 
     def take(self, *, has_incomplete: bool = False) -> TransactionalRequest:
-        """Give the request that is due and count it as sent."""
+        """Return the request that is due, and record that it was sent."""
         request = self.manager.due(self.now, has_incomplete=has_incomplete)
         assert request is not None, "no request is due"
         self.manager.sent()
         return request
 
     def take_until(self, call: Call) -> TransactionalRequest:
-        """Answer what is due until it is `call`, and give that."""
+        """Answer requests until one of kind `call` is due, and return it."""
         while (request := self.take()).call is not call:
             self.answer(request)
         return request
 
     def answer(self, request: TransactionalRequest, code: int = 0) -> None:
-        """Answer a request."""
+        """Answer a request with an error code."""
         response = self.coordinator.answer(request, code)
         self.manager.answered(request, response, COORDINATOR, self.now)
 
     def lose(self, request: TransactionalRequest, code: int = 13) -> None:
-        """Lose a request with its connection."""
+        """Fail a request because its connection was lost."""
         self.manager.request_failed(request, code, "connection lost", self.now)
 
     def run(self) -> list[TransactionalRequest]:
-        """Answer everything that is due, and give it."""
+        """Answer all requests that are due, and return them."""
         answered = []
         while (request := self.manager.due(self.now, has_incomplete=False)) is not None:
             self.manager.sent()
@@ -80,7 +80,7 @@ class PureTransactions:
         return answered
 
     def finish(self, result: TransactionalResult) -> list[Call]:
-        """See a call through as its caller would, and give what it took."""
+        """Answer requests until a call is finished; return the kinds of the requests."""
         calls = [request.call for request in self.run()]
         assert result.is_done
         assert result.error is None
@@ -88,36 +88,36 @@ class PureTransactions:
         return calls
 
     def ready(self) -> PureTransactions:
-        """Initialize."""
+        """Initialize the producer."""
         self.finish(self.manager.initialize())
         return self
 
     def begun(self) -> PureTransactions:
-        """Initialize and begin."""
+        """Initialize the producer and begin a transaction."""
         self.ready().manager.begin()
         return self
 
     def writing(self) -> PureTransactions:
-        """Initialize, begin and have a partition in the transaction."""
+        """Initialize, begin and add a partition to the transaction."""
         self.begun().manager.may_send(PARTITION)
         self.run()
         assert self.manager.may_send(PARTITION)
         return self
 
     def batch(self) -> ProducerBatch:
-        """Make a batch that was sent in the transaction."""
+        """Return a batch that was sent in the transaction."""
         batch = ProducerBatch(PARTITION, NO_COMPRESSION, 0, 0.0)
         batch.assign_sequence(ProducerIdAndEpoch(4000, 0), 0, transactional=True)
         return batch
 
     def fail_a_batch(self, error: KafkaException | None = None) -> KafkaException:
-        """Have a batch that was sent given up."""
+        """Fail a batch that was sent."""
         error = error or KafkaException("a record was refused")
         self.manager.batch_failed(self.batch(), error, Action.ABORTABLE)
         return error
 
     def in_state(self, state: TransactionState) -> PureTransactions:
-        """Come to a state, from UNINITIALIZED."""
+        """Bring the producer from UNINITIALIZED to a state."""
         match state:
             case TransactionState.INITIALIZING:
                 self.manager.initialize()

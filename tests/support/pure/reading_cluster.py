@@ -1,4 +1,4 @@
-"""Metadata of one topic, as a test says who leads its partitions."""
+"""Metadata of one topic with leaders that a test sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BACKOFF = ExponentialBackoff(0.1, 1.0)
 
 
 def metadata_of(leaders: list[int]) -> ClusterMetadata:
-    """Give the metadata of a client that knows these leaders, -1 for none."""
+    """Return the metadata of a client that knows these leaders, -1 for none."""
     metadata = ClusterMetadata(300.0, BACKOFF, Random(1))
     metadata.track(TOPIC, 0.0)
     lead(metadata, leaders, 0.0)
@@ -28,7 +28,7 @@ def metadata_of(leaders: list[int]) -> ClusterMetadata:
 
 
 def lead(metadata: ClusterMetadata, leaders: list[int], now: float, epoch: int = 0) -> None:
-    """Let these nodes lead the partitions, and the client know it."""
+    """Update the metadata with these leaders of the partitions."""
     metadata.request(now)
     partitions = [
         MetadataResponsePartition(

@@ -1,6 +1,6 @@
-"""Rows through the real accumulator and sender to a broker that is a list, without a thread.
+"""Rows through the real accumulator and sender to a broker that is a list, without threads.
 
-The broker decodes what it is sent with kafka-python, so a future's offset can be looked up there.
+The broker decodes batches with kafka-python, so a future's offset can be looked up there.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from spark_kafka_sink.client.chunk import RowChunk
 from spark_kafka_sink.client.future import OnDelivery, RowFuture, SentRows
+from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptors
-from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
 from spark_kafka_sink.producer.record_spans import RecordSpan, split_spans
@@ -30,7 +30,7 @@ from support.pure.pure_producer import TOPIC, PureProducer, Settings, batches
 
 
 class SentRow(NamedTuple):
-    """A row as it is sent; partition None to have one chosen, timestamp_ms None for now."""
+    """A row to send; partition None for the partitioner's choice, timestamp_ms None for now."""
 
     value: bytes | None
     key: bytes | None = None
@@ -49,17 +49,17 @@ class StoredRecord(NamedTuple):
 
 
 def no_check() -> None:
-    """Let everybody wait."""
+    """Allow every wait."""
 
 
 def sent_rows(interceptors: ProducerInterceptors | None = None) -> SentRows:
-    """Make the table of a chunk's rows."""
+    """Return the table of a chunk's rows."""
     return SentRows(TOPIC, interceptors or ProducerInterceptors(), no_check, no_check)
 
 
 def chunk_of(rows: list[SentRow], sent: SentRows, metadata: TopicMetadata) -> RowChunk:
     """Make a chunk of rows; a row without timestamp is sent at 5000 ms."""
-    chunk = RowChunk(TOPIC, metadata, Reservation(), 0.0, sent)
+    chunk = RowChunk(TOPIC, metadata, PendingAppend(), 0.0, sent)
     for number, row in enumerate(rows):
         chunk.cells.extend((row.value, row.key, 5.0))
         if row.partition is not None:
@@ -72,7 +72,7 @@ def chunk_of(rows: list[SentRow], sent: SentRows, metadata: TopicMetadata) -> Ro
 
 
 class _HalfBatch(NamedTuple):
-    """A part of a batch that was split, as owners of spans see it."""
+    """A part of a split batch, as owners of spans see it."""
 
     topic_partition: TopicPartition
     base_offset: int
@@ -86,8 +86,8 @@ class _HalfBatch(NamedTuple):
 class RowBroker:
     """A topic with some partitions on one node.
 
-    split: whether batches are split in two on their way (after MESSAGE_TOO_LARGE), with another
-    producer's record coming between the halves.
+    split: whether batches are split in two (after MESSAGE_TOO_LARGE), with a record of another
+    producer between the halves.
     """
 
     partitions: int
@@ -137,7 +137,7 @@ class RowBroker:
         return [RowFuture(sent, number) for number in range(len(rows))]
 
     def deliver(self, code: Callable[[], int] = lambda: 0) -> None:
-        """Take, answer and tell of everything that was appended."""
+        """Receive and answer all appended batches, and complete their futures."""
         while requests := self.producer.poll():
             for request in requests:
                 assert isinstance(request.message, ProduceRequest)

@@ -1,7 +1,8 @@
-"""A producer in whose waits alone time passes, without an I/O thread.
+"""A producer without an I/O thread, in which time passes only during waits.
 
-Each wait lets time pass from one thing that happens to the next, up to the one that notifies it, or
-to its own end: who is not told waits on, as with a real condition.
+During a wait, time advances from one scheduled event to the next, until an event notifies the
+waiter or the wait times out. As with a real condition, a waiter that is not notified continues to
+wait.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from types import SimpleNamespace
 import pytest
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client import io_thread
+from spark_kafka_sink.client import deadlines, io_thread
 from spark_kafka_sink.wire.messages import MetadataResponse
 from support.pure.unreachable import NOBODY
 
 
 class Clock:
-    """The time, and what is to happen at which."""
+    """The time, and the events scheduled for later times."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self._coming: list[tuple[float, Callable[[], None]]] = []
 
     def after(self, delay_s: float | None, call: Callable[[], None]) -> None:
-        """Have `call` made in `delay_s` seconds, never with None."""
+        """Schedule `call` in `delay_s` seconds; never if that is None."""
         if delay_s is not None:
             self._coming.append((self.now + delay_s, call))
             self._coming.sort(key=lambda event: event[0])
 
     def next_until(self, end: float) -> Callable[[], None] | None:
-        """Let time pass up to what happens next; None where that is the end."""
+        """Advance the time to the next event and return it, None if that is after `end`."""
         if not self._coming or self._coming[0][0] > end:
             self.now = max(self.now, end)
             return None
@@ -44,39 +45,38 @@ class Clock:
         return happen
 
 
-class TimedCondition(threading.Condition):
-    """A condition whose waits let the clock's time pass; only who is notified is woken."""
+class TimedSignal:
+    """A signal of `client.deadlines`; to wait for it lets the clock's time pass."""
 
-    def __init__(self, lock: threading.RLock, clock: Clock) -> None:
-        super().__init__(lock)
-        self._lock_of_all = lock
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._notified = 0
+        self._is_taken = False
 
-    def notify(self, n: int = 1) -> None:
-        """Wake who waits; `notify_all` calls this, too."""
-        super().notify(n)
-        self._notified += 1
+    def locked(self) -> bool:
+        """Whether it has not been given."""
+        return self._is_taken
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Have happen what comes, without the lock, until something notifies."""
-        assert timeout is not None
-        assert timeout <= threading.TIMEOUT_MAX, "a lock would raise OverflowError"
-        end, before = self._clock.now + timeout, self._notified
-        while self._notified == before:
-            happen = self._clock.next_until(end)
-            if happen is None:
-                return False
-            self._lock_of_all.release()
-            try:
+    def release(self) -> None:
+        """Give it."""
+        self._is_taken = False
+
+    def acquire(self, *, timeout: float | None = None) -> bool:
+        """Have happen what comes, until the signal is given; the first time, take it."""
+        if self._is_taken:
+            assert timeout is not None
+            assert timeout <= threading.TIMEOUT_MAX, "a lock would raise OverflowError"
+            end = self._clock.now + timeout
+            while self._is_taken:
+                happen = self._clock.next_until(end)
+                if happen is None:
+                    return False
                 happen()
-            finally:
-                self._lock_of_all.acquire()
+        self._is_taken = True
         return True
 
 
 class NoThread:
-    """Stands for the I/O thread, which does nothing here."""
+    """Replaces the I/O thread and does nothing."""
 
     def __init__(self, **_: object) -> None: ...
 
@@ -92,34 +92,29 @@ class NoThread:
 
 
 def stop_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Have the producers that the test makes go by the clock that is given."""
+    """Make the producers of the test use the returned clock."""
     clock = Clock()
-    threads = SimpleNamespace(
-        RLock=threading.RLock,
-        Condition=partial(TimedCondition, clock=clock),
-        Thread=NoThread,
-        current_thread=threading.current_thread,
-    )
+    threads = SimpleNamespace(Thread=NoThread, current_thread=threading.current_thread)
     monkeypatch.setattr(io_thread, "threading", threads)
+    monkeypatch.setattr(deadlines, "new_signal", partial(TimedSignal, clock))
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     return clock
 
 
 @contextmanager
 def made(**config: object) -> Iterator[KafkaProducer]:
-    """Make a producer that knows nothing; options with _ for the dots."""
+    """Yield a producer without metadata; options with _ instead of dots."""
     options = {name.replace("_", "."): value for name, value in config.items()}
     producer = KafkaProducer({"bootstrap.servers": NOBODY, **options})
     try:
         yield producer
     finally:
         producer.close(0)
-        producer._thread._client.close()  # which the I/O thread does
+        producer._thread._client.close()  # as the I/O thread does
 
 
 def tell(producer: KafkaProducer, response: MetadataResponse) -> None:
     """Have an answer to a request for metadata come, as the I/O thread takes it."""
-    thread = producer._thread
-    with thread.changed:
-        thread.metadata.update(response, time.monotonic())
-        thread.changed.notify_all()
+    state = producer._state
+    state.metadata.update(response, time.monotonic())
+    state.notify()

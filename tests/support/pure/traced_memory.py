@@ -1,4 +1,4 @@
-"""The most memory that Python objects take in a `with` block."""
+"""The peak memory of Python objects in a `with` block."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class TracedMemory:
-    """peak_bytes: the most that was taken at once, when the block is over."""
+    """peak_bytes: the peak, set at the end of the block."""
 
     peak_bytes: int = 0
 
 
 @contextmanager
 def traced_memory() -> Iterator[TracedMemory]:
-    """Trace the memory that a `with` block takes."""
+    """Trace the memory of a `with` block."""
     memory = TracedMemory()
     tracemalloc.start()
     try:

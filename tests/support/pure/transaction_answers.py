@@ -1,4 +1,4 @@
-"""What a coordinator answers to the requests of transactions; it is always node 1."""
+"""The coordinator's responses to transactional requests; the coordinator is always node 1."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ COORDINATOR = 1
 
 
 def versions_of(transaction_version: int, init_producer_id: int = 5) -> NodeApiVersions:
-    """Give what a broker announces; transaction_version 0: it does not have the feature."""
+    """Return the versions that a broker announces; transaction_version 0: without the feature."""
     features = {"transaction.version": transaction_version} if transaction_version else {}
     ranges = {INIT_PRODUCER_ID.key: (0, init_producer_id), FIND_COORDINATOR.key: (0, 6)}
     return NodeApiVersions(ranges, features, finalized_features_epoch=10)
 
 
 class TransactionCoordinator:
-    """Gives producer ids, and epochs as transaction.version 1 and 2 do."""
+    """Assigns producer ids, and epochs as transaction.version 1 and 2 do."""
 
     def __init__(self) -> None:
         self.producer = ProducerIdAndEpoch(4000, -1)
         self.ended: list[bool] = []
 
     def answer(self, request: TransactionalRequest, code: int = 0) -> Response:
-        """Answer a request with a code, on every partition where it has some."""
+        """Return the response to a request, with a code for every partition."""
         message = request.message
         if isinstance(message, FindCoordinatorRequest):
             return _found(message.key, code)

@@ -1,4 +1,4 @@
-"""A topic whose brokers nobody can reach: what a producer knows of it is put in by the test."""
+"""A topic whose brokers cannot be reached; the test sets the producer's metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOBODY = "127.0.0.1:1"
 
 
 def answer(leaders: list[int]) -> MetadataResponse:
-    """Describe the topic by its partitions' leaders, none of which can be reached."""
+    """Return metadata of the topic with these leaders, none of which can be reached."""
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=number, host="127.0.0.1", port=1)

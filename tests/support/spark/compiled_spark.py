@@ -1,9 +1,8 @@
-"""Spark's Python in bytecode: Spark has its workers import it from a zip that holds source alone.
+"""Add bytecode to Spark's Python zip, from which its workers import.
 
-Python keeps no bytecode of what it reads from a zip, so that each daemon and many a worker compiles
-what it imports of it, for most of the time that it takes to start. Run as a script it gives the
-bytecode of each module but Spark's own tests a place in the zips of this environment, beside the
-source.
+Python does not cache bytecode of modules in a zip. Each daemon and many workers would compile these
+modules again, which takes most of their start. As a script, it adds the bytecode of each module
+except Spark's own tests to the zips of this environment, next to the source.
 """
 
 from __future__ import annotations
@@ -22,7 +21,10 @@ from pathlib import Path
 
 
 def compile_archives(folder: Path) -> None:
-    """Add the bytecode to the zips of a folder that have none yet; two may be called at once."""
+    """Add bytecode to the zips of a folder that have none.
+
+    Two processes may do so at the same time.
+    """
     with _locked(folder):
         for archive in sorted(folder.glob("*.zip")):
             with zipfile.ZipFile(archive) as source:
@@ -34,7 +36,7 @@ def compile_archives(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder. The kernel releases it when the process ends, however it ends."""
+    """Hold the lock of a folder. The kernel releases it when the process ends for any reason."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)
@@ -49,7 +51,7 @@ def _compile(archive: Path) -> None:
         zipfile.ZipFile(archive) as source,
         zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as target,
         tempfile.TemporaryDirectory() as folder,
-        warnings.catch_warnings(action="ignore"),  # they are for who writes Spark
+        warnings.catch_warnings(action="ignore"),  # they are for developers of Spark
     ):
         module, code = Path(folder, "module.py"), Path(folder, "module.pyc")
         for entry in source.infolist():
@@ -57,7 +59,7 @@ def _compile(archive: Path) -> None:
             target.writestr(entry, text)
             if name.endswith(".py") and "/tests/" not in name:
                 module.write_bytes(text)
-                # What is beside it in the zip is its source, whatever the zip says of its age.
+                # Its source is next to it in the zip; do not compare their times.
                 mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
                 place = f"{archive}/{name}"
                 py_compile.compile(str(module), str(code), place, invalidation_mode=mode)
@@ -66,6 +68,6 @@ def _compile(archive: Path) -> None:
 
 
 if __name__ == "__main__":
-    # Ctrl-C ends it at once; the next run removes what is left.
+    # Ctrl-C ends it at once; the next run removes the leftovers.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     compile_archives(Path(sysconfig.get_path("purelib")) / "pyspark" / "python" / "lib")

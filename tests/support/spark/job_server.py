@@ -1,4 +1,4 @@
-"""Runs jobs one after the other in one JVM, which starts when the first of them is asked for."""
+"""Runs jobs one after another in one JVM, which starts with the first job."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from support.brokers import processes
 
 ROOT: Path = Path(__file__).resolve().parents[3]
 TIMEOUT_S = 240
-# Code that is made for a query takes time that short runs never earn back.
+# Code generation for a query costs more time than short runs save.
 _QUICK = ("spark.sql.codegen.wholeStage=false",)
 
 
 def command(job: str, *arguments: str | Path) -> list[str]:
-    """Return the command line by which a user runs a job."""
+    """Return the command line with which a user runs a job."""
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
     submit += ["--properties-file", "conf/spark-defaults.conf"]
     submit += [word for setting in _QUICK for word in ("--conf", setting)]
@@ -34,7 +34,7 @@ class Ended(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """What it said, without the greeting of the JVM and Spark's own log."""
+        """Its output, without the JVM's greeting and Spark's log."""
         return [
             line
             for line in self.output.splitlines()
@@ -49,7 +49,7 @@ class JobServer(NamedTuple):
     log: Path
 
     def run(self, jobs: Sequence[Sequence[str]]) -> list[Ended]:
-        """Run jobs and return how each ended. Other clients wait meanwhile."""
+        """Run jobs and return their results. Other clients wait meanwhile."""
         with (
             socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S) as connection,
             connection.makefile("rw") as lines,

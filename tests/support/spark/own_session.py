@@ -1,4 +1,4 @@
-"""A Spark session for a measurement, with this program's Python in its workers."""
+"""A Spark session for a measurement, whose workers run this program's Python."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 def own_session(
     cores: int = 2, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Start Spark on so many cores of this machine, with the heap of `make bench`; then stop it.
+    """Start Spark with this number of cores and the heap of `make bench`, and stop it at the end.
 
-    settings: further ones of Spark's, by their names.
+    settings: further settings of Spark by name.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")

@@ -1,4 +1,4 @@
-"""Spark's own Kafka sink and this one, behind one face, so that a case is written once for both."""
+"""Spark's own Kafka sink and this one with one interface, so that a case serves for both."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 OURS: Final = "pykafka"
 THEIRS: Final = "kafka"
-# What Spark raises where a write fails: in planning, in a task of Python, in a task of the JVM.
+# The exceptions of failed writes: in planning, in a Python task, in a JVM task.
 WRITE_FAILED: Final = (PySparkException, Py4JJavaError)
-# For what never comes: each of the sinks waits for it for so long.
+# The time that each sink waits for something that never happens.
 SOON: Final = {"kafka.max.block.ms": "2000"}
 
 
@@ -29,18 +29,18 @@ class Sink:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is this project's."""
+        """Whether it is this project's sink."""
         return self.format == OURS
 
     def options(self, topic: str | None, more: Mapping[str, str]) -> dict[str, str]:
-        """Give the options of a write."""
+        """Return the options of a write."""
         options = {"kafka.bootstrap.servers": self.bootstrap}
         return options | ({} if topic is None else {"topic": topic}) | dict(more)
 
     def writer(
         self, frame: DataFrame, topic: str | None, options: Mapping[str, str]
     ) -> DataFrameWriter:
-        """Give the writer of a batch job, without a mode."""
+        """Return the writer of a batch job, without a mode."""
         return frame.write.format(self.format).options(**self.options(topic, options))
 
     def append(

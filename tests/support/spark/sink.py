@@ -1,4 +1,4 @@
-"""Writing and reading back small frames: what most tests of the data source do."""
+"""Write and read small DataFrames, as most tests of the data source do."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SCHEMA = (
 
 
 def plan(frame: DataFrame, bootstrap: str, topic: str, **options: str) -> None:
-    """Plan to append a frame as Spark does, but in this process; options as for `save`."""
+    """Plan an append of a DataFrame as Spark does, but in this process; options as for `save`."""
     given = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
     given |= {name.replace("_", "."): value for name, value in options.items()}
     KafkaDataSource(given).writer(frame.schema, overwrite=False)
 
 
 def save(frame: DataFrame, bootstrap: str, topic: str | None = None, **options: str) -> None:
-    """Append a frame; options by their names with _ for the dot."""
+    """Append a DataFrame; options by name with _ instead of the dot."""
     writer = (
         frame.write.format("pykafka").mode("append").option("kafka.bootstrap.servers", bootstrap)
     )
@@ -34,7 +34,7 @@ def save(frame: DataFrame, bootstrap: str, topic: str | None = None, **options: 
 
 
 def read_frame(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
-    """Read a topic back as a DataFrame; a record without headers has null ones."""
+    """Read a topic as a DataFrame; a record without headers has null headers."""
     from datetime import UTC, datetime
 
     rows = [

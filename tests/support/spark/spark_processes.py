@@ -26,14 +26,14 @@ _SPARK_CLASS = SPARK_HOME / "bin" / "spark-class"
 
 
 def plain_environment() -> dict[str, str]:
-    """Give the environment of a user's shell: ``spark-submit`` is found, and no Python named."""
+    """Return the environment of a user's shell: with ``spark-submit``, without PYSPARK names."""
     found = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     path = f"{SPARK_SUBMIT.parent}{os.pathsep}{found['PATH']}"
     return {**found, "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PATH": path}
 
 
 def environment(python: Path | str = sys.executable, host: str = "127.0.0.1") -> dict[str, str]:
-    """Give the environment of a Spark process whose Python is `python`."""
+    """Return the environment of a Spark process whose Python is `python`."""
     return {
         **os.environ,
         "SPARK_HOME": str(SPARK_HOME),
@@ -44,7 +44,7 @@ def environment(python: Path | str = sys.executable, host: str = "127.0.0.1") ->
 
 @contextlib.contextmanager
 def without_work_left() -> Iterator[None]:
-    """Remove what workers of local-cluster leave in SPARK_HOME, which is where they write."""
+    """Remove the files that local-cluster workers write to SPARK_HOME."""
     work = SPARK_HOME / "work"
     before = set(work.glob("*"))
     try:
@@ -63,9 +63,9 @@ class ConnectServer(NamedTuple):
 
 @contextlib.contextmanager
 def connect_server(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Run a Spark Connect server and give its address for ``SparkSession.builder.remote``.
+    """Run a Spark Connect server and yield its address for ``SparkSession.builder.remote``.
 
-    more: settings besides those that it needs, or in their place.
+    more: additional settings, which override the defaults.
     """
     (port,) = free_ports(1)
     settings = {
@@ -91,9 +91,9 @@ def connect_server(folder: Path, more: Mapping[str, str] | None = None) -> Itera
 
 @contextlib.contextmanager
 def standalone_cluster(folder: Path, python: Path) -> Iterator[str]:
-    """Run a master and two workers of one core each, as two hosts; give the master's address.
+    """Run a master and two workers of one core each, as two hosts; yield the master's address.
 
-    python: what the workers' executors run Python tasks with, where a job does not say.
+    python: the Python of the executors, if a job does not set one.
     """
     port, web_port = free_ports(2)
     children = []

@@ -1,4 +1,4 @@
-"""Runs `unlucky_job.py`, and counts what came twice."""
+"""Runs `unlucky_job.py`, and counts duplicates."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ JOB = Path(__file__).with_name("unlucky_job.py")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one case: how often it ran, and how many records are there twice or more.
+    """The result of one case: the number of its runs, and of records that are there more than once.
 
-    attempts: of the tasks that got to where the misfortune is, as task-attempt. failed: why a save
-    failed, which was then made once more; empty for none.
+    attempts: of the tasks that reached the failure, as task-attempt. failed: the error of a save
+    that failed and was then repeated; empty if none failed.
     """
 
     attempts: set[str]
@@ -32,7 +32,7 @@ class Outcome:
 def run_unlucky_job(
     conf: dict[str, str], bootstrap: str, topics: dict[str, str], folder: Path, env: dict[str, str]
 ) -> dict[str, Outcome]:
-    """Run the cases that `topics` has topics for; hold each to at-least-once and to its report."""
+    """Run the cases of `topics`, and check each for at-least-once and for its report."""
     settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     cases = [f"{case}={topic}" for case, topic in topics.items()]
     command: list[str | Path] = [SPARK_SUBMIT, *settings, JOB, bootstrap, folder, *cases]

@@ -1,10 +1,11 @@
-"""A Spark job that something happens to while it writes, one case after another, by spark-submit.
+"""A Spark job that is damaged while it writes, one case after another, run by spark-submit.
 
     unlucky_job.py BOOTSTRAP FOLDER CASE=TOPIC…
 
-Every row's value begins with its number. Something happens to the first task that gets to it, once
-some of its rows are in Kafka, so that they come again. A save that fails is made once more. FOLDER
-gets a file for every attempt of that task, and a report. Prints a line of JSON for each case.
+Every row's value begins with its number. The damage happens in the first task that reaches it, once
+some of its rows are in Kafka, so that they are written again. A save that fails is repeated once.
+FOLDER gets a file for every attempt of that task, and a report. The output is one line of JSON per
+case.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _VALUE_BYTES = 5000
 TASKS = 2
-# Twice what the sink joins before it begins to send, for each task.
+# Twice the rows that the sink collects before it begins to send, for each task.
 _TASK_ROWS = 2 * SLICE_BYTES // _VALUE_BYTES
 ROWS = TASKS * _TASK_ROWS
 _FRAME = (
@@ -46,14 +47,14 @@ def _raise() -> None:
 
 
 def _kill_the_executor() -> None:
-    """End the JVM that the daemon of this Python worker was started by."""
+    """Kill the JVM whose daemon started this Python worker."""
     executor = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(executor, signal.SIGKILL)
     signal.pause()
 
 
 def _kill_the_workers() -> None:
-    """End every Python worker of this executor: this one and the one in which the sink writes."""
+    """Kill every Python worker of this executor: this one and the one in which the sink writes."""
     daemon = os.getppid()
     children = Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split()
     for child in sorted(map(int, children), key=lambda pid: pid == os.getpid()):
@@ -87,7 +88,7 @@ def _wait_until_written(bootstrap: str, topic: str, partition: int) -> None:
 def _unlucky(
     bootstrap: str, topic: str, marks: Path, misfortune: Callable[[], None]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Give what passes rows on, until the misfortune of the one task that is the first."""
+    """Return a function that passes rows on, and damages the first task that calls it."""
 
     def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -130,7 +131,7 @@ def _run(spark: SparkSession, bootstrap: str, topic: str, case: str, folder: Pat
 
 
 def _stage_attempts(spark: SparkSession, case: str) -> int:
-    """Give how often the stage of a case ran that ran most often."""
+    """Return the largest number of attempts of a stage of a case."""
     tracker = spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(case)]
     stages = itertools.chain.from_iterable(job.stageIds for job in jobs if job is not None)

@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import ConfigException
 
 BEGIN: Final = "x.PlainLoginModule required username=u "
 EVENT_HUBS: Final = "Endpoint=sb://ns/;SharedAccessKeyName=k;SharedAccessKey=abc="
-# What stands behind BEGIN, and the password that it gives.
+# The text after BEGIN, and the resulting password.
 GIVES: Final = {
     "password=abc123;": "abc123",
     "password=ab.cd;": "ab.cd",
@@ -41,7 +41,7 @@ GIVES: Final = {
     'password="p" 5="x" ;': "p",
     'password="${env:A}";': "${env:A}",
 }
-# What stands behind BEGIN, and what the message says.
+# The text after BEGIN, and the message.
 REFUSED: Final = {
     **dict.fromkeys(
         ["password=123abc;", "password=-abc;", "password=.abc;"],
@@ -182,7 +182,7 @@ def _ours(text: str) -> str | None:
 
 
 def _random_text(random: Random) -> str:
-    """Return any pieces one behind the other, or options that may be whole."""
+    """Return random pieces in a row, or options that may be complete."""
     begin = random.choice([BEGIN, BEGIN, "x.M required ", ""])
     if random.random() < 0.5:
         end = random.choice([";", "", '";', "*/;", "\n;"])

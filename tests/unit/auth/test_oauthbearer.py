@@ -30,7 +30,7 @@ REFUSAL = b'{"status":"invalid_token"}'
 
 
 def jwt(claims: object) -> str:
-    """Return a JWT; its signature is none."""
+    """Return a JWT with the signature algorithm none."""
     parts = (json.dumps(each).encode() for each in ({"alg": "none"}, claims))
     return ".".join(
         [*(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in parts), "c2c"]

@@ -1,4 +1,4 @@
-"""References in values: Java's grammar, what they give, and what the process may forbid."""
+"""References in values: Java's grammar, their values, and the limits of the process."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class RealFiles:
 
 
 class TellingFiles:
-    """Files that give their path, as the providers of the Java program do."""
+    """Files whose content is their path, as with the providers of the Java program."""
 
     def real_path(self, path: str) -> str:
-        """Return the path as it is."""
+        """Return the path unchanged."""
         return path
 
     def read(self, path: str) -> bytes:
@@ -268,7 +268,7 @@ def test_what_the_process_forbids_no_option_allows(
     with pytest.raises(ConfigException, match=sentence) as caught:
         references(options, given_limits).resolved("o", text.replace("FOLDER", str(folder)))
     assert f"{next(iter(limits))} of the driver" in str(caught.value)
-    # Without the limit it gives something.
+    # Without the limit it has a value.
     assert references(options).resolved("o", text.replace("FOLDER", str(folder)))
 
 

@@ -75,7 +75,7 @@ class _Login(NamedTuple):
 def _login(random: Random) -> _Login:
     mechanism = random.choice([SCRAM_SHA_256, SCRAM_SHA_512])
     user = "".join(random.choices("ab=,\"\\ '%;\x01\x7f", k=random.randint(1, 6)))
-    # Combining accents and ligatures: nobody may bring them into another form.
+    # Combining accents and ligatures must not be normalized.
     password = "".join(
         random.choices("aZ0 =,\"\\'\u00e9e\u0301\ufb03\u00df\U0001f600", k=random.randint(1, 9))
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,8 +18,8 @@ from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
-from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.error_actions import Call
+from spark_kafka_sink.producer.partitioner import TopicLoad
 from spark_kafka_sink.producer.transactions.state import TransactionState
 
 MEMORY_BYTES = 100_000
@@ -32,8 +33,8 @@ class Bench:
     def __init__(self, producer: KafkaProducer) -> None:
         self.producer = producer
         self.transactions = PureTransactions()
-        assert producer._thread.transactions is not None
-        self.transactions.manager = producer._thread.transactions
+        assert producer._state.transactions is not None
+        self.transactions.manager = producer._state.transactions
         self.transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
         self.transactions.writing()
 
@@ -52,8 +53,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """The producer, whose calls do not wait for their ends."""
     clock = stop_time(monkeypatch)
     with made(transactional_id="tid", buffer_memory=MEMORY_BYTES, max_block_ms=0) as producer:
-        with producer._thread.lock:
-            producer._thread.metadata.track(TOPIC, clock.now)
+        with producer._state.lock:
+            producer._state.metadata.track(TOPIC, clock.now)
         tell(producer, answer([1]))
         yield Bench(producer)
 
@@ -63,19 +64,17 @@ def before_slice(
     monkeypatch: pytest.MonkeyPatch, bench: Bench, number: int, happen: Callable[[], None]
 ) -> Iterator[None]:
     """Have something happen before the slice of a number wants memory."""
-    waits = bench.producer._waits
-    reserve, slices = waits.reserve, [0]
+    caller = bench.producer._caller
+    reserve, slices = caller.reserve, [0]
 
-    def reserve_later(
-        reservation: Reservation, size_bytes: int, deadline: float, check: Callable[[], None]
-    ) -> None:
+    def reserve_later(*arguments: Any) -> dict[str, TopicLoad]:  # noqa: ANN401 - handed on
         slices[0] += 1
         if slices[0] == number:
             happen()
-        reserve(reservation, size_bytes, deadline, check)
+        return reserve(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(waits, "reserve", reserve_later)
+        patch.setattr(caller, "reserve", reserve_later)
         yield
     assert slices == [number]
 

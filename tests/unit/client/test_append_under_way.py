@@ -1,7 +1,7 @@
-"""An append that is under way when everything is given up: nothing of it is left over.
+"""An append in progress when everything is given up: nothing of it is left.
 
-The end comes between the two times that an append has the lock: it has held its partitions and
-encoded its rows, and is about to put them into batches. There is no I/O thread.
+The end comes between the two times at which an append holds the lock: it has held its partitions
+and encoded its rows, and is about to put them into batches. There is no I/O thread.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def producer(clock: Clock) -> Iterator[KafkaProducer]:
     """A producer that knows its topic, whose leader is ready to be sent to."""
     with made(linger_ms=0, enable_idempotence=False) as producer:
-        with producer._thread.lock:
-            producer._thread.metadata.track(TOPIC, clock.now)
-            producer._thread._sender.handle(NodeReady(NODE, NodeApiVersions({})), clock.now)
+        with producer._state.lock:
+            producer._state.metadata.track(TOPIC, clock.now)
+            producer._state._sender.handle(NodeReady(NODE, NodeApiVersions({})), clock.now)
         tell(producer, answer([NODE]))
         yield producer
 
@@ -54,8 +54,8 @@ def close(producer: KafkaProducer) -> None:
 
 def fail(producer: KafkaProducer) -> None:
     """Have an error end the producer, as the I/O thread does."""
-    with producer._thread.lock:
-        producer._thread.give_up(KafkaException("over for good"))
+    with producer._state.lock:
+        producer._state.give_up(KafkaException("over for good"))
 
 
 ENDS = [
@@ -66,14 +66,14 @@ ENDS = [
 
 def sent(producer: KafkaProducer) -> int:
     """Give how many batches go out now."""
-    with producer._thread.lock:
-        polled = producer._thread._sender.poll(time.monotonic())
+    with producer._state.lock:
+        polled = producer._state._sender.poll(time.monotonic())
     return sum(len(drained.batches) for drained in polled.drained)
 
 
 def is_empty(producer: KafkaProducer) -> bool:
     """Tell whether nothing is left to be sent, nor any memory taken."""
-    accumulator = producer._thread.accumulator
+    accumulator = producer._state.accumulator
     is_free = accumulator.pool.available_bytes == accumulator.pool.total_bytes
     return is_free and not accumulator.has_incomplete and sent(producer) == 0
 
@@ -81,7 +81,7 @@ def is_empty(producer: KafkaProducer) -> bool:
 def have_it_end_under_way(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, end: Callable[[KafkaProducer], None]
 ) -> None:
-    """Have the end come when the next rows are encoded, and in no batch yet."""
+    """End the producer when the next rows are encoded, and in no batch yet."""
 
     def encode_until_the_end(
         grouped: GroupedRows, opens: list[OpenBatch]
@@ -122,7 +122,7 @@ def test_rows_that_everything_is_given_up_under_are_told_so_and_leave_nothing(
     future = producer.send(TOPIC, b"v")
     have_it_end_under_way(monkeypatch, producer, end)
     producer._feeder.drain()
-    producer._thread._make_calls()
+    producer._state.make_calls()
     assert said in str(future.exception(0))
     assert is_empty(producer)
 

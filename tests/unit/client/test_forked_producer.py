@@ -1,6 +1,6 @@
-"""A forked child has its parent's producer without its threads, and maybe with taken locks.
+"""A forked child has its parent's producer without its threads, and possibly with held locks.
 
-Each public method says so at once there: none hangs, whoever had which lock at the fork.
+Each public method raises at once there: none hangs, whichever locks were held at the fork.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Noting(ProducerInterceptor):
     """Notes that it is called."""
 
     def on_send(self, record: Any) -> Any:  # noqa: ANN401 - handed on
-        """Raise: a child's rows are nobody's."""
+        """Raise, because a child's rows must not be sent."""
         raise AssertionError(record)
 
 
@@ -67,7 +67,11 @@ def test_each_public_method_raises_at_once_in_a_child_whatever_locks_are_taken(
         if not config:
             producer.send(TOPIC, b"v")
         queues = list(producer._rows._queues.values())
-        locks = [producer._thread.lock, producer._feeder._lock, producer._columns._appender.turn]
+        locks = [
+            producer._state.lock,
+            producer._feeder._lock,
+            producer._columns._appender.append_lock,
+        ]
         # Those that close are the last: each of the others finds the producer open.
         names = sorted(public_methods(KafkaProducer), key=SILENT.__contains__)
         with taken(*locks, *(queue.lock for queue in queues)):
@@ -106,10 +110,10 @@ def test_futures_of_rows_of_the_parent_are_asked_in_a_child_without_waiting() ->
                 with producer._feeder._lock:
                     (chunk,) = producer._feeder._pending
                 producer._feeder.convert(chunk, producer._rows._queues[TOPIC])
-                with producer._thread.lock:
-                    (batch,) = producer._thread.accumulator.incomplete
-                    producer._thread._completion.abandon(batch, IllegalStateException("given up"))
-                    producer._thread._collect()
+                with producer._state.lock:
+                    (batch,) = producer._state.accumulator.incomplete
+                    producer._state._completion.abandon(batch, IllegalStateException("given up"))
+                    producer._state._collect()
                 assert str(futures[kind].exception(ENOUGH_S)) == "given up"
         sent = [future._rows for future in futures.values()]  # type: ignore[attr-defined]
         watches = [

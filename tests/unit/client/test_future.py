@@ -1,4 +1,4 @@
-"""Futures of rows: each finds its own record, whatever became of chunks, batches and halves."""
+"""Futures of rows: each finds its own record, through all chunks, batches and splits."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def test_asyncio_awaits_a_row() -> None:
 
 
 class NoticingLock:
-    """A lock that tells when somebody has to wait for it."""
+    """A lock that reports waiters."""
 
     def __init__(self, noticed: threading.Event) -> None:
         self._lock = threading.Lock()
@@ -336,7 +336,7 @@ class NoticingLock:
 def before_waiting(
     monkeypatch: pytest.MonkeyPatch, call: Callable[[threading.Event], None]
 ) -> None:
-    """Have `call` made where `wait` and `as_completed` begin to wait, with what they wait for."""
+    """Call `call` when `wait` or `as_completed` begins to wait, with the event it waits for."""
 
     class Event(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
@@ -468,7 +468,7 @@ def test_a_row_whose_result_is_there_is_done_for_wait_before_those_who_watch_it_
 
 
 class RefusedBatch(NamedTuple):
-    """A batch of which the broker refused some records."""
+    """A batch of which the broker rejected some records."""
 
     record_errors: dict[int, KafkaException]
     record_count: int = 10

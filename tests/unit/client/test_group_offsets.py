@@ -1,4 +1,4 @@
-"""Offsets of a consumer group that no request can carry are refused before anything is sent."""
+"""Offsets of a consumer group that no request can carry are rejected before anything is sent."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ LARGEST_INT32, LARGEST_INT64, LONGEST = 2**31 - 1, 2**63 - 1, 32_767
 def producer() -> Iterator[KafkaProducer]:
     """A producer in a transaction, with no broker to ask."""
     with idle_producer(1, transactional_id="tid", max_block_ms=0) as made:
-        with made._thread.lock:
+        with made._state.lock:
             manager_of(made)._state = TransactionState.IN_TRANSACTION
         yield made
 
 
 def manager_of(producer: KafkaProducer) -> TransactionManager:
     """Give the state machine of a transactional producer."""
-    manager = producer._thread.transactions
+    manager = producer._state.transactions
     assert manager is not None
     return manager
 
 
-# What no offsets are, and what is said of them.
+# Invalid offsets, and their messages.
 NO_OFFSETS: dict[str, tuple[Any, str]] = {
     "negative": ({PARTITION: OffsetAndMetadata(-1)}, "the offset of t-3 is -1: .* from 0 to 92"),
     "beyond int64": ({PARTITION: OffsetAndMetadata(2**63)}, "the offset of t-3 is 92.*: expected"),
@@ -67,7 +67,7 @@ NO_OFFSETS: dict[str, tuple[Any, str]] = {
         "the offset of t-3 is -1",
     ),
 }
-# What no group is, and what is said of it.
+# Invalid groups, and their messages.
 NO_GROUPS: dict[str, tuple[Any, str]] = {
     "empty": (ConsumerGroupMetadata(""), "the group id is empty"),
     "None": (ConsumerGroupMetadata(None), "the group id is None: expected a str"),  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ def assert_nothing_has_begun(producer: KafkaProducer) -> None:
     assert manager._queue._waiting == []
     assert not manager._queue.is_busy
     assert manager.state is TransactionState.IN_TRANSACTION
-    assert producer._thread.fatal_error is None
+    assert producer._state.fatal_error is None
 
 
 @pytest.mark.parametrize("kind", NO_OFFSETS)
@@ -168,7 +168,7 @@ def test_what_requests_can_carry_is_sent(
 ) -> None:
     with pytest.raises(TimeoutException, match="send_offsets_to_transaction was not done"):
         producer.send_offsets_to_transaction({partition: offset}, group)
-    with producer._thread.lock:
+    with producer._state.lock:
         messages = [request.message for _, _, request in manager_of(producer)._queue._waiting]
     assert TxnOffsetCommitRequest in map(type, messages)
     for message in messages:

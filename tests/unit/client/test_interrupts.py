@@ -1,7 +1,7 @@
-"""Callers that are interrupted, as by Ctrl-C: at any moment, with nothing lost, doubled or stuck.
+"""Interrupted callers (Ctrl-C): at any moment, with nothing lost, duplicated or stuck.
 
-Each moment of a call is tried with a producer of its own, which reaches no broker: what is in its
-batches expires, and whoever waits for a row is told of it, with the partition that it went to.
+Each moment of a call is tried with a producer of its own, which reaches no broker. Rows in its
+batches expire, and callers that wait for a row get the error with the row's partition.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import pyarrow as pa
 import pytest
 from support.pure.interrupts import AlarmError, InterruptError, interrupted
 from support.pure.pure_transactions import PureTransactions
+from support.pure.state_waits import wait_until
 from support.pure.timed_waits import made, stop_time, tell
 from support.pure.transaction_answers import COORDINATOR, versions_of
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client.appender import SliceAppender
+from spark_kafka_sink.client.appender import Slice, SliceAppender
 from spark_kafka_sink.errors import KafkaException, TimeoutException
 from spark_kafka_sink.model import AppendFailure, RecordMetadata
 from spark_kafka_sink.producer.error_actions import Call
-from spark_kafka_sink.records.columns import Rows
 
 # How many moments of each call are tried; all with 0.
 MOMENTS = int(os.environ.get("INTERRUPTS", "30"))
@@ -51,16 +51,16 @@ class World:
         self.told: Counter[int] = Counter()
         self.futures: dict[int, Future[RecordMetadata]] = {}
         self.partitions: dict[int, int] = {}
-        thread = self.producer._thread
+        state = self.producer._state
         known = answer([1] * PARTITIONS)
         known.topics.append(replace(known.topics[0], name=OTHER))
-        with thread.lock:
+        with state.lock:
             for topic in (TOPIC, OTHER):
-                thread.metadata.track(topic, time.monotonic())
-            thread.metadata.update(known, time.monotonic())
+                state.metadata.track(topic, time.monotonic())
+            state.metadata.update(known, time.monotonic())
 
     def send(self, rows: range) -> None:
-        """Send rows one by one, each with a partition that its number gives."""
+        """Send rows one by one, each with a partition that depends on its number."""
         for row in rows:
 
             def told(metadata: RecordMetadata, _: object, row: int = row) -> None:
@@ -90,23 +90,23 @@ class World:
         self.producer.append(TOPIC, batch, told)
 
     def check(self) -> None:
-        """See that another thread can use the producer, and that it comes to rest."""
+        """Check that another thread can use the producer, and that it becomes idle."""
         with contextlib.suppress(KafkaException):
-            if self.producer._checks.is_closed:
+            if self.producer._caller.is_closed:
                 self.producer.close()
             else:
                 self.producer.flush(ENOUGH_S)
-        thread = self.producer._thread
-        with thread.lock:
-            accumulator = thread.accumulator
-            # Where the producer is over, its I/O thread fails what is left.
-            assert thread.changed.wait_for(lambda: not accumulator.has_incomplete, ENOUGH_S)
+        state = self.producer._state
+        accumulator = state.accumulator
+        # Where the producer is over, its I/O thread fails what is left.
+        wait_until(self.producer, lambda: not accumulator.has_incomplete, ENOUGH_S)
+        with state.lock:
             assert (accumulator.pool.waiters, accumulator.flushes) == (0, 0)
-            if thread.fatal_error is None:
+            if state.fatal_error is None:
                 assert (accumulator._held, accumulator._packing) == (set(), set())
                 assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
             else:
-                assert re.search("in the middle of a change|closed force", str(thread.fatal_error))
+                assert re.search("in the middle of a change|closed force", str(state.fatal_error))
         for row, future in self.futures.items():
             assert future.exception(ENOUGH_S) is not None
             assert self.told[row] == 1, row
@@ -206,9 +206,9 @@ def test_a_caller_that_is_interrupted_loses_nothing_and_leaves_nothing_that_hang
             where = interrupted(lambda: call(world), moment, error)  # noqa: B023 - called at once
         try:
             in_another_thread(world.check)
-            if world.producer._checks.is_closed:
+            if world.producer._caller.is_closed:
                 pass
-            elif world.producer._thread.fatal_error is None:
+            elif world.producer._state.fatal_error is None:
                 in_another_thread(lambda: world.send(range(1000, 1010)))  # noqa: B023
             else:
                 cut += 1
@@ -250,12 +250,12 @@ def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_f
     moments = random.Random(SEED).sample(range(1, 600), MOMENTS) if MOMENTS else range(1, 1000)
     for moment in moments:
         with made(transactional_id="tid", max_block_ms=0, linger_ms=1000) as producer:
-            thread, transactions = producer._thread, PureTransactions()
-            with thread.lock:
-                thread.metadata.track(TOPIC, clock.now)
+            state, transactions = producer._state, PureTransactions()
+            with state.lock:
+                state.metadata.track(TOPIC, clock.now)
             tell(producer, answer([1]))
-            assert thread.transactions is not None
-            transactions.manager = thread.transactions
+            assert state.transactions is not None
+            transactions.manager = state.transactions
             transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
             transactions.writing()
             producer.send(TOPIC, b"x", partition=0)
@@ -264,7 +264,7 @@ def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_f
             sent = [request.call for request in transactions.run()]
             in_chunks = sum(map(len, producer._feeder._pending))
             assert not (in_chunks and Call.COMMIT in sent), moment
-            if thread.fatal_error is None:
+            if state.fatal_error is None:
                 with contextlib.suppress(KafkaException):
                     end(producer)
                 sent += [request.call for request in transactions.run()]
@@ -278,14 +278,14 @@ def test_rows_whose_caller_was_interrupted_go_before_those_that_are_sent_after_t
 
     def interrupted_once(
         self: SliceAppender,
-        rows: Rows,
+        each: Slice,
         *args: Any,  # noqa: ANN401 - handed on
         **more: Any,  # noqa: ANN401
     ) -> None:
         if interrupts:
             raise interrupts.pop()
-        appended.extend(rows.columns.timestamps_ms.tolist())
-        append(self, rows, *args, **more)
+        appended.extend(each.rows.columns.timestamps_ms.tolist())
+        append(self, each, *args, **more)
 
     monkeypatch.setattr(SliceAppender, "append", interrupted_once)
     config = {"delivery_timeout_ms": 120_000, "request_timeout_ms": 1000, "linger_ms": 60_000}

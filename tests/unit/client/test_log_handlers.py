@@ -75,7 +75,7 @@ def test_a_handler_may_wait_for_who_has_the_producer_s_lock() -> None:
     """As one does that hands its lines to another thread, which sends them to Kafka."""
     found: list[bool] = []
     with idle_producer(1) as producer:
-        lock = producer._thread.lock
+        lock = producer._state.lock
 
         def take_lock() -> None:
             def take() -> None:
@@ -89,7 +89,7 @@ def test_a_handler_may_wait_for_who_has_the_producer_s_lock() -> None:
         with handling("connecting to the bootstrap servers again", take_lock) as handler:
             with lock:
                 answer = MetadataResponse(brokers=[], topics=[], error_code=REBOOTSTRAP_REQUIRED)
-                producer._thread.metadata.update(answer, time.monotonic())
-                producer._thread.wake()
+                producer._state.metadata.update(answer, time.monotonic())
+                producer._state.wake()
             assert handler.came.wait(ENOUGH_S)
     assert found == [True]

@@ -1,6 +1,7 @@
-"""Kafka's and the sink's marks for "none" (-1, -2) are no partitions, timestamps or offsets.
+"""Kafka's and the sink's special values for "none" (-1, -2) are not valid input.
 
-Whoever gives one by mistake is told so, wherever it comes from; none is what null or None say.
+A caller that passes one as a partition, timestamp or offset gets an error; only null or None mean
+none.
 """
 
 from __future__ import annotations
@@ -120,5 +121,5 @@ def test_a_layout_by_a_partitioner_that_chooses_a_mark_says_so() -> None:
 def test_null_leaves_the_choice_to_the_built_in_partitioner() -> None:
     with idle_producer(3, partitioner_class=lambda *_: [None, 2]) as producer:
         producer.append(TOPIC, pa.record_batch({"key": ["a", None], "value": ["v", "w"]}))
-        chosen = {b.topic_partition.partition for b in producer._thread.accumulator.incomplete}
+        chosen = {b.topic_partition.partition for b in producer._state.accumulator.incomplete}
     assert chosen == {1, 2}  # Java's hash sends "a" to partition 1 of 3

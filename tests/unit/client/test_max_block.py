@@ -1,6 +1,6 @@
-"""Waits of a call share its time limit, to the moment: max.block.ms, or what `close` was told.
+"""The waits of a call share its time limit exactly: max.block.ms, or the timeout of `close`.
 
-Time passes in waits alone, and there is no I/O thread; see `support.pure.timed_waits`.
+Time passes only in waits, and there is no I/O thread; see `support.pure.timed_waits`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
     IllegalArgumentException,
@@ -24,7 +25,6 @@ from spark_kafka_sink.errors import (
     TransactionAbortableException,
     UnknownTopicOrPartitionException,
 )
-from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.transactions.state import TransactionState
 from spark_kafka_sink.wire.messages import MetadataResponse, MetadataResponseTopic
 
@@ -42,12 +42,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def producer(clock: Clock) -> Iterator[KafkaProducer]:
     """A producer that knows nothing and has no memory left."""
     with made(max_block_ms=MAX_BLOCK_S * 1000) as producer:
-        producer._thread.accumulator.pool.available_bytes = 0
+        producer._state.accumulator.pool.available_bytes = 0
         yield producer
 
 
 def give(producer: KafkaProducer, partition: int | None, *, by_row: bool) -> KafkaException | None:
-    """Give the producer a row; tells why it does not take it."""
+    """Pass a row to the producer; return the error if it does not accept it."""
     if by_row:
         sent = producer.send(TOPIC, b"v", partition=partition)
         error = sent.exception(0) if sent.done() else None
@@ -90,8 +90,8 @@ def test_metadata_more_partitions_and_memory_come_within_one_max_block_ms_or_not
     by_row: bool,
 ) -> None:
     def free() -> None:
-        everything = producer._thread.accumulator.pool.total_bytes
-        producer._thread.give_back(Reservation(everything))
+        everything = producer._state.accumulator.pool.total_bytes
+        producer._state.give_back(PendingAppend(everything))
 
     def know(*leaders: int) -> Callable[[], None]:
         return lambda: tell(producer, answer([*leaders]))
@@ -110,7 +110,7 @@ def test_who_waits_for_metadata_asks_again_when_another_thread_forgets_topics(
     clock: Clock, *, by_row: bool
 ) -> None:
     with made(max_block_ms=MAX_BLOCK_S * 1000) as producer:
-        metadata = producer._thread.metadata
+        metadata = producer._state.metadata
         # Somebody answers in the end, if the topic is asked for.
         clock.after(0.3, producer.forget_topics)
         clock.after(0.6, lambda: tell(producer, answer([1])) if metadata._topics else None)
@@ -127,9 +127,8 @@ def test_max_block_ms_may_be_as_long_as_a_number_can_be(clock: Clock) -> None:
         transactions.manager.may_send(PARTITION)
 
         def finish() -> None:
-            with producer._thread.changed:
-                transactions.run()
-                producer._thread.changed.notify_all()
+            transactions.run()
+            producer._state.notify()
 
         clock.after(5.0, finish)
         producer.commit_transaction()
@@ -152,18 +151,18 @@ def test_a_wait_for_metadata_that_was_too_long_has_what_brokers_said_as_its_caus
 
 
 def in_transaction(producer: KafkaProducer) -> PureTransactions:
-    """Have a transactional producer begin a transaction, with the test as its coordinator."""
+    """Begin a transaction of a transactional producer, with the test as its coordinator."""
     transactions = PureTransactions()
-    assert producer._thread.transactions is not None
-    transactions.manager = producer._thread.transactions
+    assert producer._state.transactions is not None
+    transactions.manager = producer._state.transactions
     transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
     return transactions.writing()
 
 
 def test_closing_with_an_open_transaction_takes_as_long_as_it_is_told(clock: Clock) -> None:
     with made(transactional_id="tid") as producer:
-        producer._thread.metadata.track(TOPIC, clock.now)
-        producer._thread.metadata.update(answer([1]), clock.now)
+        producer._state.metadata.track(TOPIC, clock.now)
+        producer._state.metadata.update(answer([1]), clock.now)
         in_transaction(producer)
         sent = producer.send(TOPIC, b"v")
         began_at = clock.now
@@ -176,8 +175,8 @@ def test_closing_with_an_open_transaction_takes_as_long_as_it_is_told(clock: Clo
 
 def commit_in_vain(producer: KafkaProducer, clock: Clock) -> PureTransactions:
     """Have a commit time out whose batch has no answer yet."""
-    producer._thread.metadata.track(TOPIC, clock.now)
-    producer._thread.metadata.update(answer([1]), clock.now)
+    producer._state.metadata.track(TOPIC, clock.now)
+    producer._state.metadata.update(answer([1]), clock.now)
     transactions = in_transaction(producer)
     producer.append(TOPIC, pa.record_batch({"value": ["v"]}))
     with pytest.raises(TimeoutException, match="commit_transaction was not done"):
@@ -187,13 +186,12 @@ def commit_in_vain(producer: KafkaProducer, clock: Clock) -> PureTransactions:
 
 def lose_the_batch(producer: KafkaProducer, transactions: PureTransactions) -> None:
     """Give up the batch that the commit waits for, and answer what the sender asks from then on."""
-    thread = producer._thread
-    with thread.changed:
-        for batch in thread.accumulator.incomplete:
-            thread._completion.abandon(batch, TimeoutException("delivery.timeout.ms has passed"))
-        thread._collect()
-        transactions.run()
-        thread.changed.notify_all()
+    state = producer._state
+    for batch in state.accumulator.incomplete:
+        state._completion.abandon(batch, TimeoutException("delivery.timeout.ms has passed"))
+    state._collect()
+    transactions.run()
+    state.notify()
 
 
 @pytest.mark.parametrize("lost_after_s", [None, 0.5])
@@ -207,9 +205,8 @@ def test_closing_aborts_the_transaction_of_a_commit_that_timed_out_and_failed(
             lose_the_batch(producer, transactions)
 
         def answer_all() -> None:
-            with producer._thread.changed:
-                transactions.run()
-                producer._thread.changed.notify_all()
+            transactions.run()
+            producer._state.notify()
 
         began_at = clock.now
         if lost_after_s is None:
@@ -225,8 +222,8 @@ def test_closing_aborts_the_transaction_of_a_commit_that_timed_out_and_failed(
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("-inf"), float("nan")])
 def test_a_negative_time_limit_closes_nothing(clock: Clock, timeout: float) -> None:
     with made() as producer:
-        producer._thread.metadata.track(TOPIC, clock.now)
-        producer._thread.metadata.update(answer([1]), clock.now)
+        producer._state.metadata.track(TOPIC, clock.now)
+        producer._state.metadata.update(answer([1]), clock.now)
         sent = producer.send(TOPIC, b"v")
         with pytest.raises(IllegalArgumentException, match=f"negative: found {timeout}, expected"):
             producer.close(timeout)

@@ -16,9 +16,8 @@ from support.pure.timed_waits import Clock, made, stop_time, tell
 from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client.appender import SliceProgress
+from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import BufferExhaustedException
-from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
 from spark_kafka_sink.producer.sender import SenderPoll
 
@@ -39,14 +38,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def with_memory(**config: object) -> Iterator[KafkaProducer]:
     """Make a producer that knows its topic and has little memory."""
     with made(buffer_memory=MEMORY_BYTES, max_block_ms=1000, **config) as producer:
-        with producer._thread.lock:
-            producer._thread.metadata.track(TOPIC, time.monotonic())
+        with producer._state.lock:
+            producer._state.metadata.track(TOPIC, time.monotonic())
         tell(producer, answer([1]))
         yield producer
 
 
 class Gate:
-    """Stands for the turn to append: whoever takes it stops until the test goes on."""
+    """Blocks appends at a certain point until the test continues."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -59,24 +58,24 @@ class Gate:
     def __exit__(self, *_: object) -> None: ...
 
 
-def reserve(producer: KafkaProducer, size_bytes: int, deadline: float) -> None:
+def reserve(producer: KafkaProducer, size_bytes: int, deadline: float | None = None) -> None:
     """Wait for memory as a call of the producer does."""
-    producer._waits.reserve(Reservation(), size_bytes, deadline, producer._checks.raise_if_closed)
+    call = producer._caller.row_call()
+    call = call if deadline is None else call._replace(deadline=deadline)
+    producer._caller.reserve(PendingAppend(), size_bytes, call)
 
 
 def goes_on_when(producer: KafkaProducer, clock: Clock, free: Callable[[], None]) -> None:
     """Want a byte more than there is, and see that the wait ends when `free` was called."""
     began_at = clock.now
     clock.after(FREED_AFTER_S, free)
-    reserve(
-        producer, producer._thread.accumulator.pool.available_bytes + 1, producer._waits.deadline()
-    )
+    reserve(producer, producer._state.accumulator.pool.available_bytes + 1)
     assert clock.now - began_at == pytest.approx(FREED_AFTER_S)
 
 
 def test_an_append_that_ends_frees_what_it_reserved_too_much(clock: Clock) -> None:
     with with_memory() as producer:
-        gate = producer._columns._appender.turn = Gate()  # type: ignore[assignment] # a double
+        gate = producer._columns._appender.append_lock = Gate()  # type: ignore[assignment] # a double
         other = threading.Thread(target=producer.append, args=(TOPIC, EMPTY))
         other.start()
         assert gate.reached.wait(20)
@@ -91,9 +90,9 @@ def test_an_append_that_ends_frees_what_it_reserved_too_much(clock: Clock) -> No
 @contextmanager
 def packing_later(
     producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[list[SliceProgress]]:
+) -> Iterator[list[PendingAppend]]:
     """Keep appends from compressing what they filled, and give it."""
-    filled: list[SliceProgress] = []
+    filled: list[PendingAppend] = []
     with monkeypatch.context() as patch:
         patch.setattr(producer._columns._appender, "pack", filled.append)
         yield filled
@@ -109,8 +108,8 @@ def test_what_compressing_a_batch_frees_is_free_at_once(
         assert filled
 
         def pack() -> None:
-            for progress in filled:
-                appender.pack(progress)
+            for pending in filled:
+                appender.pack(pending)
 
         goes_on_when(producer, clock, pack)
 
@@ -118,15 +117,15 @@ def test_what_compressing_a_batch_frees_is_free_at_once(
 def test_what_compressing_a_batch_to_be_sent_frees_is_free_at_once(clock: Clock) -> None:
     with with_memory(compression_type="zstd", batch_size=90_000) as producer:
         producer.append(TOPIC, EVEN)
-        thread = producer._thread
-        drained = DrainedBatches(1, thread.accumulator.incomplete)
+        state = producer._state
+        drained = DrainedBatches(1, state.accumulator.incomplete)
 
         def sent() -> None:
             for batch in drained.batches:
                 batch.seal()
                 batch.pack()
-            with thread.lock:
-                thread._take_in(SenderPoll(drained=[drained]), [], clock.now)
+            with state.lock:
+                state._take_in(SenderPoll(drained=[drained]), [], clock.now)
 
         goes_on_when(producer, clock, sent)
 
@@ -143,7 +142,7 @@ def test_rows_that_linger_do_so_no_longer_where_memory_is_short(clock: Clock) ->
 
 def test_memory_that_came_when_the_time_was_over_is_found(clock: Clock) -> None:
     with with_memory() as producer:
-        accumulator = producer._thread.accumulator
+        accumulator = producer._state.accumulator
         accumulator.pool.available_bytes = 0
 
         def too_late_to_be_woken() -> None:
@@ -157,7 +156,7 @@ def test_memory_that_came_when_the_time_was_over_is_found(clock: Clock) -> None:
 
 def test_who_has_no_time_left_gets_nothing_before_who_came_first(clock: Clock) -> None:
     with with_memory() as producer:
-        accumulator = producer._thread.accumulator
+        accumulator = producer._state.accumulator
         accumulator.pool.available_bytes = 50
         began_at = clock.now
 
@@ -167,7 +166,7 @@ def test_who_has_no_time_left_gets_nothing_before_who_came_first(clock: Clock) -
             assert accumulator.pool.available_bytes == 50
 
         clock.after(0.1, later)
-        clock.after(0.3, lambda: producer._thread.give_back(Reservation(50)))
+        clock.after(0.3, lambda: producer._state.give_back(PendingAppend(50)))
         reserve(producer, 100, began_at + 1.0)
         assert clock.now - began_at == pytest.approx(0.3)
         accumulator.pool.available_bytes = MEMORY_BYTES
@@ -177,19 +176,13 @@ def test_for_who_is_next_and_wants_more_the_io_thread_looks_again(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with with_memory() as producer:
-        thread, waits = producer._thread, producer._waits
-        thread.accumulator.pool.available_bytes, began, woken_at = 0, clock.now, []
-        monkeypatch.setattr(thread, "wake", lambda: woken_at.append(clock.now))
-        first = Reservation()
-        thread.accumulator.pool.wait(first)
-
-        def leave() -> None:
-            with thread.lock:
-                waits._stop_waiting(first)
-
-        clock.after(FREED_AFTER_S, leave)
-        clock.after(2 * FREED_AFTER_S, lambda: thread.give_back(Reservation(MEMORY_BYTES)))
-        check = producer._checks.raise_if_closed
-        waits.reserve(Reservation(), MEMORY_BYTES * 4 // 5, clock.now + 1, check)
-        thread.accumulator.pool.available_bytes = MEMORY_BYTES
+        state = producer._state
+        state.accumulator.pool.available_bytes, began, woken_at = 0, clock.now, []
+        monkeypatch.setattr(state, "_wake", lambda: woken_at.append(clock.now))
+        first = PendingAppend()
+        state.accumulator.pool.wait(first)
+        clock.after(FREED_AFTER_S, lambda: state._stop_waiting(first))
+        clock.after(2 * FREED_AFTER_S, lambda: state.give_back(PendingAppend(MEMORY_BYTES)))
+        reserve(producer, MEMORY_BYTES * 4 // 5, clock.now + 1)
+        state.accumulator.pool.available_bytes = MEMORY_BYTES
     assert began + FREED_AFTER_S in woken_at

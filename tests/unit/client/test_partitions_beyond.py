@@ -1,6 +1,6 @@
-"""Partitions beyond those that are known: brokers are asked anew, and their answer to that counts.
+"""Partitions beyond the known ones: metadata is requested again, and its response counts.
 
-Time passes in waits alone, and there is no I/O thread; see `support.pure.timed_waits`.
+Time passes only in waits, and there is no I/O thread; see `support.pure.timed_waits`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer, RecordMetadata
 from spark_kafka_sink.client.chunk import RowChunk, RowQueue
+from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import DataException, TimeoutException
-from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.wire.messages import MetadataRequest
 
 OTHER = "other"
 BEYOND = pa.record_batch({"value": ["v"], "partition": pa.array([1], pa.int32())})
 
-# Each asks for two partitions of the topic, and gives how many there are; fewer is an error.
+# Each requires two partitions of the topic, and returns their number; fewer is an error.
 Look = Callable[[KafkaProducer], int]
 
 
@@ -55,7 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def producer(clock: Clock) -> Iterator[KafkaProducer]:
-    """A producer that was told of one partition, and may ask again at once."""
+    """A producer that knows one partition and may request metadata again at once."""
     with made(max_block_ms=3000) as producer:
         track(producer, TOPIC)
         ask(producer)
@@ -66,21 +66,21 @@ def producer(clock: Clock) -> Iterator[KafkaProducer]:
 
 def track(producer: KafkaProducer, topic: str) -> None:
     """Have the producer know that a topic is in use."""
-    with producer._thread.lock:
-        producer._thread.metadata.track(topic, producer._thread._clock())
+    with producer._state.lock:
+        producer._state.metadata.track(topic, producer._state.now())
 
 
 def ask(producer: KafkaProducer) -> list[str | None]:
     """Have the request for metadata that is due go out; gives the topics that it names."""
-    with producer._thread.lock:
-        request = producer._thread.metadata.request(producer._thread._clock())
+    with producer._state.lock:
+        request = producer._state.metadata.request(producer._state.now())
     assert isinstance(request, MetadataRequest)
     assert request.topics is not None
     return [topic.name for topic in request.topics]
 
 
 def exchange(producer: KafkaProducer, *leaders: int) -> Callable[[], None]:
-    """Give a call in which a request that names the topic is sent and answered."""
+    """Return a call that sends and answers a request for the topic."""
 
     def exchanged() -> None:
         assert TOPIC in ask(producer)
@@ -95,8 +95,8 @@ def test_the_answer_to_a_request_from_before_does_not_tell_that_there_are_too_fe
     clock: Clock, producer: KafkaProducer, leaders: list[int], look: Look
 ) -> None:
     began_at = clock.now
-    with producer._thread.lock:
-        producer._thread.metadata.request_update()
+    with producer._state.lock:
+        producer._state.metadata.request_update()
     ask(producer)
     clock.after(0.3, lambda: tell(producer, answer([1])))
     clock.after(0.6, exchange(producer, *leaders))
@@ -124,8 +124,8 @@ def test_an_answer_from_before_that_tells_of_enough_is_taken(
     clock: Clock, producer: KafkaProducer, look: Look
 ) -> None:
     began_at = clock.now
-    with producer._thread.lock:
-        producer._thread.metadata.request_update()
+    with producer._state.lock:
+        producer._state.metadata.request_update()
     ask(producer)
     clock.after(0.3, lambda: tell(producer, answer([1, 1])))
     assert look(producer) == 2
@@ -159,25 +159,25 @@ def rows(producer: KafkaProducer) -> KafkaProducer:
 
 def known(producer: KafkaProducer) -> TopicMetadata:
     """Give what is known of the topic."""
-    topic = producer._thread.metadata.topic(TOPIC)
+    topic = producer._state.metadata.topic(TOPIC)
     assert topic is not None
     return topic
 
 
 def chunk_of(producer: KafkaProducer, topic: TopicMetadata) -> RowChunk:
     """Make a chunk that has its memory."""
-    with producer._thread.lock:
-        reservation = Reservation()
-        assert producer._thread.accumulator.pool.reserve(reservation, 1000)
-    return RowChunk(TOPIC, topic, reservation, 0.0, sent_rows())
+    with producer._state.lock:
+        pending = PendingAppend()
+        assert producer._state.accumulator.pool.reserve(pending, 1000)
+    return RowChunk(TOPIC, topic, pending, 0.0, sent_rows())
 
 
 def check_in_batches(producer: KafkaProducer, *sent: Future[RecordMetadata]) -> None:
     """See that rows find their places in batches."""
     producer._feeder.drain()
-    producer._thread._make_calls()
+    producer._state.make_calls()
     assert [future.exception(0) for future in sent if future.done()] == []
-    accumulator = producer._thread.accumulator
+    accumulator = producer._state.accumulator
     assert sum(batch.record_count for batch in accumulator.incomplete) == len(sent) + 1
 
 

@@ -1,4 +1,4 @@
-"""Producers that nobody closes: whoever collects them, their threads end, and nobody waits."""
+"""Unclosed producers: when they are garbage collected, their threads end without a wait."""
 
 from __future__ import annotations
 

@@ -18,10 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.pure.measured_metrics import measured
+from support.pure.state_waits import wait_until
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
     DataException,
@@ -31,7 +33,6 @@ from spark_kafka_sink.errors import (
     TimeoutException,
 )
 from spark_kafka_sink.model import AppendFailure
-from spark_kafka_sink.producer.buffer_pool import Reservation
 
 A_LONG_TIME_MS = 60_000
 A_WHILE_S = 20
@@ -39,28 +40,28 @@ A_WHILE_S = 20
 
 @contextmanager
 def producing(leaders: list[int], **config: object) -> Iterator[KafkaProducer]:
-    """Make a producer that knows the topic and reaches nobody."""
+    """Yield a producer that knows the topic and reaches no broker."""
     options = {name.replace("_", "."): value for name, value in config.items()}
     producer = KafkaProducer({"bootstrap.servers": NOBODY, "linger.ms": A_LONG_TIME_MS, **options})
     try:
-        with producer._thread.lock:
-            producer._thread.metadata.track(TOPIC, time.monotonic())
-            producer._thread.metadata.update(answer(leaders), time.monotonic())
+        with producer._state.lock:
+            producer._state.metadata.track(TOPIC, time.monotonic())
+            producer._state.metadata.update(answer(leaders), time.monotonic())
         yield producer
     finally:
         producer.close(0)
 
 
 def rows_by_partition(producer: KafkaProducer) -> dict[int, int]:
-    """Give how many rows wait in batches of each partition."""
+    """Return the number of rows in batches of each partition."""
     found: dict[int, int] = defaultdict(int)
-    for batch in producer._thread.accumulator.incomplete:
+    for batch in producer._state.accumulator.incomplete:
         found[batch.topic_partition.partition] += batch.record_count
     return dict(found)
 
 
 def client_id(producer: KafkaProducer) -> str:
-    """Give the name under which a producer's metrics stand."""
+    """Return the client-id tag of a producer's metrics."""
     (name,) = {metric.tags["client-id"] for metric in producer.metrics()}
     return name
 
@@ -141,10 +142,10 @@ def test_a_node_that_took_no_data_for_the_configured_time_gets_no_rows_without_k
         config = {"partitioner_availability_timeout_ms": timeout, "batch_size": 300}
         with producing([1, 2], **config) as producer:
             producer.append(TOPIC, backlog)
-            with producer._thread.lock:
+            with producer._state.lock:
                 now = time.monotonic()
-                producer._thread.latencies.update(1, now - 2.0, can_send=True)
-                producer._thread.latencies.update(1, now, can_send=False)
+                producer._state.latencies.update(1, now - 2.0, can_send=True)
+                producer._state.latencies.update(1, now, can_send=False)
             producer.append(TOPIC, batch)
             found = rows_by_partition(producer)
             assert {number for number, rows in found.items() if rows > 1} == expected
@@ -167,8 +168,8 @@ def test_a_long_queue_draws_fewer_rows_unless_that_is_turned_off(*, adaptive: bo
 @pytest.mark.parametrize("by_row", [True, False])
 def test_what_waited_for_memory_is_as_old_as_the_end_of_the_wait(*, by_row: bool) -> None:
     with producing([1], max_block_ms=A_LONG_TIME_MS) as producer:
-        accumulator, changed = producer._thread.accumulator, producer._thread.changed
-        with changed:
+        state, accumulator = producer._state, producer._state.accumulator
+        with state.lock:
             everything, accumulator.pool.available_bytes = accumulator.pool.available_bytes, 0
 
         def append() -> None:
@@ -179,12 +180,11 @@ def test_what_waited_for_memory_is_as_old_as_the_end_of_the_wait(*, by_row: bool
 
         caller = threading.Thread(target=append)
         caller.start()
-        with changed:
-            while not accumulator.pool.waiters and caller.is_alive():
-                changed.wait(0.01)
+        wait_until(producer, lambda: accumulator.pool.waiters or not caller.is_alive())
+        with state.lock:
             freed_at = time.monotonic()
             accumulator.pool.available_bytes = everything
-            changed.notify_all()
+            state.notify()
         caller.join(60)
         producer._feeder.drain()
         (batch,) = accumulator.incomplete
@@ -196,7 +196,7 @@ def test_what_was_sent_row_by_row_is_as_old_as_its_rows() -> None:
         producer.send(TOPIC, b"v")
         sent_at = time.monotonic()
         producer._feeder.drain()
-        (batch,) = producer._thread.accumulator.incomplete
+        (batch,) = producer._state.accumulator.incomplete
     assert batch.created_at <= sent_at
 
 
@@ -221,25 +221,22 @@ def test_a_record_over_either_limit_is_refused_by_the_limit_s_name(
 
 def test_who_comes_later_for_memory_is_served_later_though_there_is_room_for_little() -> None:
     with producing([1]) as producer:
-        accumulator, changed = producer._thread.accumulator, producer._thread.changed
-        with changed:
+        state, accumulator = producer._state, producer._state.accumulator
+        with state.lock:
             everything, accumulator.pool.available_bytes = accumulator.pool.available_bytes, 50
         callers = []
         for size_bytes in (100, 10):
-            check, deadline = producer._checks.raise_if_closed, time.monotonic() + 60
-            arguments = (Reservation(), size_bytes, deadline, check)
-            callers.append(threading.Thread(target=producer._waits.reserve, args=arguments))
+            call = producer._caller.row_call()._replace(deadline=time.monotonic() + 60)
+            arguments = (PendingAppend(), size_bytes, call)
+            callers.append(threading.Thread(target=producer._caller.reserve, args=arguments))
             callers[-1].start()
-            with changed:
-                while accumulator.pool.waiters < len(callers) and callers[-1].is_alive():
-                    changed.wait(0.01)
-                assert accumulator.pool.waiters == len(callers)
-        with changed:
+            wait_until(producer, lambda: accumulator.pool.waiters == len(callers))
+        with state.lock:
             accumulator.pool.available_bytes = 110
-            changed.notify_all()
+            state.notify()
         for caller in callers:
             caller.join(60)
-        with changed:
+        with state.lock:
             assert accumulator.pool.available_bytes == 0
             accumulator.pool.available_bytes = everything
 
@@ -247,15 +244,14 @@ def test_who_comes_later_for_memory_is_served_later_though_there_is_room_for_lit
 def test_who_waits_for_memory_has_what_rows_that_linger_do_not_take() -> None:
     with producing([1], buffer_memory=100_000, max_block_ms=20_000) as producer:
         producer.send(TOPIC, b"v")
-        free = producer._thread.accumulator.pool.available_bytes
-        check, deadline = producer._checks.raise_if_closed, producer._waits.deadline()
-        producer._waits.reserve(Reservation(), free + 1, deadline, check)
+        free = producer._state.accumulator.pool.available_bytes
+        producer._caller.reserve(PendingAppend(), free + 1, producer._caller.row_call())
 
 
 def test_a_topic_is_forgotten_when_it_was_idle_for_as_long_as_configured() -> None:
     for idle_ms, is_known in ((5000, False), (300_000, True)):
-        with producing([1], metadata_max_idle_ms=idle_ms) as producer, producer._thread.lock:
-            metadata, now = producer._thread.metadata, time.monotonic()
+        with producing([1], metadata_max_idle_ms=idle_ms) as producer, producer._state.lock:
+            metadata, now = producer._state.metadata, time.monotonic()
             metadata.track(TOPIC, now - 10)
             metadata.update(answer([1]), now)
             assert (metadata.topic(TOPIC) is not None) is is_known
@@ -299,7 +295,7 @@ def test_rows_that_send_raises_about_are_counted_but_no_call_after_close(
         assert measured(producer)["record-error-total"] == 2
 
 
-# What is no topic's name, and what is said of it.
+# Invalid topic names, and their messages.
 NO_NAMES = {
     "half a surrogate pair": ("\ud800", "cannot be written as UTF-8"),
     "too long": ("x" * 250, "found a name of 250 characters, expected at most 249"),
@@ -325,8 +321,8 @@ def test_what_is_no_topic_s_name_is_refused_before_anybody_is_asked_about_it(
         sent = producer.send(TOPIC, b"good")
         with pytest.raises(DataException, match=said):
             WAYS_TO_NAME_A_TOPIC[way](producer, name)
-        assert set(producer._thread.metadata._topics) == {TOPIC}
-        assert producer._thread.fatal_error is None
+        assert set(producer._state.metadata._topics) == {TOPIC}
+        assert producer._state.fatal_error is None
         assert not sent.done()
 
 
@@ -340,7 +336,7 @@ def test_a_topic_column_is_looked_at_before_anybody_is_asked_about_it(
     with producing([1]) as producer:
         with pytest.raises(DataException, match=said):
             producer.append(None, pa.record_batch({"topic": column, "value": ["v", "w"]}))
-        assert set(producer._thread.metadata._topics) == {TOPIC}
+        assert set(producer._state.metadata._topics) == {TOPIC}
 
 
 def test_a_callback_that_sends_to_a_new_topic_is_told_at_once_that_nobody_can_be_asked() -> None:
@@ -361,8 +357,8 @@ def test_a_limit_of_a_topic_that_was_raised_is_told_in_place_of_the_old_one() ->
         full = []
         for limit_bytes in (1000, 3000, 2000):
             producer.limit_messages({TOPIC: limit_bytes})
-            with producer._thread.lock:
-                full.append(producer._thread.accumulator.full_bytes(TOPIC))
+            with producer._state.lock:
+                full.append(producer._state.accumulator.full_bytes(TOPIC))
     assert full == [1000 - 61, 3000 - 61, 2000 - 61]
 
 
@@ -424,8 +420,8 @@ def test_a_time_limit_of_nothing_does_not_blame_the_brokers() -> None:
             f"Topic {TOPIC} not present in metadata after max.block.ms=0: it has been asked for, "
             "and nothing waits for the answer; call again later, or allow a wait"
         )
-        with producer._thread.lock:
-            producer._thread.metadata.update(answer([1, 1]), time.monotonic())
+        with producer._state.lock:
+            producer._state.metadata.update(answer([1, 1]), time.monotonic())
         assert producer.partitions_for(TOPIC) == 2
     with (
         KafkaAdmin(producer_config({"bootstrap.servers": NOBODY, "max.block.ms": 0})) as admin,

@@ -1,6 +1,6 @@
-"""What the end of a program loses, it tells: rows of producers that nobody has closed.
+"""The end of a program reports lost rows of producers that were not closed.
 
-No broker can be reached. `integration/test_program_end.py` has the ends that lose nothing.
+No broker can be reached. `integration/test_program_end.py` tests the ends that lose nothing.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ AT_ONCE = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
 
 def made(name="mine", options={"linger.ms": 60_000}):
     producer = KafkaProducer({"bootstrap.servers": NOBODY, "client.id": name, **options})
-    with producer._thread.lock:
-        producer._thread.metadata.track(TOPIC, time.monotonic())
-        producer._thread.metadata.update(answer([1]), time.monotonic())
+    with producer._state.lock:
+        producer._state.metadata.track(TOPIC, time.monotonic())
+        producer._state.metadata.update(answer([1]), time.monotonic())
     return producer
 
 def send(producer):
@@ -67,7 +67,7 @@ PROGRAMS = {
     "an error that nobody was told of": Program(
         "producer = made(options=AT_ONCE)\n"
         "producer.append(TOPIC, pa.record_batch({'value': ['v']}))\n"
-        "while producer._thread.deliveries.error is None: time.sleep(0.01)",
+        "while producer._state.deliveries.error is None: time.sleep(0.01)",
         0,
         [f"{NOT_CLOSED}TimeoutException: t-0: 1 record(s) were not acknowledged"],
     ),

@@ -1,4 +1,4 @@
-"""Rows that are in no batch yet when their producer ends: each is told, in order, and nobody waits.
+"""Rows in no batch when their producer ends: each gets its result, in order, without waits.
 
 The end comes from `close`, or from an I/O thread that ends by itself; no broker can be reached.
 """
@@ -27,22 +27,21 @@ def close(producer: KafkaProducer) -> None:
 
 
 def fail(producer: KafkaProducer) -> None:
-    """Have the I/O thread end of an error."""
+    """End the I/O thread with an error."""
 
     def poll(_: float) -> None:
         message = "what cannot be"
         raise ZeroDivisionError(message)
 
-    thread = producer._thread
-    with thread.lock:
-        thread._sender.poll = poll  # type: ignore[assignment, method-assign] # a bug
-        thread.wake()
+    state, thread = producer._state, producer._thread
+    state._sender.poll = poll  # type: ignore[assignment, method-assign] # a bug
+    state.wake()
     thread._thread.join(A_WHILE_S)
     assert not thread._thread.is_alive()
 
 
 def leave(producer: KafkaProducer) -> None:
-    """Have the I/O thread end as that of a producer does which nobody closes."""
+    """End the I/O thread as for a producer that is not closed."""
     producer._thread.stop()
 
 
@@ -57,7 +56,7 @@ ENDS = pytest.mark.parametrize(
 
 
 class Gate:
-    """A partitioner that does not return before it is told to."""
+    """A partitioner that does not return until the test says so."""
 
     def __init__(self) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -71,10 +70,10 @@ class Gate:
 
 @contextmanager
 def flushing(producer: KafkaProducer, gate: Gate) -> Iterator[None]:
-    """Have another thread flush, which is in the partitioner meanwhile; see that it comes back."""
+    """Flush in another thread, which is in the partitioner meanwhile; check that it returns."""
 
     def flush() -> None:
-        with suppress(KafkaException):  # it says that the producer is over
+        with suppress(KafkaException):  # it raises that the producer has ended
             producer.flush()
 
     other = threading.Thread(target=flush, daemon=True)
@@ -89,7 +88,7 @@ def flushing(producer: KafkaProducer, gate: Gate) -> Iterator[None]:
 
 
 def noting(told: list[int], number: int) -> OnDelivery:
-    """Give a callback that notes the number of its row."""
+    """Return a callback that records the number of its row."""
     return lambda *_: told.append(number)
 
 
@@ -106,7 +105,7 @@ def test_rows_that_wait_for_a_partitioner_when_all_ends_are_told_so_before_it_re
                 assert said in str(future.exception(0))
             assert told == [0, 1, 2]
         assert told == [0, 1, 2]
-        accumulator = producer._thread.accumulator
+        accumulator = producer._state.accumulator
         assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
 
 

@@ -1,4 +1,4 @@
-"""Who appended a slice is told which of its rows were given up, and which are to blame."""
+"""The caller of an append learns which rows of its slices failed, and which caused it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class DoneBatch(NamedTuple):
 
 
 def told(span: tuple[int, int, int], batch: DoneBatch) -> list[AppendFailure]:
-    """Give what is told of a span: its first row, its place in the batch, its length.
+    """Return the failures for a span: its first row, its place in the batch, its length.
 
-    The slice is rows 100 to 105 of what was appended, laid out in the order 1, 3, 5, 0, 2, 4.
+    The slice is rows 100 to 105 of the appended rows, laid out in the order 1, 3, 5, 0, 2, 4.
     """
     failures: list[AppendFailure] = []
     owner = SliceOwner(100, failures.append)
@@ -51,7 +51,7 @@ def told(span: tuple[int, int, int], batch: DoneBatch) -> list[AppendFailure]:
     [
         ((0, 0, 3), DoneBatch(3, {}), [101, 103, 105], None),
         ((0, 0, 3), DoneBatch(3, {1: ERROR}), [101, 103, 105], [103]),
-        # Records 7 to 9 of a batch whose others are somebody else's.
+        # Records 7 to 9 of a batch with others of another owner.
         ((3, 7, 3), DoneBatch(12, {2: ERROR, 9: ERROR, 7: ERROR}), [100, 102, 104], [100, 104]),
         ((3, 7, 3), DoneBatch(12, {2: ERROR, 10: ERROR}), [100, 102, 104], []),
         ((4, 0, 1), DoneBatch(1, {}), [102], [102]),
@@ -71,7 +71,7 @@ def test_nothing_is_told_of_rows_that_were_delivered() -> None:
 
 
 def test_the_rows_of_a_batch_that_goes_in_slices_have_their_own_numbers() -> None:
-    """A quarter of buffer.memory is a slice. Closing at once gives all rows up."""
+    """A quarter of buffer.memory is a slice. An immediate close fails all rows."""
     rows, failures = 6000, list[AppendFailure]()
     batch = pa.record_batch({"value": ["x" * 60] * rows})
     with idle_producer(3, buffer_memory=1 << 20) as producer:

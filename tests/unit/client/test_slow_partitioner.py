@@ -1,6 +1,6 @@
-"""A user's own partitioner that takes long, or never returns: rows of other topics do not wait.
+"""A user's partitioner that is slow or never returns: rows of other topics do not wait.
 
-No broker can be reached: rows that went through the partitioner wait in batches.
+No broker can be reached: rows that passed the partitioner wait in batches.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import pyarrow as pa
 import pytest
 from support.pure.log_handlers import handling
 from support.pure.pure_producer import TOPIC
+from support.pure.state_waits import wait_until
 from support.pure.unreachable import NOBODY, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import chunk_feeder, partitioner_threads
 from spark_kafka_sink.client.chunk import SMALLEST_CHUNK_BYTES
 from spark_kafka_sink.client.partitioner_threads import PartitionerThreads
+from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
-from spark_kafka_sink.producer.buffer_pool import Reservation
 
 OTHER = "other"
 A_WHILE_S = 20
@@ -38,7 +39,7 @@ QUICKLY_OVER = {"linger_ms": 0, "request_timeout_ms": 500, "delivery_timeout_ms"
 
 
 class SlowPartitioner:
-    """Does not return for rows of the topic before it is told to; notes how it is called."""
+    """Does not return for rows of the topic until the test says so; records its calls."""
 
     def __init__(self) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -57,7 +58,7 @@ class SlowPartitioner:
 
 @contextmanager
 def producing(partitioner: object, **options: object) -> Iterator[KafkaProducer]:
-    """Make a producer that knows two topics of two partitions and reaches nobody."""
+    """Yield a producer that knows two topics of two partitions and reaches no broker."""
     configs: dict[str, Any] = {
         "bootstrap.servers": NOBODY,
         "reconnect.backoff.ms": A_LONG_TIME_MS,
@@ -71,10 +72,10 @@ def producing(partitioner: object, **options: object) -> Iterator[KafkaProducer]
     try:
         known = answer([1, 1])
         known.topics.append(replace(known.topics[0], name=OTHER))
-        with producer._thread.lock:
+        with producer._state.lock:
             for topic in (TOPIC, OTHER):
-                producer._thread.metadata.track(topic, time.monotonic())
-            producer._thread.metadata.update(known, time.monotonic())
+                producer._state.metadata.track(topic, time.monotonic())
+            producer._state.metadata.update(known, time.monotonic())
         yield producer
     finally:
         producer.close(0)
@@ -82,32 +83,29 @@ def producing(partitioner: object, **options: object) -> Iterator[KafkaProducer]
 
 def wait_for(producer: KafkaProducer, what: Callable[[], object]) -> None:
     """Wait until the producer has come to something."""
-    deadline = time.monotonic() + A_WHILE_S
-    with producer._thread.lock:
-        while not what():
-            assert producer._thread.changed.wait(0.01) or time.monotonic() < deadline
+    wait_until(producer, what, A_WHILE_S)
 
 
 def rows_in_batches(producer: KafkaProducer) -> dict[str, int]:
     """Count by topic the rows in batches."""
     rows: dict[str, int] = {}
-    for batch in producer._thread.accumulator.incomplete:
+    for batch in producer._state.accumulator.incomplete:
         topic = batch.topic_partition.topic
         rows[topic] = rows.get(topic, 0) + batch.record_count
     return rows
 
 
 def all_memory_is_free(producer: KafkaProducer) -> bool:
-    accumulator = producer._thread.accumulator
+    accumulator = producer._state.accumulator
     return accumulator.pool.available_bytes == accumulator.pool.total_bytes
 
 
 @contextmanager
 def flushing(producer: KafkaProducer) -> Iterator[None]:
-    """Have another thread flush meanwhile."""
+    """Flush in another thread meanwhile."""
 
     def flush_to_the_end() -> None:
-        with suppress(KafkaException):  # it says that the producer was closed
+        with suppress(KafkaException):  # it raises that the producer was closed
             producer.flush()
 
     flush = threading.Thread(target=flush_to_the_end)
@@ -158,9 +156,8 @@ def a_full_chunk(producer: KafkaProducer) -> None:
 
 def rows_that_others_want_the_memory_of(producer: KafkaProducer) -> None:
     producer.send(TOPIC, b"v")
-    wanted = producer._thread.accumulator.pool.available_bytes + 1
-    deadline, check = producer._waits.deadline(), producer._checks.raise_if_closed
-    producer._waits.reserve(Reservation(), wanted, deadline, check)
+    size_bytes = producer._state.accumulator.pool.available_bytes + 1
+    producer._caller.reserve(PendingAppend(), size_bytes, producer._caller.row_call())
 
 
 def a_flush(producer: KafkaProducer) -> None:
@@ -201,8 +198,9 @@ def test_rows_of_send_are_partitioned_by_a_thread_that_has_neither_lock_nor_turn
     made: list[KafkaProducer] = []
 
     def partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
-        thread, turn = made[0]._thread, made[0]._appender.turn
-        locks: list[Any] = [thread.lock, *(queue.lock for queue in made[0]._rows._queues.values())]
+        thread, turn = made[0]._thread, made[0]._appender.append_lock
+        state = made[0]._state
+        locks: list[Any] = [state.lock, *(queue.lock for queue in made[0]._rows._queues.values())]
         # Nobody else has the turn for long.
         got_turn = turn.acquire(timeout=A_WHILE_S)
         turn.release()
@@ -236,9 +234,9 @@ def test_rows_of_a_topic_keep_their_order_and_one_call_at_a_time() -> None:
         timestamps: list[int] = []
         append_slice = producer._appender.append
 
-        def append_and_note(rows: Any, *args: Any, **more: Any) -> None:  # noqa: ANN401 - handed on
-            timestamps.extend(rows.columns.timestamps_ms.tolist())
-            append_slice(rows, *args, **more)
+        def append_and_note(each: Any, *args: Any, **more: Any) -> None:  # noqa: ANN401 - handed on
+            timestamps.extend(each.rows.columns.timestamps_ms.tolist())
+            append_slice(each, *args, **more)
 
         producer._appender.append = append_and_note  # type: ignore[method-assign] # to see the order
         for number in range(5000):
@@ -308,7 +306,7 @@ def test_a_partitioner_that_raises_fails_its_rows_alone(kind: type[BaseException
 
 
 def raising_partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
-    """Choose the first partition, but for bad rows."""
+    """Choose the first partition; raise for bad rows."""
     if b"bad" in batch["value"].to_pylist():
         message = "no place"
         raise ValueError(message)
@@ -354,7 +352,7 @@ def test_rows_that_fail_are_logged_with_neither_lock_nor_turn(
 
         def see_locks() -> None:
             def take() -> None:
-                for lock in (producer._appender.turn, producer._thread.lock):
+                for lock in (producer._appender.append_lock, producer._state.lock):
                     found.append(lock.acquire(timeout=5))
                     lock.release()
 

@@ -16,6 +16,7 @@ from typing import NoReturn
 import pyarrow as pa
 import pytest
 from support.pure.measured_metrics import measured
+from support.pure.state_waits import wait_until
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
@@ -32,14 +33,14 @@ ROW = pa.record_batch({"value": ["v"]})
 
 @contextmanager
 def giving_up(**options: object) -> Iterator[KafkaProducer]:
-    """Make a producer that gives up its rows at once."""
+    """Yield a producer that gives up its rows at once."""
     short = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
     given = {name.replace("_", "."): value for name, value in options.items()}
     producer = KafkaProducer({"bootstrap.servers": NOBODY, **short, **given})
     try:
-        with producer._thread.lock:
-            producer._thread.metadata.track(TOPIC, time.monotonic())
-            producer._thread.metadata.update(answer([1]), time.monotonic())
+        with producer._state.lock:
+            producer._state.metadata.track(TOPIC, time.monotonic())
+            producer._state.metadata.update(answer([1]), time.monotonic())
         yield producer
     finally:
         in_time(lambda: producer.close(0))
@@ -65,7 +66,7 @@ def in_time(call: Callable[[], object]) -> None:
 
 def check_goes_on(producer: KafkaProducer) -> None:
     """See that nothing is kept, that rows still end, and that closing closes all."""
-    thread, turn = producer._thread, producer._columns._appender.turn
+    thread, turn = producer._thread, producer._columns._appender.append_lock
     assert turn.acquire(timeout=ENOUGH_S)
     turn.release()
     called = threading.Event()
@@ -73,7 +74,8 @@ def check_goes_on(producer: KafkaProducer) -> None:
     in_time(producer.flush)
     assert called.is_set()
     assert isinstance(later.exception(0), TimeoutException)
-    assert thread.accumulator.pool.available_bytes == thread.accumulator.pool.total_bytes
+    accumulator = producer._state.accumulator
+    assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
     assert thread.is_alive
     in_time(producer.close)
     assert not thread.is_alive
@@ -81,7 +83,7 @@ def check_goes_on(producer: KafkaProducer) -> None:
 
 
 class Raise:
-    """Raises an exception of a kind, whatever it is called as; counts the calls."""
+    """Raises an exception of a kind in every method; counts the calls."""
 
     def __init__(self, kind: type[BaseException]) -> None:
         self.kind, self.calls = kind, 0
@@ -94,7 +96,7 @@ class Raise:
 
 
 class Interceptor(ProducerInterceptor):
-    """Calls a function in place of one of its methods."""
+    """Calls a function instead of one of its methods."""
 
     def __init__(self, **methods: Callable[..., object]) -> None:
         self.__dict__.update(methods)
@@ -146,7 +148,7 @@ def test_an_on_failure_that_raises_keeps_no_other_owner_of_the_batch_from_being_
         producer.append(TOPIC, ROW, user)
         future = producer.send(TOPIC, b"v")
         producer.append(TOPIC, ROW, lambda failure: told.append(failure.rows.tolist()))
-        assert len(producer._thread.accumulator.incomplete) == 1, "they share a batch"
+        assert len(producer._state.accumulator.incomplete) == 1, "they share a batch"
         in_time(lambda: producer.close(0))
         assert "closed forcefully" in str(future.exception(0))
         assert (user.calls, told) == (1, [[0]])
@@ -169,7 +171,7 @@ def test_a_second_callback_that_raises_while_all_ends_keeps_no_socket_open() -> 
 
 
 class Unspeakable(Raise):
-    """Raises also where it is to be named in a log line."""
+    """Raises even when a log line names it."""
 
     def __repr__(self) -> str:
         raise SystemExit
@@ -287,7 +289,7 @@ def test_what_a_plugin_s_close_raises_reaches_the_caller_when_all_is_closed(
             return [0] * batch.num_rows
 
         def serialize(self, _: str, value: bytes) -> bytes:
-            """Give the value."""
+            """Return the value."""
             return value
 
         def close(self) -> None:
@@ -332,12 +334,8 @@ def test_a_call_that_waits_for_brokers_is_refused_inside_a_callback(call: str) -
                 getattr(producer, call)(*arguments)
             found.append(str(refused.value))
 
-        with producer._thread.lock:
-            producer._thread.call_later(callback)
-            calls = producer._thread.calls_due
-        with producer._thread.changed:
-            while producer._thread.calls_made < calls:
-                assert producer._thread.changed.wait(ENOUGH_S)
+        producer._state.call_later(callback)
+        wait_until(producer, lambda: found, ENOUGH_S)
     assert found == [
         f"KafkaProducer.{call}() invocation inside a callback is not permitted because it would "
         "never end: callbacks run in the thread that delivers records"
@@ -411,7 +409,7 @@ def test_a_callback_may_send_and_append_and_ask_for_partitions() -> None:
 def test_flush_raises_an_earlier_error_when_all_has_ended() -> None:
     with giving_up(delivery_timeout_ms=300) as producer:
         earlier = KafkaException("an earlier delivery")
-        producer._thread.deliveries.error = earlier
+        producer._state.deliveries.error = earlier
         called: list[object] = []
         sent = producer.send(TOPIC, b"v", on_delivery=lambda *_: called.append(1))
         with pytest.raises(KafkaException) as raised:
@@ -425,11 +423,11 @@ def test_flush_raises_an_earlier_error_when_all_has_ended() -> None:
 def test_a_flush_that_takes_too_long_leaves_an_earlier_error_to_the_next() -> None:
     with giving_up(linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
         earlier = KafkaException("an earlier delivery")
-        producer._thread.deliveries.error = earlier
+        producer._state.deliveries.error = earlier
         producer.send(TOPIC, b"v")
         with pytest.raises(TimeoutException, match="not acknowledged"):
             producer.flush(0.01)
-        assert producer._thread.deliveries.error is earlier
+        assert producer._state.deliveries.error is earlier
 
 
 # -- close -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Requests wait for their node, and every one ends in an answer or an error that says why."""
+"""Requests wait for their node, and every one ends with a response or an error with a reason."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class World:
             self.client.poll(0.0)
 
     def asked(self, port: int) -> int:
-        """Give how many Metadata requests a broker got."""
+        """Return the number of Metadata requests that a broker got."""
         return self.selector.requests_to(port).count(METADATA)
 
 
@@ -186,7 +186,7 @@ def test_a_poll_waits_no_longer_than_a_request_may_wait_for_its_node() -> None:
     world.selector.hang = True
     world.send(1)
     world.client.poll(10_000.0)
-    world.now = 5.0  # when users are told that nobody answers
+    world.now = 5.0  # when users are warned that no broker answers
     world.client.poll(10_000.0)
     assert world.selector.waits == pytest.approx([5.0, 25.0])
 

@@ -59,7 +59,7 @@ def fetched(
 
 
 def partition_data(log: bytes, aborted: Sequence[tuple[int, int]] | None = None) -> PartitionData:
-    """Give a log as a broker's answer has it."""
+    """Return a log as in a broker's response."""
     return PartitionData(
         partition_index=HERE.partition,
         error_code=0,
@@ -72,7 +72,7 @@ def partition_data(log: bytes, aborted: Sequence[tuple[int, int]] | None = None)
 
 
 def values(found: Fetched) -> list[bytes]:
-    """Give the values of the rows, in order."""
+    """Return the values of the rows, in order."""
     return [value for batch in found.batches for value in batch.column("value").to_pylist()]
 
 
@@ -200,7 +200,7 @@ UNPACKED_BYTES: Final = 1 << 18
 
 
 def packed_log(batches: int, magic: int) -> bytes:
-    """Give a log of batches that are small as long as nobody unpacks them."""
+    """Return a log of batches that are small until they are decompressed."""
     log = b""
     for number in range(batches):
         rows = [Row(None, bytes(UNPACKED_BYTES), (), number)]
@@ -212,7 +212,7 @@ def packed_log(batches: int, magic: int) -> bytes:
 
 
 def peak_bytes(log: bytes, budget_bytes: int) -> int:
-    """Give the most memory that reading a log takes, where every row is thrown away."""
+    """Return the peak memory of reading a log whose rows are dropped."""
     data = partition_data(log)
     pool = pa.default_memory_pool()
     tracemalloc.start()

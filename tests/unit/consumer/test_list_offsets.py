@@ -35,7 +35,7 @@ class World:
         )
 
     def sent(self) -> dict[int, RequestFuture]:
-        """Send what is due and give it by node."""
+        """Send the requests that are due, and return them by node."""
         sent = {}
         for node_id, message in self.lookup.requests(self.now):
             sent[node_id] = RequestFuture(ClientRequest(node_id=node_id, message=message), 30.0)

@@ -13,7 +13,7 @@ from spark_kafka_sink.consumer.reader_config import ReaderConfig, reader_config
 from spark_kafka_sink.errors import ConfigException
 
 ADDRESS = {"bootstrap.servers": "h:9092"}
-# What is said of the metrics of a client: a reader has none.
+# The message on the metrics of a client: a reader has none.
 OF_METRICS = {"metrics.num.samples", "metrics.sample.window.ms"}
 
 # An option that the Java consumer does not have.

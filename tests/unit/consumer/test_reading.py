@@ -54,11 +54,11 @@ class World:
         lead(self.metadata, leaders, self.now, epoch)
 
     def fetches(self) -> dict[int, Fetch]:
-        """Give the requests that are due, by node."""
+        """Return the requests that are due, by node."""
         return {fetch.node_id: fetch for fetch in self.reading.fetches(self.now)}
 
     def answer(self, fetch: Fetch, code: int = 0, records: int = 5) -> FetchOutcome:
-        """Answer all partitions of a request, from where they are."""
+        """Answer all partitions of a request, from their positions."""
         partitions = [
             PartitionData(
                 partition_index=asked.partition,
@@ -78,12 +78,12 @@ class World:
 
 
 def row_counts(outcome: FetchOutcome) -> list[int]:
-    """Take the rows and give how many each batch has."""
+    """Read the rows and return the number in each batch."""
     return [len(batch) for records in outcome.records for batch in records]
 
 
 def places(fetch: Fetch) -> dict[int, int]:
-    """Give what a request asks for: offsets by partition."""
+    """Return the offsets by partition in a request."""
     return {asked.partition: asked.fetch_offset for asked in fetch.message.topics[0].partitions}
 
 
@@ -187,12 +187,12 @@ def test_an_answer_that_leaves_a_partition_out_is_asked_again() -> None:
 
 
 def broken(records: bytes) -> bytes:
-    """Give a batch with a byte that is not what its checksum says."""
+    """Return a batch with one byte changed, so that its checksum is wrong."""
     return records[:-1] + bytes([records[-1] ^ 1])
 
 
 def log_answer(log: bytes) -> FetchResponse:
-    """Give an answer for partition 0."""
+    """Return a response for partition 0."""
     data = PartitionData(
         partition_index=0,
         error_code=0,

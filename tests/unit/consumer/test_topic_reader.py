@@ -35,12 +35,12 @@ TOO_OLD = "the broker has no usable version of Metadata"
 
 
 class Cluster:
-    """One broker, which answers Metadata at once, and a clock that moves while one waits for it.
+    """One broker, which answers Metadata at once, and a clock that advances during waits.
 
-    codes: what the broker says of topics, by name; topic_number: the id of all of them, 0 for none;
-    is_late: whether answers wait for `answer`; unsent: the code with which requests fail that
-    cannot be sent, None where they can. fetch_caps: the last versions that Fetch, which is not
-    answered, was sent with.
+    codes: the broker's errors for topics, by name. topic_number: the id of all topics, 0 for none.
+    is_late: whether responses wait for `answer`. unsent: the error code of requests that cannot be
+    sent, None if they can. fetch_caps: the version limits of the Fetch requests, which get no
+    response.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Cluster:
         return future
 
     def answer(self) -> None:
-        """Have the answers come that have not come yet, as they were made."""
+        """Deliver the delayed responses in order."""
         while self._late:
             future, response = self._late.pop(0)
             future.complete(response)
@@ -112,7 +112,7 @@ class Cluster:
         """Take brokers."""
 
     def last_errors(self) -> str:
-        """Give none."""
+        """Return no errors."""
         return ""
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ GOOD = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
 def test_openssl_has_the_same_names_for_the_standard_s() -> None:
     lines = openssl("ciphers", "-stdname", "-s", "-tls1_2", "ALL").splitlines()
     theirs = {line.split()[0]: line.split()[2] for line in lines}
-    # Others need keys that Kafka has no way to give, or are hardly ever seen.
+    # Others need keys that Kafka cannot configure, or are hardly ever used.
     unusual = re.compile("PSK|SRP|ARIA|CAMELLIA|CCM|_anon_|_NULL_")
     assert {n: each for n, each in theirs.items() if not unusual.search(n)} == TLS_1_2_SUITES
 

@@ -1,4 +1,4 @@
-"""The network client's requests, over a selector that a test plays: where they go, what answers."""
+"""The network client's requests with a simulated selector: their nodes and responses."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_no_brokers_at_all_closes_every_connection_and_begins_anew() -> None:
     assert any(isinstance(e, Answered) and e.node_id < 0 for e in world.events)
 
 
-# -- brokers that somebody else was told of -------------------------------------------------------
+# -- brokers that another client learned ---------------------------------------------------------
 
 
 def test_brokers_that_were_heard_of_share_what_would_come_to_the_bootstrap_addresses() -> None:

@@ -224,7 +224,7 @@ KAFKA = [Node(id=-1, host="kafka", port=9092)]
 
 
 def attempts(world: World, count: int) -> list[str]:
-    """Poll until so many connections were attempted and give their addresses."""
+    """Poll until `count` connections were attempted, and return their addresses."""
     for _ in range(10_000):
         if len(world.selector.hosts) >= count:
             return world.selector.hosts[:count]

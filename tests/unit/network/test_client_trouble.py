@@ -1,4 +1,4 @@
-"""What the network client says of brokers that cannot be reached, or that have recovered."""
+"""The network client's messages on brokers that cannot be reached, or that have recovered."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.wire.exchange import Event, NodeDown, RequestFailed
 
 PORT = NODES[1].port
-# After so long users are told that nobody answers.
+# The time after which users are warned that no broker answers.
 SILENCE = 5.0
 
 
@@ -25,14 +25,14 @@ class World(client_world.World):
         self.client.set_nodes(NODES)
 
     def wait(self) -> float:
-        """Let time pass as where nothing comes; gives how long it was."""
+        """Let time pass until the next poll; return its length."""
         assert self.client.poll(10_000.0) == []
         waited = self.selector.waits[-1]
         self.now += waited
         return waited
 
     def due(self) -> list[type[Event]]:
-        """Give what is due now."""
+        """Return the events that are due now."""
         return [type(event) for event in self.poll()]
 
 

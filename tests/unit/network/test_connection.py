@@ -1,4 +1,4 @@
-"""One connection's protocol: versions first, answers in order, garbage refused. No sockets."""
+"""One connection's protocol: versions first, responses in order, garbage rejected. No sockets."""
 
 from __future__ import annotations
 
@@ -377,7 +377,7 @@ def test_the_versions_that_pause_are_those_of_the_java_client() -> None:
 
 
 def test_what_the_client_calls_itself_is_what_brokers_accept() -> None:
-    # KIP-511: brokers refuse names and versions of another form.
+    # KIP-511: brokers reject names and versions of another form.
     form = r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?"
     assert re.fullmatch(form, "spark-kafka-sink")
     assert re.fullmatch(form, __version__)

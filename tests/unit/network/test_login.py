@@ -35,7 +35,7 @@ HANDSHAKE, TOKEN, METADATA, VERSIONS = 17, 36, 3, 18
 
 
 class Broker:
-    """The other end of a connection: sees requests in order, and answers when a test says so."""
+    """The other end of a connection: sees requests in order, and answers on command."""
 
     def __init__(self, login: Login | None = None, *, has_tls: bool = False) -> None:
         self.now = 0.0
@@ -52,7 +52,7 @@ class Broker:
         self.is_bare = False
 
     def look(self) -> list[int]:
-        """Take what was sent, and give the keys of the requests."""
+        """Receive the sent bytes, and return the keys of the requests."""
         found = []
         for buffers in self.connection.take_outgoing():
             frame = b"".join(bytes(buffer) for buffer in buffers)
@@ -78,7 +78,7 @@ class Broker:
         return bytes(writer.out)
 
     def answer(self, response: Response) -> list[object]:
-        """Answer the oldest request, byte by byte; give what that meant."""
+        """Answer the oldest request byte by byte; return the resulting events."""
         happened: list[object] = []
         for byte in self.frame(response):
             happened += self.connection.received(bytes([byte]), self.now)
@@ -105,7 +105,7 @@ class Broker:
         assert isinstance(ready, NodeReady)
 
     def send(self) -> ClientRequest:
-        """Have the client send a request."""
+        """Send a request of the client."""
         request = ClientRequest(node_id=1, message=MetadataRequest(topics=[]))
         self.connection.send(request, self.now)
         return request

@@ -60,12 +60,12 @@ class World:
         self.poll()
 
     def poll(self) -> None:
-        """Poll until nothing is under way."""
+        """Poll until no request is in flight."""
         for _ in range(5):
             self.client.poll(0.0)
 
     def values(self, node: str | None = None) -> dict[str, float]:
-        """Measure the client as a whole, or for one node."""
+        """Measure the metrics of the client, or of one node."""
         tags = {"node-id": node} if node else {}
         return {n.name: v for n, v in self.registry.measure(0.0).items() if n.tags == tags}
 
@@ -81,7 +81,7 @@ def test_connections_are_counted_when_they_come_up_and_when_they_are_gone() -> N
     world.selector.refuse = {2002}
     world.bring_up(1, 2)
     assert world.values()["connection-creation-total"] == 1
-    # A connection that was refused is gone, too.
+    # A refused connection counts as closed, too.
     assert world.values()["connection-close-total"] == 1
     assert world.client.connection_count() == 1
     world.client.connect(set())

@@ -1,4 +1,4 @@
-"""Which node is asked where any will do, as NetworkClient.leastLoadedNode of the Java client."""
+"""The choice of a node for requests to any node (NetworkClient.leastLoadedNode in Java)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class FakeConnection:
 
 
 def node(number: int) -> NodeState:
-    """Give a node without connection."""
+    """Return a node without a connection."""
     return NodeState(Node(id=number, host="h", port=number))
 
 
 def ready(number: int, load: int = 0, throttled_until: float = 0.0) -> NodeState:
-    """Give a node that takes requests."""
+    """Return a node that accepts requests."""
     state = node(number)
     state.connection = cast("Connection", FakeConnection(is_ready=True, load=load))
     state.throttled_until = throttled_until
@@ -35,14 +35,14 @@ def ready(number: int, load: int = 0, throttled_until: float = 0.0) -> NodeState
 
 
 def preparing(number: int) -> NodeState:
-    """Give a node whose connection is being made."""
+    """Return a node that is being connected to."""
     state = node(number)
     state.connection = cast("Connection", FakeConnection(is_ready=False))
     return state
 
 
 def tried(number: int, at: float, retry_at: float = 0.0) -> NodeState:
-    """Give a node whose last attempt failed."""
+    """Return a node whose last attempt failed."""
     state = node(number)
     state.last_attempt, state.retry_at = at, retry_at
     return state

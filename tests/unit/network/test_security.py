@@ -1,4 +1,4 @@
-"""`Security`: what a connection needs, what is refused, and that no message shows a secret."""
+"""`Security`: what a connection needs, what is rejected, and that no message shows a secret."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def security(**options: str) -> Security:
-    """Return what a configuration gives; options by their names with _ for the dot."""
+    """Return the security of a configuration; options by name with _ for the dot."""
     given = {name.replace("_", "."): value for name, value in options.items()}
     made = Security.of(producer_config({"bootstrap.servers": "h:1", **given}))
     assert made is not None

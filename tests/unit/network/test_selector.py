@@ -52,7 +52,7 @@ def poll_until(
 
 
 def connected(selector: Selector, listener: socket.socket, channel: int = 1) -> socket.socket:
-    """Connect a channel and give the peer's end."""
+    """Connect a channel and return the peer's end."""
     (address,) = resolve("127.0.0.1", listener.getsockname()[1])
     selector.connect(channel, address)
     poll_until(selector, lambda events: Connected(channel) in events)
@@ -76,7 +76,7 @@ def reset(peer: socket.socket) -> None:
 
 
 def until_closed(selector: Selector) -> list[SelectorEvent]:
-    """Poll until a channel is closed and give what happened before."""
+    """Poll until a channel is closed, and return the events before."""
     *before, last = poll_until(selector, lambda e: any(isinstance(x, Closed) for x in e))
     assert isinstance(last, Closed)
     return before
@@ -256,7 +256,7 @@ class SocketThatNotes:
         return self._real.sendmsg(buffers)
 
     def fileno(self) -> int:
-        """Give the real one's number, by which the selector knows it."""
+        """Return the real socket's number, by which the selector knows it."""
         return self._real.fileno()
 
     def close(self) -> None:

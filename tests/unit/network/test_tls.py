@@ -1,4 +1,4 @@
-"""The TLS layer against real servers: what passes, what is refused, and in which words."""
+"""The TLS layer with real servers: what passes, what is rejected, and the messages."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class InMemoryServer:
         self._is_secured = False
 
     def received(self, data: bytes) -> bytes:
-        """Take bytes and return those that are the answer: an echo, behind the handshake."""
+        """Process bytes and return the response: an echo, after the handshake."""
         self._incoming.write(data)
         try:
             if not self._is_secured:
@@ -190,7 +190,7 @@ def test_both_sides_show_certificates(
 
 
 def _read_on(client: Client) -> None:
-    """Read until the layer refuses something, behind the handshake too."""
+    """Read until the layer rejects something, also after the handshake."""
     client.secure()
     while True:
         client.receive()
@@ -199,7 +199,7 @@ def _read_on(client: Client) -> None:
 def _refusal(
     context: ssl.SSLContext, client_layer: TlsLayer
 ) -> tuple[SslAuthenticationException, Exception | None]:
-    """Return what the client says and what the server says."""
+    """Return the client's error and the server's error."""
     with served(context, echo) as server, connected(client_layer, server.port) as client:
         with pytest.raises(SslAuthenticationException) as caught:
             _read_on(client)
@@ -458,7 +458,7 @@ def test_any_answer_to_the_first_message_is_waited_for_or_one_error(answer: byte
     assert not client.is_secured
 
 
-# Of nobody; good until 2126.
+# Of nobody; valid until 2126.
 _ANY_ROOT: Final = openssl(
     *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
     *("-keyout", os.devnull, "-subj", "/CN=anybody", "-days", "36500"),
@@ -484,7 +484,7 @@ def test_the_end_is_told_and_heard(
 
 
 class _SServer:
-    """`openssl s_server`, which renews its keys when it is told to."""
+    """`openssl s_server`, which renews its keys on command."""
 
     def __init__(self, stack: ExitStack, folder: Path, certificate: Certificate) -> None:
         path = folder / "s_server.pem"
@@ -502,7 +502,7 @@ class _SServer:
         self.port = int(self.until(re.compile(rb"ACCEPT \S*:(\d+)"))[1])
 
     def tell(self, line: bytes) -> None:
-        """Give a line: a command, or what the client is sent."""
+        """Write a line: a command, or data for the client."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + b"\n")
         self.process.stdin.flush()
@@ -666,7 +666,7 @@ def test_equal_settings_share_a_context_and_renewed_ones_do_not(
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine where Python finds no certificates; the first file of the system would lie here."""
+    """A machine where Python finds no certificates; it has the path of the system's first file."""
     client_context.cache_clear()
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
@@ -739,7 +739,7 @@ def test_pieces_are_all_bytes_in_order_and_never_too_large(sizes: list[int], byt
         assert len(piece) == PIECE_BYTES or not buffers
         found += piece
         finished += ended
-        # A buffer has ended exactly where its last byte was taken.
+        # A buffer has ended exactly when its last byte was taken.
         assert finished == sum(sum(sizes[: n + 1]) <= len(found) for n in range(len(sizes)))
     assert found == data[:at]
 

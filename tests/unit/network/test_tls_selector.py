@@ -67,7 +67,7 @@ def poll_until(
 
 
 def is_closed(events: list[SelectorEvent]) -> bool:
-    """Tell whether a channel is gone."""
+    """Return whether a channel is closed."""
     return any(isinstance(event, Closed) for event in events)
 
 

@@ -19,7 +19,7 @@ METADATA = RecordMetadata("t", 0, 7, 1000, -1, 5)
 
 
 class Append(ProducerInterceptor):
-    """Appends its letter to values, and keeps what it is told."""
+    """Appends its letter to values, and records acknowledgements."""
 
     def __init__(self, letter: str = "?") -> None:
         self.letter = letter
@@ -38,7 +38,7 @@ class Append(ProducerInterceptor):
     def on_acknowledgement(
         self, metadata: RecordMetadata | None, error: BaseException | None
     ) -> None:
-        """Keep what is told."""
+        """Record an acknowledgement."""
         self.told.append((metadata, error))
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class Append(ProducerInterceptor):
 
 
 class Raise(ProducerInterceptor):
-    """Raises whatever it is asked."""
+    """Raises in every method."""
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         """Raise."""
@@ -68,7 +68,7 @@ class GiveNothing:
     """Has one method only, and forgets to return the record."""
 
     def on_send(self, record: ProducerRecord) -> None:
-        """Give nothing."""
+        """Return None."""
 
 
 def test_each_interceptor_sees_what_the_one_before_made() -> None:

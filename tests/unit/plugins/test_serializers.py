@@ -1,4 +1,4 @@
-"""Serializers and records: what may be given, and what is said of the rest."""
+"""Serializers and records: valid values, and the messages on others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Reverse:
         self.configured.append((dict(configs), is_key))
 
     def serialize(self, topic: str, value: str) -> bytes:
-        """Give topic and value backwards."""
+        """Return topic and value reversed."""
         return f"{topic}:{value}".encode()[::-1]
 
 

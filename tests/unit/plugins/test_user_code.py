@@ -27,7 +27,7 @@ class Plugin(ProducerInterceptor):
         return []
 
     def serialize(self, topic: str, value: str) -> bytes:
-        """Give the text."""
+        """Return the text as bytes."""
         return value.encode()
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Bench:
         self.plugins = {name: Plugin(name, self.closed) for name in ALL}
 
     def producer(self, **more: object) -> KafkaProducer:
-        """Make the producer, which reaches nobody."""
+        """Return a producer that reaches no broker."""
         config = {
             "bootstrap.servers": NOBODY,
             "interceptor.classes": [self.plugins["interceptor"]],
@@ -109,7 +109,7 @@ def test_a_record_that_was_lost_is_told_of_rather_than_an_error_of_closing() -> 
     bench = Bench()
     producer = bench.producer()
     bench.plugins["value"].fails = True
-    producer._thread.deliveries.error = KafkaException("a record was lost")
+    producer._state.deliveries.error = KafkaException("a record was lost")
     with pytest.raises(KafkaException, match="a record was lost"):
         producer.close()
     assert bench.closed == ALL

@@ -10,7 +10,7 @@ from spark_kafka_sink.producer.producer_batch import ProducerBatch
 
 
 def batch_of(values: list[bytes]) -> ProducerBatch:
-    """Give a batch on its way to a broker."""
+    """Return a batch in flight to a broker."""
     producer = PureProducer([1], Settings(batch_size=1_000_000))
     producer.append(0, values)
     producer.ready()

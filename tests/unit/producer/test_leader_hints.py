@@ -50,9 +50,9 @@ class Cluster(PureProducer):
         *nodes: int,
         topic_number: int = 0,
     ) -> None:
-        """Refuse all partitions, naming a leader (id, epoch) and where nodes listen.
+        """Reject all partitions, with a leader (id, epoch) and the addresses of nodes.
 
-        topic_number: the id that the topic goes by, 0 where it goes by name.
+        topic_number: the topic's id in the request, 0 if it has the name.
         """
         assert request.node_id is not None
         told = None if leader is None else LeaderIdAndEpoch(
@@ -77,13 +77,13 @@ class Cluster(PureProducer):
 
 
 def leader_of(producer: Cluster) -> int | None:
-    """Give the node that is taken for the leader."""
+    """Return the id of the assumed leader."""
     found = producer.metadata.leader(TopicPartition(TOPIC, 0))
     return None if found is None else found.id
 
 
 def one_request(*, topic_number: int = 0) -> tuple[Cluster, ClientRequest]:
-    """Give a producer with one batch in flight to node 1, long after the last metadata."""
+    """Return a producer with one batch in flight to node 1, long after the last metadata."""
     producer = Cluster([1], Settings(retry_backoff=0.5), topic_number=topic_number)
     producer.append(0, FULL)
     producer.ready(1)
@@ -129,7 +129,7 @@ def test_the_pause_is_left_out_once_for_each_change_of_the_leader() -> None:
         (NOT_LEADER, (-1, -1), ()),
         (NOT_LEADER, (8, 6), ()),  # no address
         (NOT_LEADER, (9, 5), (9,)),  # not newer
-        (CORRUPT, (9, 6), (9,)),  # another error says nothing of leaders
+        (CORRUPT, (9, 6), (9,)),  # another error has no leader
     ],
 )
 def test_without_a_newer_leader_the_pause_is_kept(

@@ -39,7 +39,7 @@ def metadata(max_idle: float = 300.0, rebootstrap_after: float | None = 300.0) -
 
 
 def ask(known: ClusterMetadata, now: float) -> list[str | None]:
-    """Give the topics that are asked for at `now`; nothing where no request is due."""
+    """Return the topics requested at `now`; empty if no request is due."""
     request = known.request(now)
     if request is None:
         return []
@@ -85,7 +85,7 @@ def topic(
 
 
 def leaders_of(known: ClusterMetadata, name: str = "t") -> list[int | None]:
-    """Give the leaders' ids as the sender would find them."""
+    """Return the leaders' ids as the sender would find them."""
     found = known.topic(name)
     assert found is not None
     nodes = (known.leader(TopicPartition(name, p)) for p in range(len(found.leaders)))
@@ -189,7 +189,7 @@ def test_an_error_of_a_topic_in_between_makes_an_older_leader_epoch_no_newer(cod
 
 
 def test_a_topic_that_was_deleted_and_made_anew_begins_its_epochs_anew() -> None:
-    for before, after in ((1, 2), (0, 0)):  # the ids; a broker that knows none says 0
+    for before, after in ((1, 2), (0, 0)):  # the ids; a broker without ids sends 0
         known = metadata()
         known.track("t", 0.0)
         known.update(answer(topic("t", 2, epoch=7, number=before)), 0.0)
@@ -209,7 +209,7 @@ def test_epochs_are_forgotten_with_their_topic(*, forget_all: bool) -> None:
     if forget_all:
         known.forget_topics()
     else:
-        tell(known, 10.0, topic("t", code=5))  # nobody has used it for more than 5 s
+        tell(known, 10.0, topic("t", code=5))  # unused for more than 5 s
     known.track("t", 11.0)
     tell(known, 11.0, topic("t", 1, epoch=6))
     assert leaders_of(known) == [1]
@@ -476,7 +476,7 @@ def test_a_leader_that_a_produce_answer_names_is_taken_in_place() -> None:
         ("t", 0, 2, 4),  # older
         ("t", 0, 2, -1),  # no epoch
         ("t", 0, -1, 6),  # no leader
-        ("t", 0, 77, 6),  # a node that nobody told of
+        ("t", 0, 77, 6),  # an unknown node
         ("t", 1, 2, 6),  # a partition that is not known
         ("other", 0, 2, 6),
     ],

@@ -127,7 +127,7 @@ def test_without_a_key_column_there_are_no_hashes() -> None:
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 33])
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 65])
 def test_any_number_of_keys_of_any_length(rows: int, length: int, first: int) -> None:
-    """Also behind others in the same array."""
+    """Also after others in the same array."""
     keys = [bytes((row + i) % 256 for i in range(length)) for row in range(first + rows)]
     hashes = murmur2(BinaryColumn.of(pa.array(keys, pa.binary()).slice(first)))
     assert hashes.tolist() == [kafka_python_murmur2(key) & 0xFFFFFFFF for key in keys[first:]]
@@ -139,7 +139,7 @@ def test_a_large_key_among_small_ones() -> None:
 
 
 def _splittable_random(count: int) -> npt.NDArray[np.uint64]:
-    """Give the first numbers of Java's SplittableRandom(0)."""
+    """Return the first numbers of Java's SplittableRandom(0)."""
     z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -149,7 +149,7 @@ def _splittable_random(count: int) -> npt.NDArray[np.uint64]:
 def test_the_java_client_s_checksum_over_a_hundred_thousand_random_keys() -> None:
     """UtilsTest.testMurmur2Checksum: 100 keys of every length from 0 to 1000."""
     lengths = np.repeat(np.arange(1001), 100)
-    # A key takes whole numbers of eight bytes; what it leaves of its last one is a row of its own.
+    # A key takes words of eight bytes; the bytes of its last word are a row of their own.
     reserved = 8 * -(-lengths // 8)
     starts = np.cumsum(reserved) - reserved
     offsets = np.empty(2 * len(lengths) + 1, np.int64)

@@ -21,13 +21,13 @@ CORRUPT, TIMED_OUT, LOADING = 2, 7, 14
 
 
 def poll(producer: PureProducer) -> list[ClientRequest]:
-    """Give what is due now, answering none of it."""
+    """Return the requests that are due now, without answering them."""
     work = producer.sender.poll(producer.now)
     return [*work.requests, *(producer.sender.build(drained) for drained in work.drained)]
 
 
 def wait(producer: PureProducer) -> float:
-    """Let time pass as the I/O thread does where nothing comes; gives how long it was."""
+    """Let time pass as an idle I/O thread does; return its length."""
     began_at = producer.now
     due_at = producer.sender.poll(began_at).next_poll_at
     producer.now = began_at + (due_at - began_at) * 0.999

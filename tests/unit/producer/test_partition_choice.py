@@ -275,7 +275,7 @@ def test_an_even_spread_never_gives_a_partition_twice_the_mean_and_a_row(
         chosen = even.assign(_int64(sizes), _load(range(partitions))())
         np.add.at(had, chosen, sizes)
         largest_row, total = max(largest_row, *sizes), total + sum(sizes)
-        # A row that begins in a stretch is in it as a whole; the last row may be at fault twice.
+        # A row that begins in a stretch belongs to it entirely; the last row may count twice.
         assert had.max() <= 2 * total / partitions + 2 * largest_row + BATCH_BYTES
 
 

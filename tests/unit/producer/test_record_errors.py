@@ -1,4 +1,4 @@
-"""What a broker says of single records (KIP-467): the user reads which and why."""
+"""A broker's errors for single records (KIP-467): the user reads which and why."""
 
 from __future__ import annotations
 

@@ -16,14 +16,14 @@ class Owner:
 
 
 OWNERS = [Owner(), Owner(), Owner()]
-# A batch as its spans lie in it: who owns how many records; None for records nobody waits for.
+# A batch by its spans: owners and numbers of records; None for records without an owner.
 BATCHES = st.lists(
     st.tuples(st.sampled_from([None, *OWNERS]), st.integers(1, 5), st.integers(0, 100)), max_size=6
 )
 
 
 def spans_of(batch: list[tuple[Owner | None, int, int]]) -> tuple[list[RecordSpan], int]:
-    """Lay spans out one after another; gives them and how many records the batch has."""
+    """Lay spans out one after another; return them and the number of records in the batch."""
     spans, records = [], 0
     for owner, count, first_row in batch:
         if owner is not None:

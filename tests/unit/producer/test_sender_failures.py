@@ -217,7 +217,7 @@ def test_a_batch_that_expires_in_flight_keeps_its_memory_until_the_answer() -> N
 
 
 def _expired_in_flight() -> tuple[PureProducer, ClientRequest]:
-    """Give a producer whose second batch expired at its broker, and that request."""
+    """Return a producer whose second batch expired at its broker, and that request."""
     producer = PureProducer([1], Settings(delivery_timeout=30.0))
     producer.append(0, FULL)
     producer.ready()

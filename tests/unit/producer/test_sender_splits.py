@@ -1,4 +1,4 @@
-"""The sender and batches that are too large: what becomes of their parts."""
+"""The sender and batches that are too large: the results of their parts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_batch_that_is_split_has_used_no_attempt() -> None:
 def _split_after_a_lost_answer(
     values: list[bytes] = FULL,
 ) -> tuple[PureProducer, ClientRequest]:
-    """Lose the answer to a batch, and split it; gives its first part on its way."""
+    """Lose the response to a batch, and split it; return its first part in flight."""
     producer = PureProducer([1])
     producer.append(0, values)
     producer.ready()
@@ -69,7 +69,7 @@ def test_parts_of_a_batch_that_was_not_written_are_sent_like_others() -> None:
     producer, part = _split_after_a_lost_answer()
     producer.answer(part)
     (second,) = producer.poll()
-    # A broker that has the first part has not got the whole: this is another gap.
+    # A broker that has the first part does not have the entire batch: this is another gap.
     producer.answer(second, OUT_OF_ORDER)
     producer.now += 10
     (again,) = producer.poll()

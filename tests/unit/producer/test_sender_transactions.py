@@ -1,4 +1,4 @@
-"""The sender in transactions: which records go when, and what becomes of them at the end."""
+"""The sender in transactions: which records are sent when, and their results at the end."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def begun(version: int, leaders: list[int] | None = None, **settings: float | st
 
 
 def manager_of(producer: PureProducer) -> TransactionManager:
-    """Give the producer's transactions."""
+    """Return the producer's transaction manager."""
     assert producer.transactions is not None
     return producer.transactions
 
 
 def end_call(producer: PureProducer) -> KafkaException | None:
-    """Take note of a call's end as its caller does, and give its error."""
+    """Acknowledge a call's end as its caller does, and return its error."""
     call = manager_of(producer)._calls.last
     assert call is not None
     assert call.is_done
@@ -72,13 +72,13 @@ def end_call(producer: PureProducer) -> KafkaException | None:
 
 
 def calls(producer: PureProducer) -> list[Call]:
-    """Give the transactional calls that were sent."""
+    """Return the transactional calls that were sent."""
     contexts = [request.context for request in producer.asked]
     return [each.call for each in contexts if isinstance(each, TransactionalRequest)]
 
 
 def header(request: ClientRequest) -> tuple[bool, int, int]:
-    """Give whether a Produce request's first batch is transactional, its epoch and sequence."""
+    """Return of a request's first batch whether it is transactional, its epoch and sequence."""
     assert isinstance(request.message, ProduceRequest)
     records = request.message.topic_data[0].partition_data[0].records
     assert records is not None
@@ -95,7 +95,7 @@ def test_records_carry_the_transaction_s_marks(version: int) -> None:
     assert isinstance(request.message, ProduceRequest)
     assert request.message.transactional_id == "tid"
     assert header(request) == (True, 0, 0)
-    # Version 13 would need the topic's id, which this cluster does not give.
+    # Version 13 would need the topic's id, which this cluster does not have.
     assert request.max_version == (11 if version == 1 else 12)
 
 

@@ -14,7 +14,7 @@ BATCH = [b"v" * 600, b"v" * 600]
 
 
 def load(producer: PureProducer, *, adaptive: bool = True) -> TopicLoad:
-    """Give how the topic stands."""
+    """Return the load of the topic."""
     topic = producer.metadata.topic(TOPIC)
     assert topic is not None
     return topic_load(TOPIC, topic, producer.accumulator, producer.latencies, adaptive=adaptive)

@@ -107,7 +107,7 @@ def test_codec_ids_are_those_of_the_record_format(name: str) -> None:
 
 
 def _lz4_blocks(frame: bytes) -> Iterator[bytes]:
-    """Decode each block of a frame on its own; fails where one needs those before it."""
+    """Decode each block of a frame separately; fail if one needs those before it."""
     position = 7
     while True:
         (size,) = struct.unpack_from("<I", frame, position)

@@ -1,4 +1,4 @@
-"""A records section that breaks a rule of the format is refused, and the rule is named."""
+"""A records section that violates a rule of the format is rejected with the rule's name."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ GIBIBYTE = 1 << 30
 
 
 def column(values: list[bytes | None], skipped: int) -> BinaryColumn:
-    """Give a column whose first rows are sliced off, and whose nulls span bytes."""
+    """Return a column whose first rows are sliced off, and whose nulls have bytes."""
     there = [b"null" if value is None else value for value in values]
     plain = BinaryColumn.of(pa.array([b"xyz"] * skipped + there, pa.large_binary())[skipped:])
     valid = np.array([value is not None for value in values], np.bool_)

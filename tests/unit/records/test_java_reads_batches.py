@@ -46,7 +46,7 @@ class Case(NamedTuple):
         return b"".join([header, *pieces])
 
     def expected(self) -> list[str]:
-        """Give the lines that the Java program prints for this batch."""
+        """Return the lines that the Java program prints for this batch."""
         producer = self.producer
         last = max(row.timestamp_ms for row in self.rows)
         head = f"batch {self.codec_name} {len(self.rows)} {last}"

@@ -43,15 +43,15 @@ class Case(NamedTuple):
     layout: Layout
 
     def cuts_of(self, run: int) -> list[Cut]:
-        """Give the cuts of one run."""
+        """Return the cuts of one run."""
         return [cut for cut in self.layout.cuts if cut.run == run]
 
     def size(self, cut: Cut) -> int:
-        """Give the bytes of a cut's rows."""
+        """Return the bytes of a cut's rows."""
         return sum(self.sizes[cut.start : cut.stop])
 
     def room(self, cut: Cut) -> int:
-        """Give the bytes that fit the batch of a cut."""
+        """Return the bytes that fit the batch of a cut."""
         batch = self.opens[cut.run]
         return batch.full_bytes if cut.starts_batch else batch.room_bytes
 

@@ -30,7 +30,7 @@ GARBAGE = st.binary(min_size=1, max_size=6) | st.sampled_from(HUGE)
 
 
 def reads_or_refuses(log: bytes) -> None:
-    """Read all there is; only one error may come of it."""
+    """Read the entire log; only one kind of error is allowed."""
     try:
         for batch in read_log(log):
             found(batch.records(10_000_000))

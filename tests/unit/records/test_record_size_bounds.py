@@ -67,7 +67,7 @@ def test_a_bound_is_exact_where_the_deltas_are_as_wide_as_allowed(
     rows: list[Row], shape: Shape, largest_offset_delta: int, span: int, *, backwards: bool
 ) -> None:
     columns = columns_of(rows, shape)
-    # -span takes a byte less than span where span is a power of 64 or so.
+    # -span takes a byte less than span if span is about a power of 64.
     delta = -span if backwards and size_of_varint(-span) == size_of_varint(span) else span
     sizes = _sizes(
         columns, np.full(len(rows), largest_offset_delta), np.full(len(rows), delta, np.int64)

@@ -43,7 +43,7 @@ def header_section(headers: list[tuple[bytes, bytes | None]] | None) -> bytes:
 
 
 def headers_array(rows: Sequence[list[tuple[bytes, bytes | None]] | None]) -> pa.Array:
-    """Give headers as Spark does, of strings that nobody has looked at."""
+    """Return headers as Spark makes them, of strings without UTF-8 validation."""
     made = pa.array(rows, HEADERS_TYPE)
     keys, values = made.values.flatten()
     entries = pa.StructArray.from_arrays([keys.view(pa.string()), values], ["key", "value"])

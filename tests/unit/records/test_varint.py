@@ -1,4 +1,4 @@
-"""Varints of whole columns are those of a plain reference and of other clients."""
+"""Varints of entire columns equal those of a plain reference and of other clients."""
 
 from __future__ import annotations
 

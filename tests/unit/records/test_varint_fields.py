@@ -13,7 +13,7 @@ WIDE_AND_NARROW = st.integers(-(2**63), 2**63 - 1) | st.integers(-70, 70)
 
 
 def rows_of(*columns: list[int], constant: int) -> list[bytes]:
-    """Give each row's varints, with a constant byte behind the first."""
+    """Return each row's varints, with a constant byte after the first."""
     fields = VarintFields(len(columns[0]))
     for number, values in enumerate(columns):
         fields.varint(zigzag(np.array(values, np.int64)))
@@ -24,7 +24,7 @@ def rows_of(*columns: list[int], constant: int) -> list[bytes]:
 
 
 def expected(*columns: list[int], constant: int) -> list[bytes]:
-    """Give the same by kafka-python."""
+    """Return the same, encoded with kafka-python."""
     rows = []
     for row in zip(*columns, strict=True):
         written = bytearray()

@@ -1,4 +1,4 @@
-"""Bad rows: exactly those are found for which the producer would refuse the whole batch."""
+"""Bad rows: exactly those are found because of which the producer would reject the batch."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SCHEMA = pa.schema(
 
 
 def partition_counts(expected: Mapping[str, int]) -> dict[str, int]:
-    """Give what the cluster has; only topics with a name that is allowed are asked for."""
+    """Return the cluster's numbers of partitions; only valid topic names are requested."""
     return {topic: PARTITIONS[topic] for topic in expected}
 
 
 def faults(batch: pa.RecordBatch, topic: str | None = None) -> dict[int, Fault]:
-    """Give the faults by row."""
+    """Return the faults by row."""
     found = find_bad_rows(batch, topic, LIMITS, partition_counts, NOW_MS)
     if found is None:
         return {}
@@ -52,7 +52,7 @@ def faults(batch: pa.RecordBatch, topic: str | None = None) -> dict[int, Fault]:
 
 
 def is_refused(row: pa.RecordBatch, topic: str | None) -> bool:
-    """Tell whether the producer would refuse a batch of this one row."""
+    """Return whether the producer would reject a batch of this one row."""
     try:
         rows = read_rows(row, topic, NOW_MS)
         if not re.fullmatch(r"[A-Za-z0-9._-]+", rows.topics[0]):

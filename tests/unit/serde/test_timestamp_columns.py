@@ -1,4 +1,4 @@
-"""Timestamps of every unit as milliseconds: rounded down, and refused where 64 bits do not do."""
+"""Timestamps of every unit as milliseconds: rounded down, and rejected beyond 64 bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_kafka_sink.serde.row_rules import Fault, milliseconds
 
 PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 MOST_SECONDS = (2**63 - 1) // 1000
-# Also around 1970, where parts of a millisecond are rounded.
+# Also around 1970, where fractions of a millisecond are rounded.
 TIMES = st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(-2_000_001, 2_000_001)
 
 

@@ -39,9 +39,9 @@ pickle.loads({!r}).commit({})
 
 
 def imports(script: str, names: Sequence[str]) -> str:
-    """Run a script in a new process, and give its last line: those of the modules it imported.
+    """Run a script in a new process, and return its last line: the modules it imported.
 
-    Those that Spark itself imports do not count: 4.1 imports numpy.
+    Modules that Spark itself imports do not count: 4.1 imports numpy.
     """
     before = "import sys\nimport pyspark.sql.datasource\nof_spark = set(sys.modules)\n"
     found = f"[name for name in {names} if name in sys.modules.keys() - of_spark]"

@@ -48,7 +48,7 @@ class Allocator:
         self.trim_threshold: int | None = None
 
     def mallopt(self, option: int, value: int) -> int:
-        """Set an option; 1 where it was taken."""
+        """Set an option; return 1 if it was accepted."""
         if option == -3:
             if value > self.most_bytes:
                 return 0

@@ -1,4 +1,4 @@
-"""onError, deadLetterTopic and deadLetterPath: refused on the driver where they make no sense."""
+"""onError, deadLetterTopic and deadLetterPath: rejected on the driver if they make no sense."""
 
 from __future__ import annotations
 

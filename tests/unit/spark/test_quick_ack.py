@@ -24,7 +24,7 @@ linux_only = pytest.mark.skipif(
 
 
 class NoRowsError(Exception):
-    """What becomes of a task that asks for its first rows."""
+    """Ends a task when it requests its first rows."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def waiting_turns(
     pair: tuple[socket.socket, socket.socket], when_received: Callable[[], object]
 ) -> int:
-    """Give in how many turns of question and answer a question was not acknowledged by itself."""
+    """Return in how many turns of question and answer a question had no ACK of its own."""
     jvm, worker = pair
     waiting = 0
     for _ in range(TURNS):

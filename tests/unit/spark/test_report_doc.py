@@ -37,7 +37,7 @@ def named(page: str, heading: str) -> list[str]:
 
 
 def names_of(kind: type, prefix: str = "") -> list[str]:
-    """Give the fields of a report, those inside after each."""
+    """Return the fields of a report, each followed by its inner fields."""
     found = []
     for field in fields(kind):
         name = prefix + field.name

@@ -1,4 +1,4 @@
-"""Without pyspark, or with an old one, what needs it says so in a sentence."""
+"""Without pyspark, or with an old one, the functions that need it raise a clear error."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Whatever bytes a broker sends: a message or a ProtocolError, and never much memory or time.
 
-Every response of the registry is tried in every version. FUZZ_EXAMPLES says how many damaged copies
-of one frame each API is given, shared by its versions, which are quickly made. Of what takes longer
-there is less: a tenth as many frames of random bytes for each version, and a hundredth as many
-random messages of each API, which have garbage inside, are cut short, and have bytes behind them.
-Without it there are 200 damaged copies for each version, and as many of the others as hypothesis
-makes of everything. FUZZ_SEED repeats the damage to the one frame.
+Every response of the registry is tried in every version. FUZZ_EXAMPLES is the number of damaged
+copies of one frame for each API, divided among its versions; these are fast to make. Slower cases
+are fewer: a tenth as many frames of random bytes for each version, and a hundredth as many random
+messages of each API, which contain garbage, are truncated, and have bytes after them. Without it
+there are 200 damaged copies for each version, and hypothesis's default of the others. FUZZ_SEED
+repeats the damage to the one frame.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ HUGE_LENGTHS = [
 
 
 def _one_in(share: int) -> settings:
-    """Have hypothesis make a share of FUZZ_EXAMPLES, or as many examples as ever without it."""
+    """Return settings for a fraction of FUZZ_EXAMPLES, or for the default number without it."""
     if not _EXAMPLES:
         return settings()
     return settings(max_examples=max(1, _EXAMPLES // share))
@@ -173,7 +173,7 @@ def test_an_array_that_claims_a_byte_an_element_takes_no_memory(api: Api, versio
 
 
 def _damaged(frame: bytes, random: Random) -> bytes:
-    """Give a frame with a few things wrong."""
+    """Return a frame with some damage."""
     data = bytearray(frame)
     for _ in range(random.randint(1, 5)):
         start = random.randint(0, len(data))

@@ -55,5 +55,5 @@ def test_a_client_id_that_is_too_long_is_refused(api: Api, version: int) -> None
 @pytest.mark.parametrize("version", range(4, 10))
 def test_null_where_the_version_forbids_it_is_refused_by_name(version: int) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name=None)])
-    with pytest.raises(ProtocolError, match="name is None"):
+    with pytest.raises(ProtocolError, match="name must not be None"):
         encode_request(METADATA, version, 1, "client", request)

@@ -75,7 +75,7 @@ def test_a_refusal_names_the_api_and_both_ranges() -> None:
 
 
 def test_an_api_that_the_broker_does_not_list_is_refused_as_such() -> None:
-    with pytest.raises(UnsupportedVersionException, match="accepts none"):
+    with pytest.raises(UnsupportedVersionException, match="supports none"):
         NodeApiVersions({}).latest_usable_version(INIT_PRODUCER_ID)
 
 

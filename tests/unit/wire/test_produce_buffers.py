@@ -31,7 +31,7 @@ def _request(*partitions: Records | None) -> ProduceRequest:
 
 
 def _of_records(parts: Sequence[Buffer], records: Sequence[Buffer]) -> list[Buffer]:
-    """Give those parts that are the very objects in `records`."""
+    """Return the parts that are the same objects as in `records`."""
     ids = {id(buffer) for buffer in records}
     return [part for part in parts if id(part) in ids]
 

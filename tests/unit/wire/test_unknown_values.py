@@ -45,7 +45,7 @@ def _unsigned_varint(value: int) -> bytes:
 def _frame_with_unknown_tags(
     api: Api, version: int, sent: Tree, unknown: dict[int, bytes]
 ) -> bytes:
-    """Let kafka-python write `unknown` besides, wherever it writes tagged fields."""
+    """Return kafka-python's frame with `unknown` added wherever it writes tagged fields."""
     extra = b"".join(
         _unsigned_varint(tag) + _unsigned_varint(len(data)) + data
         for tag, data in sorted(unknown.items())

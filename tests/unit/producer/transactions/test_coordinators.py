@@ -1,4 +1,4 @@
-"""What is known of coordinators: where they are, where they were, and what they can do."""
+"""The known coordinators: their nodes, previous nodes, and versions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_to_begin_anew_leaves_no_broker_to_keep() -> None:
 
 
 def known_to_raise() -> Coordinators:
-    """Give what is known once the coordinator is connected, which raises epochs."""
+    """Return coordinators that are connected and bump epochs."""
     known = Coordinators()
     known.learn(TRANSACTION, NODES[1])
     assert not known.raises_epoch(TRANSACTION), "it has not said so yet"

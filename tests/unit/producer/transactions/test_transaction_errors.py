@@ -46,7 +46,7 @@ S = TransactionState
 
 
 def _asked(call: Call, version: int, init: int = 5) -> tuple[PureTransactions, TransactionalResult]:
-    """Bring a producer to where `call` is the next request, and give who waits for it."""
+    """Bring a producer to where `call` is the next request; return it and the waiting result."""
     transactions = PureTransactions(version, init)
     if call in (Call.INIT_PRODUCER_ID, Call.FIND_COORDINATOR):
         return transactions, transactions.manager.initialize()
@@ -223,7 +223,7 @@ def test_an_abort_adds_no_partitions_any_more() -> None:
 
 
 def _adding_refused(*refusals: int) -> tuple[PureTransactions, TransactionalRequest]:
-    """Have two partitions refused, of topics "a" and "b"; give the request, too."""
+    """Reject two partitions, of topics "a" and "b"; return the request, too."""
     transactions = PureTransactions(1).begun()
     for name in ("a", "b"):
         transactions.manager.may_send(TopicPartition(name, 0))

@@ -69,7 +69,7 @@ def test_a_call_moves_the_state_as_the_table_says_or_raises_and_changes_nothing(
 
 
 def _waits(state: TransactionState) -> bool:
-    """Whether a call is under way, so that another one is refused."""
+    """Whether a call is pending, so that another one is rejected."""
     return state in (S.INITIALIZING, S.COMMITTING, S.ABORTING)
 
 

@@ -1,7 +1,7 @@
-"""Random calls, answers and failures in any order: the state machine stays within its table.
+"""Random calls, responses and failures in any order: the state machine stays within its table.
 
-Whatever happens, a call either raises a KafkaException or gives a result, a fatal error is the end
-of every wait, and once answers are good again every wait ends.
+A call either raises a KafkaException or returns a result, a fatal error ends every wait, and once
+responses are successful again, every wait ends.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class History:
             self.random.choice(others)()
 
     def call(self, ask: Callable[[], object]) -> None:
-        """Make a call, which may be refused."""
+        """Make a call, which may be rejected."""
         try:
             result = ask()
         except KafkaException:
@@ -101,14 +101,14 @@ class History:
         self.transactions.manager.coordinators.node_down(COORDINATOR)
 
     def upgrade(self) -> None:
-        """Have the cluster agree on another version, seldom."""
+        """Let the cluster finalize another version, rarely."""
         if self.random.random() < 0.1:
             versions = versions_of(self.random.choice([1, 2]))
             versions.finalized_features_epoch = 11
             self.transactions.manager.coordinators.node_ready(COORDINATOR, versions)
 
     def fail_batch(self) -> None:
-        """Give up records, where there can be some."""
+        """Give up records, if there can be some."""
         if self.transactions.state in (S.IN_TRANSACTION, S.COMMITTING, S.ABORTING):
             self.transactions.fail_a_batch()
 
@@ -122,7 +122,7 @@ class History:
 
 
 def _reachable(state: TransactionState) -> Iterator[set[TransactionState]]:
-    """Give the states within no, one and two transitions: what one step may do."""
+    """Yield the states within zero, one and two transitions: those reachable in one step."""
     found = {state}
     for _ in range(3):
         yield found

@@ -40,7 +40,7 @@ def test_a_report_goes_into_a_pipe(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     with pytest.raises(OSError, match="No such device"):
-        append(path, {"rows": 0})  # nobody reads, and nobody is waited for
+        append(path, {"rows": 0})  # nothing reads it, and nothing waits
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     append(path, {"rows": 1})
     append(path, {"rows": 2})

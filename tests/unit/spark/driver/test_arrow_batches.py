@@ -1,4 +1,4 @@
-"""A session's Arrow batches are limited where nobody has said how large they may be."""
+"""A session's Arrow batches are limited unless the user has set their size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from spark_kafka_sink.spark.driver.register import SETTING, SPARKS_DEFAULT, limi
 
 
 class Conf(dict[str, str]):
-    """A session's settings, which may be without one or refuse to change it."""
+    """A session's settings, which may lack one or reject a change of it."""
 
     def get(self, name: str) -> str:  # type: ignore[override]  # as Spark's
-        """Give one that there is."""
+        """Return an existing setting."""
         if name not in self:
             message = f"[SQL_CONF_NOT_FOUND] {name}"
             raise PySparkException(message)

@@ -1,4 +1,4 @@
-"""What a session is told to mask: every secret of Kafka, and what it masks already."""
+"""The masking of a session: every secret of Kafka, and what it masks already."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRETS = {
 
 
 class Conf(dict[str, str | None]):
-    """A session's settings: get() of one without value gives None, as Spark's does."""
+    """A session's settings: get() of one without a value returns None, as Spark's does."""
 
     refused: str | None = None
 
@@ -47,7 +47,7 @@ def masking(conf: Conf, times: int = 1) -> Conf:
 
 
 def request(name: str, value: str) -> str:
-    """Give options as the text of a request has them."""
+    """Return options in the text form of a request."""
     options = ("topic", 'value: "t"'), (name, value)
     return "".join(f'options {{\n  key: "{key}"\n  {each}\n}}\n' for key, each in options)
 

@@ -1,4 +1,4 @@
-"""Which Python the workers of local mode run, and what is said of one that cannot run the sink."""
+"""The Python of local mode's workers, and the messages on one that cannot run the sink."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def python(folder: Path, script: str, name: str = "python3") -> str:
-    """Write a Python that does as a script of the shell says, and notes each start."""
+    """Write a Python that runs a shell script, and records each start."""
     path = folder / name
     path.write_text(f"#!/bin/sh\necho started >> {folder}/starts\n{script}\n")
     path.chmod(0o755)

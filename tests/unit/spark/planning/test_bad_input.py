@@ -88,7 +88,7 @@ def refusal(
     overwrite: bool = False,
     leave_out: str = "",
 ) -> str:
-    """Give why a write cannot be planned; an error of the network would be of another type."""
+    """Return why a write cannot be planned; a network error would be of another type."""
     given = {
         "kafka.bootstrap.servers": "127.0.0.1:1",
         "kafka.max.block.ms": "1",
@@ -158,7 +158,7 @@ def test_every_option_of_java_s_consumers_is_ignored_and_reaches_no_producer() -
 
 
 def misspelt(name: str) -> str:
-    """Give a name as hasty fingers write it: without its last letter but one."""
+    """Return a name with a typo: without its last letter but one."""
     return name[:-2] + name[-1]
 
 

@@ -42,14 +42,14 @@ def nothing_was_said() -> None:
 
 @pytest.fixture
 def dead_address() -> Iterator[str]:
-    """An address at which nobody listens."""
+    """An address without a listener."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{nobody.getsockname()[1]}"
 
 
 def report_path(value: str) -> Path | None:
-    """Give what the option reportPath is understood as."""
+    """Return the parsed value of the option reportPath."""
     return sink_options(NAMES | {"reportPath": value}).report_path
 
 

@@ -1,0 +1,139 @@
+"""ProducerLock: the lock of one producer, who waits for a change, and the guard of interrupts.
+
+A caller may be interrupted anywhere (KeyboardInterrupt, or what a signal's handler raises). There
+is one guard, ``with self.lock, self._change:``. A change is the time in which the accumulator, a
+batch or the credit of buffer.memory is half-changed; an interrupt inside one ends the producer,
+which says so, since half of a change would be records that are lost, or sent twice. Everything else
+may be interrupted: waits and encoding hold no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
+
+from spark_kafka_sink.client.deadlines import Waiters, wait_for_signal
+from spark_kafka_sink.errors import KafkaException
+
+_T = TypeVar("_T")
+
+
+class ProducerLock(ABC):
+    """The lock, and waits for what changes under it. `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        # To be taken by its own name: the way into and out of a lock of C cannot be interrupted.
+        self.lock = threading.RLock()
+        self._clock = clock
+        self._waiters = Waiters()
+        self._change = _Change(self._interrupted)
+        self._wakeup: Callable[[], None] = lambda: None
+        self._is_asleep = False
+
+    @abstractmethod
+    def _end_by(self, error: KafkaException) -> None:
+        """Take no more, and have the I/O thread fail what is to be delivered."""
+
+    def attach(self, wakeup: Callable[[], None]) -> None:
+        """Know what ends the wait of the I/O thread for the network."""
+        self._wakeup = wakeup
+
+    def wake(self) -> None:
+        """Have the I/O thread look again."""
+        with self.lock:
+            self._wake()
+
+    def notify(self) -> None:
+        """Have all who wait, and the I/O thread, look again."""
+        with self.lock:
+            self._waiters.notify_all()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._is_asleep:
+            self._wakeup()
+            self._is_asleep = False
+
+    def _interrupted(self, error: BaseException) -> None:
+        """End the producer, whose change was cut in half."""
+        what = type(error).__name__
+        message = f"{what} came in the middle of a change to the producer's batches: make another"
+        failure = KafkaException(message)
+        failure.__cause__ = error
+        # The I/O thread gives up the batches: no interrupt comes there, and half of that is no end.
+        self._end_by(failure)
+        self._waiters.notify_all()
+        self._wake()
+
+    def ask(self, question: Callable[[], _T]) -> _T:
+        """Return what a question about the state machines gives; it changes nothing half-way."""
+        with self.lock:
+            return question()
+
+    def change(self, change: Callable[[], _T]) -> _T:
+        """Make a change of the state machines, which an interrupt does not cut in half."""
+        with self.lock:
+            with self._change:
+                changed = change()
+            self._wake()
+            return changed
+
+    def wait(
+        self,
+        find: Callable[[], _T | None],
+        deadline: float | None,
+        late: Callable[[], KafkaException],
+        meter: Callable[[float, float], None] | None = None,
+    ) -> _T:
+        """Wait until there is something to find, which is looked for under the lock.
+
+        late: makes the error for a wait that is over, under the lock as well; meter: takes the
+        nanoseconds of each wait, and the time. Who waits has no lock, see `Waiters`.
+        """
+        came, signal = True, None
+        while True:
+            with self.lock:
+                if signal is not None:
+                    self._waiters.discard(signal)
+                # Also when the time is over: it may have come since.
+                found = find()
+                if found is not None:
+                    return found
+                if not came:
+                    raise late()
+                signal = self._waiters.add()
+            started = self._clock()
+            try:
+                came = wait_for_signal(signal, deadline)
+            finally:
+                if meter is not None:
+                    now = self._clock()
+                    with self.lock:
+                        meter((now - started) * 1e9, now)
+
+
+class _Change:
+    """The guard of a change: ``with lock, change:``.
+
+    interrupted: called where something comes in between that is none of the producer's own errors.
+    """
+
+    __slots__ = ("_interrupted",)
+
+    def __init__(self, interrupted: Callable[[BaseException], None]) -> None:
+        self._interrupted = interrupted
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not isinstance(error, KafkaException):
+            self._interrupted(error)

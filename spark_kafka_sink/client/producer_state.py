@@ -1,0 +1,555 @@
+"""ProducerState: what the callers and the I/O thread of one producer share, under one lock.
+
+Owns the lock, who waits for a change, and the state machines: accumulator, metadata, sender,
+completion, sequences, transactions, deliveries. Its methods alone take the lock, and none of them
+waits, calls user code or logs while it has it. An append that waits for nothing takes it three
+times a slice: `reserve`, `hold` and `put_in`; and once more where batches became full (`packed`).
+
+A caller may be interrupted anywhere (KeyboardInterrupt, or what a signal's handler raises). There
+is one guard, ``with self.lock, self._change:``. A change is the time in which the accumulator, a
+batch or the credit of buffer.memory is half-changed; an interrupt inside one ends the producer,
+which says so, since half of a change would be records that are lost, or sent twice. Everything else
+can be interrupted: waits and encoding hold no lock, and what a caller has taken is noted in its
+`PendingAppend` before or together with the taking, so that giving it back twice does no harm.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from spark_kafka_sink.client.deadlines import Call
+from spark_kafka_sink.client.machines import Machines
+from spark_kafka_sink.client.pending_append import EncodedRows, PendingAppend
+from spark_kafka_sink.client.producer_lock import ProducerLock
+from spark_kafka_sink.client.user_calls import UserCalls
+from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
+from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
+from spark_kafka_sink.producer.batch_state import BatchState
+from spark_kafka_sink.producer.completion import Deliveries, PartitionDelivery
+from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.producer.partitioner import TopicLoad
+from spark_kafka_sink.producer.produce_requests import DrainedBatches
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
+from spark_kafka_sink.producer.record_spans import SpanOwner
+from spark_kafka_sink.producer.sender import SenderPoll
+from spark_kafka_sink.producer.slices import topic_load
+from spark_kafka_sink.records.layout import OpenBatch
+from spark_kafka_sink.wire.exchange import ClientRequest, Event
+
+
+class ProducerState(ProducerLock):
+    """The state machines of one producer and their lock. Times are seconds of its clock."""
+
+    def __init__(self, machines: Machines, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self.accumulator = machines.accumulator
+        self.metadata = machines.metadata
+        self.metrics = machines.metrics
+        self.deliveries = Deliveries()
+        self.latencies = machines.latencies
+        self.transactions = machines.transactions
+        self._sequences = machines.sequences
+        self._completion = machines.completion
+        self._sender = machines.sender
+        self._is_adaptive = machines.is_adaptive
+        self._user_calls = UserCalls()
+        # Callers that flush, and appends that are under way, where there are transactions. Each
+        # leaves once, however often it is taken out.
+        self._flushing: set[object] = set()
+        self._open_appends: set[object] = set()
+        # What the I/O thread is to give up all batches with.
+        self._interruption: KafkaException | None = None
+        self._is_stopping = False
+        self._is_in_hurry = False
+        self.ends_when_idle = False
+
+    # -- what callers look at ---------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Return the time by the producer's clock."""
+        return self._clock()
+
+    @property
+    def fatal_error(self) -> KafkaException | None:
+        """Why nothing can be delivered any more, None if it can; with the lock or without."""
+        return self._sender.fatal_error
+
+    def raise_if_fatal(self) -> None:
+        """Raise why nothing can be delivered any more; with the lock or without."""
+        if self._sender.fatal_error is not None:
+            raise self._sender.fatal_error
+
+    def take_delivery_error(self) -> KafkaException | None:
+        """Return the first delivery that failed since the last call, once."""
+        if self.deliveries.error is None:  # the usual case takes no lock
+            return None
+        with self.lock:
+            return self.deliveries.take_error()
+
+    def keep_delivery_error(self, error: KafkaException | None) -> None:
+        """Have `take_delivery_error` return an error, in place of what it would."""
+        with self.lock:
+            self.deliveries.error = error
+
+    def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
+        """Return what was acknowledged since the last call."""
+        with self.lock:
+            return self.deliveries.take_partitions()
+
+    def undelivered(self) -> Counter[str]:
+        """Count by topic the records in batches that are neither acknowledged nor given up."""
+        records = Counter[str]()
+        with self.lock:
+            for batch in self.accumulator.incomplete:
+                records[batch.topic_partition.topic] += batch.record_count
+        return records
+
+    def refuse(self, records: int, error: KafkaException) -> None:
+        """Count records that a caller could not append."""
+        exhausted = isinstance(error, BufferExhaustedException)
+        with self.lock:
+            self.metrics.refused(records, self._clock(), exhausted=exhausted)
+
+    def record_time(self, name: str, seconds: float) -> None:
+        """Count time that a caller spent; name: as of `ProducerMetrics.record_time`."""
+        with self.lock:
+            self.metrics.record_time(name, seconds * 1e9)
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    def known_topics(self, names: Sequence[str]) -> list[TopicMetadata] | None:
+        """Return the metadata of topics where all are known, without the lock; otherwise None."""
+        found = []
+        for name in names:
+            topic = self.metadata.topic(name)
+            if topic is None:
+                return None
+            found.append(topic)
+        return found
+
+    def wait_for(
+        self,
+        partitions: Mapping[str, int],
+        call: Call,
+        late: Callable[[str, TopicMetadata | None], KafkaException],
+        *,
+        must_grow: bool = False,
+    ) -> list[TopicMetadata]:
+        """Return the metadata of topics once they are known, in the order of `partitions`.
+
+        partitions: by topic, how many partitions it should have. Where fewer are known, brokers are
+        asked once more, and what they say to that question counts, even if it is fewer; with
+        must_grow, they are asked until there are so many. All that is asked is asked in one
+        request. late: makes the error for a topic that is not known in time, or too small. Raises
+        what a broker says against a topic.
+        """
+        metadata, missing, asked_at = self.metadata, "", -1
+
+        def find() -> list[TopicMetadata] | None:
+            nonlocal missing
+            self._track(partitions)
+            call.check()
+            found = []
+            for name, least in partitions.items():
+                topic = metadata.topic(name)
+                if topic is None or (len(topic.leaders) < least and not has_answer(name)):
+                    missing = name
+                    if (error := metadata.take_error(name)) is not None:
+                        raise error
+                    return None
+                found.append(topic)
+            return found
+
+        def has_answer(name: str) -> bool:
+            """Return whether it is certain that a topic has no more; ask where it is not."""
+            nonlocal asked_at
+            is_told = 0 <= asked_at < metadata.told_for(name)
+            if asked_at < 0 or (is_told and must_grow):
+                asked_at = metadata.request_update()
+                self._wake()
+            return is_told and not must_grow
+
+        return self.wait(
+            find,
+            call.deadline,
+            lambda: late(missing, metadata.topic(missing)),
+            lambda time_ns, _: self.metrics.record_time("metadata-wait", time_ns),
+        )
+
+    def _track(self, topics: Iterable[str]) -> None:
+        """Keep topics known, and ask for those that are not.
+
+        An error that another caller got is asked about again.
+        """
+        metadata, now, is_known = self.metadata, self._clock(), True
+        for name in topics:
+            metadata.track(name, now)
+            is_known = is_known and metadata.topic(name) is not None
+        if not is_known:
+            self._wake()
+
+    def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
+        """Keep batches at their topics' limits; see `KafkaProducer.limit_messages`."""
+        with self.lock:
+            self.accumulator.limit_topics(max_message_bytes)
+
+    def forget_topics(self) -> None:
+        """Know nothing of topics, as a new producer does."""
+        with self.lock:
+            self.metadata.forget_topics()
+            # Who waits for a topic has to ask for it again: nobody else will.
+            self._waiters.notify_all()
+            self.accumulator.forget_limits()
+            if self._sequences is not None:
+                self._sequences.unconfirm()
+
+    # -- appending --------------------------------------------------------------------------------
+
+    def reserve(
+        self,
+        pending: PendingAppend,
+        size_bytes: int,
+        call: Call,
+        late: Callable[[], KafkaException],
+        topics: Sequence[str],
+        to_spread: Mapping[str, TopicMetadata],
+    ) -> dict[str, TopicLoad]:
+        """Take bytes of buffer.memory for rows, in the order in which callers come.
+
+        topics: of the rows, which are kept known; to_spread: those of which some rows may go to any
+        partition. Returns the loads of these. The caller gives the bytes back by `release`, also
+        where this raises, unless `put_in` has done so.
+        """
+        pool = self.accumulator.pool
+
+        def take() -> dict[str, TopicLoad] | None:
+            call.check()
+            room_bytes = pool.room_bytes
+            with self._change:
+                is_taken = pool.reserve(pending, size_bytes)
+            if is_taken:
+                self._track(topics)
+                return self._loads(to_spread)
+            if pool.room_bytes > room_bytes:
+                self._wake()
+            return None
+
+        with self.lock:
+            loads = take()
+        if loads is not None:
+            return loads
+        try:
+            with self.lock:
+                pool.wait(pending)
+                self._wake()
+            loads = self.wait(take, call.deadline, late, self.metrics.waited_for_memory)
+            self._stop_waiting(pending)
+        except BaseException:
+            self._stop_waiting(pending)
+            raise
+        return loads
+
+    def _stop_waiting(self, pending: PendingAppend) -> None:
+        """Wait for memory no longer; may be called twice."""
+        with self.lock:
+            self.accumulator.pool.stop_waiting(pending)
+            self._waiters.notify_all()
+
+    def loads(self, topics: Mapping[str, TopicMetadata]) -> dict[str, TopicLoad]:
+        """Return what topics have waiting."""
+        with self.lock:
+            return self._loads(topics)
+
+    def _loads(self, topics: Mapping[str, TopicMetadata]) -> dict[str, TopicLoad]:
+        return {
+            name: topic_load(
+                name, topic, self.accumulator, self.latencies, adaptive=self._is_adaptive
+            )
+            for name, topic in topics.items()
+        }
+
+    def hold(self, pending: PendingAppend, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
+        """Keep the partitions' open batches as they are, and return how full they are."""
+        with self.lock:
+            pending.partitions = partitions
+            return self.accumulator.hold(partitions)
+
+    def put_in(
+        self,
+        pending: PendingAppend,
+        rows: EncodedRows,
+        check: Callable[[], None],
+        created_at: float | None,
+        owner: SpanOwner | None,
+    ) -> None:
+        """Put encoded rows into the batches that are held, let go of these and give bytes back.
+
+        check: raises where nothing may be appended; created_at: since when the rows wait, None for
+        now; owner: who waits for the rows one by one.
+        """
+        with self.lock:
+            check()
+            now = self._clock()
+            self.metrics.appended(rows.records, rows.size_bytes, rows.largest_bytes, now)
+            since = now if created_at is None else created_at
+            with self._change:
+                pending.full = self.accumulator.append(
+                    pending.partitions, rows.cuts, rows.encoded, since, owner
+                )
+                pending.is_in_batches = True
+                self._let_go(pending)
+                self._give_back(pending)
+            self._wake()
+
+    def packed(self, pending: PendingAppend) -> None:
+        """Count the memory of the batches that were full, and have them sent.
+
+        The I/O thread is woken once for all of them, so that more of them go in one request: that
+        saves a tenth of a broker's CPU (docs/performance.md).
+        """
+        with self.lock:
+            with self._change:
+                self._account(pending.full)
+                pending.full = []
+            self._wake()
+
+    def let_go(self, pending: PendingAppend) -> None:
+        """End `hold`."""
+        with self.lock, self._change:
+            self._let_go(pending)
+            self._wake()
+
+    def give_back(self, pending: PendingAppend) -> None:
+        """Give back the bytes of rows that are given up."""
+        with self.lock, self._change:
+            self._give_back(pending)
+
+    def release(self, pending: PendingAppend) -> None:
+        """Give up what an append has taken; batches that are not packed go to the I/O thread."""
+        with self.lock, self._change:
+            self._let_go(pending)
+            self._give_back(pending)
+            self._account(pending.full)
+            pending.full = []
+            self._wake()
+
+    def _let_go(self, pending: PendingAppend) -> None:
+        self.accumulator.let_go(pending.partitions)
+        pending.partitions = ()
+
+    def _give_back(self, pending: PendingAppend) -> None:
+        self.accumulator.pool.give_back(pending)
+        self._waiters.notify_all()
+
+    def _account(self, batches: Iterable[ProducerBatch]) -> None:
+        """Count the memory of batches that were compressed."""
+        available = self.accumulator.pool.available_bytes
+        for batch in batches:
+            self.accumulator.packed(batch)
+        # The I/O thread notifies only of what it has done itself.
+        if self.accumulator.pool.available_bytes > available:
+            self._waiters.notify_all()
+
+    # -- transactions and the end -----------------------------------------------------------------
+
+    def begin_append(self, token: object) -> None:
+        """Have a transaction that comes to its end wait for what is appended from here on."""
+        if self.transactions is not None:
+            with self.lock:
+                self._open_appends.add(token)
+                self.transactions.open_appends = len(self._open_appends)
+
+    def end_append(self, token: object) -> None:
+        """End what `begin_append` began, if it did; may be called twice."""
+        if self.transactions is not None:
+            with self.lock:
+                self._open_appends.discard(token)
+                self.transactions.open_appends = len(self._open_appends)
+                self._wake()
+
+    def spoil_transaction(self, error: KafkaException) -> None:
+        """Have a transaction aborted, if there is one: it lacks records that it was to have."""
+        if self.transactions is not None:
+            with self.lock:
+                self.transactions.record_refused(error)
+
+    def flush(self, deadline: float | None, late: Callable[[str], KafkaException]) -> None:
+        """Wait until what is in batches now has ended, and its callbacks were run.
+
+        late: makes the error for what has not ended in time.
+        """
+        waiting_for: list[ProducerBatch] = []
+
+        def all_ended() -> int | None:
+            waiting_for[:] = unfinished(waiting_for)
+            return None if waiting_for else self._user_calls.due
+
+        started, token = self._clock(), object()
+        try:
+            with self.lock:
+                self._flushing.add(token)
+                self.accumulator.begin_flush()
+                waiting_for += self.accumulator.incomplete
+                self._wake()
+            calls = self.wait(
+                all_ended,
+                deadline,
+                lambda: late(f"{len(waiting_for)} batch(es) not acknowledged"),
+            )
+            self.wait(
+                lambda: True if self._user_calls.made >= calls else None,
+                deadline,
+                lambda: late("callbacks have not ended"),
+            )
+            self._end_flush(token)
+        except BaseException:
+            self._end_flush(token)
+            raise
+        finally:
+            self.record_time("flush", self._clock() - started)
+
+    def _end_flush(self, token: object) -> None:
+        """Have rows linger, unless other callers flush; may be called twice."""
+        with self.lock:
+            if token in self._flushing:
+                with self._change:
+                    self._flushing.remove(token)
+                    self.accumulator.end_flush()
+
+    def give_up(self, error: KafkaException) -> None:
+        """Fail every batch with `error`, and take no more."""
+        with self.lock:
+            self._sender.fail_all(error)
+            self._collect()
+            self._waiters.notify_all()
+
+    def _end_by(self, error: KafkaException) -> None:
+        self._interruption = self._sender.fatal_error = error
+
+    def stop(self, error: KafkaException | None = None) -> None:
+        """Have the I/O thread end, which fails what is not acknowledged, with `error`."""
+        with self.lock:
+            if error is not None:
+                self._sender.fatal_error = error
+            self._is_stopping = True
+            self._waiters.notify_all()
+            self._wake()
+
+    def hurry(self) -> None:
+        """Have what lingers from here on sent at once; what is part of a transaction stays."""
+        if self.transactions is None:
+            with self.lock:
+                self._is_in_hurry = True
+                self.accumulator.stop_lingering()
+                self._wake()
+
+    def end_when_idle(self) -> None:
+        """Have the I/O thread deliver what it has and end, without the lock: for a finalizer.
+
+        Garbage is collected in any thread at any moment, also while that thread has the lock. What
+        is part of a transaction is abandoned: nobody will commit it.
+        """
+        if self.transactions is not None:
+            self._is_stopping = True
+        self.ends_when_idle = True
+        self._wakeup()
+
+    def call_later(self, call: Callable[[], object]) -> None:
+        """Have the I/O thread make a call, without the lock."""
+        with self.lock, self._change:
+            self._user_calls.add(call)
+            self._wake()
+
+    def make_calls(self) -> None:
+        """Make the calls that are due; by the I/O thread."""
+        made = self._user_calls.make()
+        if made:
+            with self.lock:
+                self._user_calls.made += made
+                self._waiters.notify_all()
+
+    def make_last_calls(self) -> None:
+        """Make the calls that are due until there are none, and be over."""
+        while True:
+            self.make_calls()
+            with self.lock:
+                if self._user_calls.end():
+                    return
+
+    def start_later_threads(self, start: Callable[[], None]) -> None:
+        """Know what starts a thread for calls that come after the end of the I/O thread."""
+        self._user_calls.start_later_threads(start)
+
+    # -- the I/O thread ---------------------------------------------------------------------------
+
+    @property
+    def is_in_hurry(self) -> bool:
+        """Whether rows that linger are to be put into batches at once."""
+        return self.accumulator.pool.waiters > 0 or self._is_in_hurry or self.ends_when_idle
+
+    def poll(
+        self, sent: SenderPoll, events: list[Event], *, has_rows: bool
+    ) -> tuple[SenderPoll, float] | None:
+        """Take account of what was sent and what came; return what is due, and the time.
+
+        has_rows: whether rows wait outside batches. None where the I/O thread is to end.
+        """
+        with self.lock:
+            now = self._clock()
+            if self._interruption is not None:
+                self.give_up(self._interruption)
+                self._interruption = None
+            self._take_in(sent, events, now)
+            if self.ends_when_idle:
+                self.accumulator.stop_lingering()
+            due = self._sender.poll(now)
+            if self._collect() or events or due.has_news:
+                self._waiters.notify_all()
+            is_idle = not (has_rows or self.accumulator.has_incomplete)
+            if self._is_stopping or (self.ends_when_idle and is_idle):
+                return None
+            self._is_asleep = True
+            return due, now
+
+    def awake(self) -> None:
+        """Note that the I/O thread no longer waits for the network."""
+        self._is_asleep = False
+
+    def nodes_to_know(self) -> tuple[Mapping[int, Node], int]:
+        """Return the brokers to connect to, and how often the bootstrap servers were taken again.
+
+        By the I/O thread, which alone changes them.
+        """
+        return self._sender.nodes, self.metadata.rebootstraps
+
+    def build(self, drained: DrainedBatches) -> ClientRequest:
+        """Build a Produce request; by the I/O thread, without the lock."""
+        return self._sender.build(drained)
+
+    def _take_in(self, sent: SenderPoll, events: list[Event], now: float) -> None:
+        for drained in sent.drained:
+            self._account(drained.batches)
+        for event in events:
+            self._sender.handle(event, now)
+
+    def _collect(self) -> bool:
+        """Take account of the batches that are done; return whether there were any."""
+        done = self._completion.take_done()
+        for batch in done:
+            if batch.state is BatchState.SPLIT:
+                self.metrics.split(self._clock())
+                continue
+            self.deliveries.add(batch)
+            if batch.error is not None:
+                self.metrics.failed(batch, self._clock())
+            if batch.spans:
+                self.call_later(partial(_complete_spans, batch))
+        return bool(done)
+
+
+def _complete_spans(batch: ProducerBatch) -> None:
+    for span in batch.spans:
+        call_in_io_thread("owner", span.owner.completed, span, batch)
