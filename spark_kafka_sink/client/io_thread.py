@@ -49,7 +49,7 @@ from spark_kafka_sink.client.machines import (
 from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
 from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node

@@ -101,7 +101,6 @@ def make_machines(
         retry_backoff=retry_backoff,
         random=random,
         transactions=transactions,
-        option_prefix=config.option_prefix,
     )
     sender = Sender(
         SenderConfig(
@@ -110,7 +109,6 @@ def make_machines(
             max_request_size_bytes=config.max_request_size,
             request_timeout_ms=config.request_timeout_ms,
             retry_backoff=retry_backoff,
-            option_prefix=config.option_prefix,
         ),
         accumulator=accumulator,
         metadata=metadata,

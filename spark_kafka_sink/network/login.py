@@ -122,9 +122,8 @@ class TokenSource:
         """Have the thread look; the caller holds the lock."""
         self._changed.notify_all()
         if self._thread is None and self.is_in_use:
-            self._thread = threading.Thread(
-                target=as_options_are_named_here(self._run), name="kafka-login", daemon=True
-            )
+            run = as_options_are_named_here(self._run)
+            self._thread = threading.Thread(target=run, name="kafka-login", daemon=True)
             try:
                 self._thread.start()
             except RuntimeError:

@@ -300,6 +300,9 @@ class OAuth:
 
     # -- what options say --------------------------------------------------------------------------
 
+    def _option(self, name: str) -> str:
+        return str(Option(name))
+
     def _settings(self) -> OAuthSettings:
         config = self._config
         if config.sasl_username is not None:
@@ -442,8 +445,7 @@ def _endpoint_tls(jaas: Mapping[str, str]) -> TlsSettings:
     from spark_kafka_sink.network.stores import tls_settings  # noqa: PLC0415 - imports ssl
 
     options = {name: value for name, value in jaas.items() if name.startswith("ssl.")}
-    outer = str(Option("sasl.jaas.config"))
-    with name_options(lambda name: f"{outer}: {name}"):
+    with name_options("sasl.jaas.config: ".__add__):
         config = producer_config(
             {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
         )

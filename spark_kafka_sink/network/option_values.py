@@ -19,7 +19,7 @@ _JAAS_OPTION = "sasl.jaas.config"
 
 
 class OptionValues:
-    """The values as this process has them."""
+    """The values of options as this process has them."""
 
     def __init__(self) -> None:
         self._files = Disk()

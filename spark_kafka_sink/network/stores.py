@@ -92,14 +92,14 @@ class _Stores:
             why = ""
         if why:
             raise ConfigException(f"{origin} cannot be read: {why}")
-        password_option = Option(f"ssl.{kind}.password")
         if store_kind(found, Path(location).name, origin) is StoreKind.PEM:
             if password is not None:
                 warn_once(
                     logger,
-                    f"{password_option} has no effect: PEM files have no such password",
+                    f"{Option(f'ssl.{kind}.password')} has no effect: PEM files have no such "
+                    "password",
                 )
             return found.decode(errors="replace"), origin
         given = self._values.text(f"ssl.{kind}.password", password)
         read = keystore if kind == "keystore" else truststore
-        return read(found, given, origin, str(password_option)), origin
+        return read(found, given, origin, str(Option(f"ssl.{kind}.password"))), origin

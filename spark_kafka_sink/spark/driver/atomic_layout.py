@@ -30,7 +30,7 @@ from spark_kafka_sink.plugins.batch_partitioner import (
     own_partitions,
     topic_places,
 )
-from spark_kafka_sink.spark.driver.hooks.writers import join_options
+from spark_kafka_sink.spark.driver.hooks.notes import join_options
 from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.options import (
     SinkOptions,
@@ -171,13 +171,20 @@ def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
 
 def _own(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
     name = options.producer.partitioner_class
-
-    def chosen(topics: pa.Array, partitions: pa.Array, rows: pa.StructArray) -> pa.Array:
-        with name_kafka_options():
-            return own_partitions(name, topics, partitions, rows)
-
     rows = F.struct(*(frame.column(column).alias(column) for column in frame.names))
-    return _computed(chosen, _INT, place.topic, place.partitions, rows)
+    # Spark takes a function with these annotations for one of another kind.
+    return _computed(
+        lambda topics, partitions, rows: _own_partitions(name, topics, partitions, rows),
+        _INT,
+        *(place.topic, place.partitions, rows),
+    )
+
+
+@name_kafka_options()
+def _own_partitions(
+    name: str | None, topics: pa.Array, partitions: pa.Array, rows: pa.StructArray
+) -> pa.Array:
+    return own_partitions(name, topics, partitions, rows)
 
 
 def _computed(function: Callable[..., pa.Array], kind: str, *columns: Column) -> Column:

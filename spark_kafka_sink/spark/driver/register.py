@@ -1,6 +1,6 @@
 """``register(spark)``: the sink by name, the bare ``save()``, and nothing lost or shown.
 
-What it has Spark's writers do is in `batch_save` and `stream_start`.
+What Spark's writers do after it is in `hooks.writers`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.logs import warn_once
-from spark_kafka_sink.spark.driver.hooks.batch_save import hook_save
-from spark_kafka_sink.spark.driver.hooks.stream_start import check_starts
+from spark_kafka_sink.spark.driver.hooks.writers import hook_writers
 from spark_kafka_sink.spark.driver.worker_python import choose_worker_python
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.session import change_setting, check_session, is_connect
@@ -98,7 +97,6 @@ def register(spark: SparkSession) -> None:
     if not is_connect(spark):
         choose_worker_python(spark)
     spark.dataSource.register(KafkaDataSource)
-    hook_save(KafkaDataSource.name(), is_connect=is_connect(spark))
-    check_starts(KafkaDataSource.name(), is_connect=is_connect(spark))
+    hook_writers(KafkaDataSource.name(), is_connect=is_connect(spark))
     mask_secrets(spark)
     limit_arrow_batches(spark)

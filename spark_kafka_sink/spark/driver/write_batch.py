@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import LARGEST_INT64
-from spark_kafka_sink.spark.driver.hooks.writers import join_options
+from spark_kafka_sink.spark.driver.hooks.notes import join_options
 from spark_kafka_sink.spark.options import check_given_options, not_an_option
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource, look_ahead, look_at_options
 from spark_kafka_sink.spark.session import check_frame, is_connect

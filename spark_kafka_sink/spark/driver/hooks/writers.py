@@ -1,137 +1,183 @@
-"""What the hooks of `register` into ``save()`` of a batch and ``start()`` of a stream share.
+"""What ``save()`` of a batch and ``start()`` of a stream do after `register`.
 
-A classic writer hands everything to the JVM at once, which does not tell it again, so what is told
-is noted on the way. Spark Connect's writers collect everything in a plan.
+`WRITERS` is the table of Spark's writers: what is noted of each, and what is checked before a write
+to the sink begins. Other formats are untouched.
+
+A bare ``save()`` appends. Spark's default save mode is "error if the target exists". For Python
+data sources the JVM refuses that mode before any code of the source runs, so
+``df.write.format("pykafka").save()`` could never work. Other modes are refused here, and so are
+layouts of files: Spark's own messages name nothing, or advise another mode that is refused as well;
+a stream ignores layouts.
+
+A continuous stream is refused. Spark starts the query and drops every row, since it hands rows to a
+sink one by one and a Python sink takes only batches. The sink learns of it when an epoch is
+committed, and an error there does not end the query.
+
+What the sink itself would refuse is refused at once (`look_ahead`); Spark asks the sink only after
+the shuffles before the write. And writes work in any thread: Spark looks for Python data sources in
+the session of the thread, and a new thread has none.
+
+A classic writer that was made before `register` has not noted everything. What it did not note is
+left to Spark.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql.utils import to_str
+from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.driver.hooks.notes import (
+    Note,
+    is_all_noted,
+    is_first_time,
+    join_options,
+    noted,
+    take_notes,
+)
+from spark_kafka_sink.spark.driver.hooks.worker_failures import explain_query, explained
+from spark_kafka_sink.spark.planning.datasource import look_ahead, look_at_options, look_at_stream
+from spark_kafka_sink.spark.writer import BATCH_ID, CONTINUOUS_REFUSAL, mode_refusal
 
-# Each with columns; in this order they are named.
-_LAYOUTS: Final = ("partitionBy", "clusterBy", "bucketBy", "sortBy")
-_MARK: Final = "_pykafka_hooked"
-_NEW: Final = "new"
-_NOTE: Final = "_pykafka_"
-_OPTIONS: Final = "options"
-
-
-def is_first_time(writer_class: Any) -> bool:
-    """Tell whether a class of writers has no hooks yet; from now on it has."""
-    if hasattr(writer_class, _MARK):
-        return False
-    setattr(writer_class, _MARK, True)
-    return True
+# ruff: noqa: SLF001 - Spark has no public way to ask a writer
 
 
-def note_making(writer_class: Any) -> None:
-    """Have classic writers made from now on be known as such: of older ones, not all is noted."""
-    init = writer_class.__init__
+class Write(NamedTuple):
+    """What a writer was told.
 
-    @functools.wraps(init)
-    def noting_init(writer: Any, *args: Any, **kwargs: Any) -> None:
-        init(writer, *args, **kwargs)
-        take_note(writer, _NEW, found=True)
-
-    writer_class.__init__ = noting_init
-
-
-def is_noted(writer: Any) -> bool:
-    """Tell whether all that a classic writer was told is noted."""
-    return bool(note(writer, _NEW, default=False))
-
-
-def note_calls(writer_class: Any, told: Mapping[str, Callable[..., object]]) -> None:
-    """Have methods of classic writers leave a note of what they are told, by the method's name.
-
-    told: makes the note of the arguments; None leaves things as they were.
+    mode: None if none was named; is_known: whether all of this is known. layouts: by the name of
+    the method, whether there are columns; options: with names in lower case.
     """
-    for name, note_of in told.items():
-        note_after(writer_class, name, name, note_of)
+
+    format: str
+    mode: str | None
+    is_continuous: bool
+    layouts: Mapping[str, object]
+    options: Mapping[str, str]
+    is_known: bool
+
+    def joined(self, given: Mapping[str, Any]) -> Write:
+        """Return the write with the arguments of ``save()`` or ``start()``, which come last."""
+        mode, columns = given.get("mode"), given.get("partitionBy")
+        # An empty list puts none in the place of earlier columns.
+        layouts = {} if columns is None else {"partitionBy": _has_columns(columns)}
+        return self._replace(
+            format=given.get("format") or self.format,
+            mode=self.mode if mode is None else mode,
+            layouts={**self.layouts, **layouts},
+            options=join_options(self.options, given.get("options", {})),
+        )
 
 
-def note_options(writer_class: Any) -> None:
-    """Have ``option()`` and ``options()`` of classic writers note what they are given."""
-    note_after(writer_class, "option", _OPTIONS, lambda key, value: {key: value}, join_options)
-    note_after(writer_class, "options", _OPTIONS, lambda **options: options, join_options)
-
-
-def note_after(
-    writer_class: Any,
-    method_name: str,
-    name: str,
-    note_of: Callable[..., object],
-    join: Callable[[Any, Any], object] = lambda _before, found: found,
-) -> None:
-    """Have a method leave a note by a name when it has returned: what Spark refuses was not told.
-
-    note_of: makes the note of the arguments, None for none; join: of the note before and this one.
-    """
-    method = getattr(writer_class, method_name)
-
-    @functools.wraps(method)
-    def noting(writer: Any, /, *args: Any, **kwargs: Any) -> Any:
-        result = method(writer, *args, **kwargs)
-        if (found := note_of(*args, **kwargs)) is not None:
-            take_note(writer, name, join(note(writer, name), found))
-        return result
-
-    setattr(writer_class, method_name, noting)
-
-
-def join_options(before: Mapping[str, str] | None, given: Mapping[str, object]) -> dict[str, str]:
-    """Give options with names in lower case and values as Spark hands them over; the last wins.
-
-    None is no value, and takes none back.
-    """
-    joined = dict(before or {})
-    for name, value in given.items():
-        text = to_str(value)
-        if text is not None:
-            joined[name.lower()] = text
-    return joined
-
-
-def noted_options(writer: Any) -> dict[str, str]:
-    """Give the options that were noted."""
-    return dict(note(writer, _OPTIONS, {}))
-
-
-def take_note(writer: Any, name: str, found: object) -> None:
-    """Note something of a writer."""
-    setattr(writer, _NOTE + name, found)
-
-
-def note(writer: Any, name: str, default: Any = None) -> Any:
-    """Give what was noted last."""
-    return getattr(writer, _NOTE + name, default)
-
-
-def has_columns(*columns: Any) -> bool:
-    """Tell whether there are any, given one by one or as a list."""
+def _has_columns(*columns: Any) -> bool:
+    """Return whether there are any, given one by one or as a list."""
     return columns not in ((), ([],), ((),))
 
 
-def noted_layouts(writer: Any) -> dict[str, object]:
-    """Give what was noted of columns by which files would be laid out, by the method's name."""
-    return {name: note(writer, name) for name in _LAYOUTS}
+def _always(*_: Any, **__: Any) -> bool:
+    return True
 
 
-def refuse_layouts(told: Mapping[str, object], given: Any) -> None:
-    """Raise ConfigException where there are columns by which files would be laid out.
+# In place of the format, if rows go to a function of the user.
+_USER_FUNCTION: Final = ""
 
-    told: what a writer was told, by the method's name; given: partitionBy of the call that ends it
-    all, in whose place an empty list puts none, and None what was told.
-    """
-    if given is not None:
-        told = {**told, "partitionBy": has_columns(given)}
-    names = [name for name in _LAYOUTS if told.get(name)]
+
+def _to_function(*_: Any, **__: Any) -> str:
+    return _USER_FUNCTION
+
+
+_NOTES: Final = (
+    Note("format", "format", lambda source: source),
+    Note("partitionBy", "partitionBy", _has_columns),
+    Note("clusterBy", "clusterBy", _has_columns),
+    Note("option", "options", lambda key, value: {key: value}, join_options),
+    Note("options", "options", lambda **options: options, join_options),
+)
+_BATCH_NOTES: Final = (
+    *_NOTES,
+    # mode(None) changes nothing.
+    Note("mode", "mode", lambda saveMode: saveMode),  # noqa: N803 - Spark's name
+    # Both need columns, and Spark refuses them without.
+    Note("bucketBy", "bucketBy", _always),
+    Note("sortBy", "sortBy", _always),
+)
+_STREAM_NOTES: Final = (
+    *_NOTES,
+    Note("trigger", "is_continuous", lambda **given: given.get("continuous") is not None),
+    Note("foreach", "format", _to_function),
+    Note("foreachBatch", "format", _to_function),
+)
+# In the order in which they are named.
+_LAYOUTS: Final = ("partitionBy", "clusterBy", "bucketBy", "sortBy")
+
+
+def _noted_write(writer: Any) -> Write:
+    return Write(
+        format=noted(writer, "format", ""),
+        mode=noted(writer, "mode"),
+        is_continuous=noted(writer, "is_continuous", default=False),
+        layouts={name: noted(writer, name) for name in _LAYOUTS},
+        options=noted(writer, "options", {}),
+        is_known=is_all_noted(writer),
+    )
+
+
+def _planned_batch(writer: Any) -> Write:
+    plan = writer._write
+    columns = {
+        "partitionBy": plan.partitioning_cols,
+        "clusterBy": plan.clustering_cols,
+        "bucketBy": plan.bucket_cols,
+        "sortBy": plan.sort_cols,
+    }
+    return Write(
+        format=plan.source or "",
+        mode=plan.mode,
+        is_continuous=False,
+        layouts=columns,
+        options=join_options(None, plan.options),
+        is_known=True,
+    )
+
+
+def _planned_stream(writer: Any) -> Write:
+    plan = writer._write_proto
+    columns = {
+        "partitionBy": plan.partitioning_column_names,
+        "clusterBy": plan.clustering_column_names,
+    }
+    goes_to_function = plan.HasField("foreach_batch") or plan.HasField("foreach_writer")
+    return Write(
+        format=_USER_FUNCTION if goes_to_function else plan.format,
+        mode=None,
+        is_continuous=plan.HasField("continuous_checkpoint_interval"),
+        layouts=columns,
+        options=join_options(None, plan.options),
+        is_known=True,
+    )
+
+
+# -- checks ---------------------------------------------------------------------------------------
+
+
+def _refuse_mode(write: Write) -> None:
+    if write.mode is not None and str(write.mode).lower() != "append":
+        raise ConfigException(mode_refusal(str(write.mode)))
+
+
+def _refuse_continuous(write: Write) -> None:
+    if write.is_continuous:
+        raise ConfigException(CONTINUOUS_REFUSAL)
+
+
+def _refuse_layouts(write: Write) -> None:
+    names = [name for name in _LAYOUTS if write.layouts.get(name)]
     if names:
         several = len(names) > 1
         message = (
@@ -142,10 +188,165 @@ def refuse_layouts(told: Mapping[str, object], given: Any) -> None:
         raise ConfigException(message)
 
 
-def enter_thread(writer: Any) -> None:
-    """Make a classic writer's session the one of this thread, as Spark's createDataFrame does.
+def _look_at_batch(schema: StructType, options: Mapping[str, str]) -> None:
+    # write_batch has looked already.
+    if BATCH_ID not in options:
+        look_ahead(schema, options)
 
-    Spark looks for Python data sources in it, and a thread that is new has none.
+
+def _look_at_batch_options(schema: StructType, options: Mapping[str, str]) -> None:
+    if BATCH_ID not in options:
+        look_at_options(schema, options)
+
+
+# -- what Spark's writers have inside -------------------------------------------------------------
+
+
+def _schema(writer: Any) -> StructType:
+    schema: StructType = writer._df.schema
+    return schema
+
+
+def _schema_of_plan(plan: Any, session: Any) -> StructType:
+    from pyspark.sql.connect.dataframe import DataFrame  # noqa: PLC0415 - needs grpc
+
+    return DataFrame(plan, session).schema
+
+
+def _set_mode(writer: Any, mode: str | None) -> None:
+    # ErrorIfExists is what the JVM's writer has when no mode was named.
+    writer._jwrite = writer._jwrite.mode(mode or "errorifexists")
+
+
+def _set_mode_of_plan(writer: Any, mode: str | None) -> None:
+    writer._write.mode = mode
+
+
+def _enter_thread(session: Any) -> None:
+    """Make a classic session the one of this thread, as Spark's createDataFrame does."""
+    session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+class SparkWriter(NamedTuple):
+    """A class of Spark's writers, and the method that ends it.
+
+    module: is imported only when it is hooked, since those of Spark Connect need grpc. notes: None
+    for Spark Connect. write: returns what a writer was told. checks: raise ConfigException. look:
+    raises what is against writing rows of a schema; what is around a client of Spark Connect is not
+    what the server sees, so there only options and columns count. set_mode: None for streams.
     """
-    session = writer._spark  # noqa: SLF001 - there is no public way
-    session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001 - as above
+
+    module: str
+    name: str
+    method: str
+    notes: tuple[Note, ...] | None
+    write: Callable[[Any], Write]
+    checks: tuple[Callable[[Write], None], ...]
+    schema: Callable[[Any], StructType]
+    look: Callable[[StructType, Mapping[str, str]], None]
+    set_mode: Callable[[Any, str | None], None] | None
+
+
+WRITERS: Final = (
+    SparkWriter(
+        "pyspark.sql.readwriter",
+        "DataFrameWriter",
+        "save",
+        notes=_BATCH_NOTES,
+        write=_noted_write,
+        checks=(_refuse_mode, _refuse_layouts),
+        schema=_schema,
+        look=_look_at_batch,
+        set_mode=_set_mode,
+    ),
+    SparkWriter(
+        "pyspark.sql.connect.readwriter",
+        "DataFrameWriter",
+        "save",
+        notes=None,
+        write=_planned_batch,
+        checks=(_refuse_mode, _refuse_layouts),
+        schema=lambda writer: _schema_of_plan(writer._df, writer._spark),
+        look=_look_at_batch_options,
+        set_mode=_set_mode_of_plan,
+    ),
+    SparkWriter(
+        "pyspark.sql.streaming.readwriter",
+        "DataStreamWriter",
+        "start",
+        notes=_STREAM_NOTES,
+        write=_noted_write,
+        checks=(_refuse_continuous, _refuse_layouts),
+        schema=_schema,
+        look=look_at_stream,
+        set_mode=None,
+    ),
+    SparkWriter(
+        "pyspark.sql.connect.streaming.readwriter",
+        "DataStreamWriter",
+        "start",
+        notes=None,
+        write=_planned_stream,
+        checks=(_refuse_continuous, _refuse_layouts),
+        schema=lambda writer: _schema_of_plan(writer._write_stream._child, writer._session),
+        look=look_at_options,
+        set_mode=None,
+    ),
+)
+
+
+def hook_writers(name: str, *, is_connect: bool) -> None:
+    """From now on have writes to the format `name` do what this module describes.
+
+    is_connect: whether to hook the writers of Spark Connect or the classic ones.
+    """
+    for kind in WRITERS:
+        if (kind.notes is None) is not is_connect:
+            continue
+        writer_class = getattr(import_module(kind.module), kind.name)
+        if is_first_time(writer_class):
+            if kind.notes is not None:
+                take_notes(writer_class, kind.notes)
+            setattr(writer_class, kind.method, _hooked(writer_class, kind, name))
+
+
+def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
+    method = getattr(writer_class, kind.method)
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def hooked(writer: Any, /, *args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(writer, *args, **kwargs).arguments
+        write = kind.write(writer).joined(given)
+        if write.format.lower() != name:
+            return method(writer, *args, **kwargs)
+        for check in kind.checks:
+            check(write)
+        session = None if kind.notes is None else writer._spark
+        if session is not None:
+            _enter_thread(session)
+        if write.is_known:
+            kind.look(kind.schema(writer), write.options)
+        with explained(session), _appending(writer, kind, write):
+            query = method(writer, *args, **kwargs)
+        if query is not None:
+            explain_query(query, session)
+        return query
+
+    return hooked
+
+
+@contextmanager
+def _appending(writer: Any, kind: SparkWriter, write: Write) -> Iterator[None]:
+    """Give a writer the mode append for one ``save()``, if no mode was named."""
+    if kind.set_mode is None or write.mode is not None or not write.is_known:
+        yield
+        return
+    kind.set_mode(writer, "append")
+    try:
+        yield
+    finally:
+        kind.set_mode(writer, None)

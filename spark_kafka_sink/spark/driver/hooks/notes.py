@@ -1,0 +1,90 @@
+"""Notes of what a classic writer was told.
+
+A classic writer passes everything to the JVM at once and cannot return it, so the calls of its
+methods are noted. Spark Connect's writers keep everything in a plan.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql.utils import to_str
+
+_MARK: Final = "_pykafka_hooked"
+_NEW: Final = "new"
+_NOTE: Final = "_pykafka_"
+
+
+def _last(_before: object, found: object) -> object:
+    return found
+
+
+class Note(NamedTuple):
+    """A note that is taken when a method has returned: what Spark refuses is not noted.
+
+    name: of the note; value: makes it of the method's arguments, None leaves things as they were;
+    join: of the note before and this one.
+    """
+
+    method: str
+    name: str
+    value: Callable[..., object]
+    join: Callable[[Any, Any], object] = _last
+
+
+def is_first_time(writer_class: Any) -> bool:
+    """Return whether a class of writers has no hooks yet; from now on it has."""
+    if hasattr(writer_class, _MARK):
+        return False
+    setattr(writer_class, _MARK, True)
+    return True
+
+
+def take_notes(writer_class: Any, notes: Iterable[Note]) -> None:
+    """Have all writers of a class that are made from now on take notes."""
+    init = writer_class.__init__
+
+    @functools.wraps(init)
+    def noting_init(writer: Any, *args: Any, **kwargs: Any) -> None:
+        init(writer, *args, **kwargs)
+        setattr(writer, _NOTE + _NEW, True)
+
+    writer_class.__init__ = noting_init
+    for note in notes:
+        setattr(writer_class, note.method, _noting(getattr(writer_class, note.method), note))
+
+
+def _noting(method: Any, note: Note) -> Any:
+    @functools.wraps(method)
+    def noting(writer: Any, /, *args: Any, **kwargs: Any) -> Any:
+        result = method(writer, *args, **kwargs)
+        if (found := note.value(*args, **kwargs)) is not None:
+            setattr(writer, _NOTE + note.name, note.join(noted(writer, note.name), found))
+        return result
+
+    return noting
+
+
+def noted(writer: Any, name: str, default: Any = None) -> Any:
+    """Return what was noted last."""
+    return getattr(writer, _NOTE + name, default)
+
+
+def is_all_noted(writer: Any) -> bool:
+    """Return whether a writer has taken notes since it was made."""
+    return bool(noted(writer, _NEW, default=False))
+
+
+def join_options(before: Mapping[str, str] | None, given: Mapping[str, object]) -> dict[str, str]:
+    """Return options with names in lower case and values as Spark hands them over; the last wins.
+
+    None is no value, and leaves an earlier one.
+    """
+    joined = dict(before or {})
+    for name, value in given.items():
+        text = to_str(value)
+        if text is not None:
+            joined[name.lower()] = text
+    return joined
