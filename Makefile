@@ -23,6 +23,9 @@ ifneq ($(filter-out 0 1,$(STREAM)),)
 $(error STREAM is '$(STREAM)': expected 1, for streams too, or 0)
 endif
 
+# Compiled, so it is there only where that is possible; tests say what they did not test without.
+INSTALL_KERBEROS = ! command -v krb5-config > /dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[kerberos]" || echo "The Kerberos library could not be compiled: tests of Kerberos are left out." >&2
+
 # By files, in the order of tests/conftest.py. Tests wait for brokers half of the time, so
 # that three workers keep two cores busy.
 PARALLEL := --dist loadfile --no-loadscope-reorder -n 3
@@ -112,6 +115,7 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,$(VENV))
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[$*]" pyspark==$(SPARK)
+	@$(if $(filter test,$*),$(INSTALL_KERBEROS))
 	@touch $@
 
 .venv-lowest/.lowest: $(SOURCES) | python

@@ -261,20 +261,49 @@ class KafkaAdmin:
         without DESCRIBE_CONFIGS, and UnsupportedVersionException before Kafka 1.1.
         """
         check_topic_name(topic)
+        found = self._configs([topic], names)[topic]
+        if isinstance(found, ApiException):
+            raise found
+        return found
+
+    @by_one_caller
+    def configs_of_topics(
+        self, topics: Sequence[str], names: Sequence[str]
+    ) -> dict[str, dict[str, str | None]]:
+        """Give settings of several topics, in one request; those that cannot be read have none.
+
+        Raises UnsupportedVersionException before Kafka 1.1.
+        """
+        for topic in checked_list("topics", topics, "names of topics"):
+            check_topic_name(topic)
+        found = self._configs(topics, names)
+        return {
+            topic: {} if isinstance(configs, ApiException) else configs
+            for topic, configs in found.items()
+        }
+
+    def _configs(
+        self, topics: Sequence[str], names: Sequence[str]
+    ) -> dict[str, dict[str, str | None] | ApiException]:
         for name in checked_list("names", names, "names of settings"):
             check_text("one of names", name)
-        resource = DescribeConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=list(names)
-        )
-        response = self._send(None, DescribeConfigsRequest(resources=[resource]))
-        found: dict[str, str | None] = {}
+        resources = [
+            DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=list(names)
+            )
+            for topic in topics
+        ]
+        response = self._send(None, DescribeConfigsRequest(resources=resources))
+        found: dict[str, dict[str, str | None] | ApiException] = {topic: {} for topic in topics}
         results = response.results if isinstance(response, DescribeConfigsResponse) else []
         for result in results:
+            topic = result.resource_name
             if result.error_code != codes.NONE:
                 row = error_code(result.error_code)
                 message = f"the settings of topic {topic} cannot be read: {row.name} ({row.code})"
-                raise api_exception(row.code, message, topic=topic, api="DescribeConfigs")
-            found.update({config.name: config.value for config in result.configs})
+                found[topic] = api_exception(row.code, message, topic=topic, api="DescribeConfigs")
+            else:
+                found[topic] = {config.name: config.value for config in result.configs}
         return found
 
     # -- creating ---------------------------------------------------------------------------------

@@ -167,8 +167,8 @@ class ProducerConfig(
     """What brokers' listeners speak: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login),
     `SASL_SSL` (TLS and a login)."""
     sasl_mechanism: str = field(name="sasl.mechanism", default="GSSAPI")
-    """How to log in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`; Java's default is
-    not there yet."""
+    """How to log in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`, `GSSAPI` (Kerberos)
+    or `AWS_MSK_IAM`."""
     sasl_oauthbearer_token_endpoint_url: str | None = field(
         name="sasl.oauthbearer.token.endpoint.url", default=None
     )
@@ -274,12 +274,29 @@ class ProducerConfig(
         name="sasl.login.retry.backoff.max.ms", default=10_000
     )
     """The longest pause before the token endpoint is asked again, and the one after a refusal."""
+    sasl_login_callback_handler_class: str | None = field(
+        name="sasl.login.callback.handler.class", default=None
+    )
+    """Only by name: Kafka's own for OAUTHBEARER, or that of Amazon MSK, whose tokens AWS's
+    credentials sign."""
+    sasl_client_callback_handler_class: str | None = field(
+        name="sasl.client.callback.handler.class", default=None
+    )
+    """Only by name: that of Amazon MSK for AWS_MSK_IAM."""
     sasl_jaas_config: Secret | None = field(name="sasl.jaas.config", default=None)
     """Whom to log in, in Java's form: a login module and its options."""
     sasl_username: str | None = field(name="sasl.username", default=None)
     """Whom to log in, in place of sasl.jaas.config; not an option of Java's."""
     sasl_password: Secret | None = field(name="sasl.password", default=None)
     """The password of sasl.username; not an option of Java's."""
+    sasl_kerberos_service_name: str | None = field(name="sasl.kerberos.service.name", default=None)
+    """The first part of the brokers' Kerberos principals, mostly `kafka`."""
+    sasl_kerberos_principal: str | None = field(name="sasl.kerberos.principal", default=None)
+    """Whom to log in by Kerberos, in place of sasl.jaas.config; not an option of Java's. Without a
+    keytab, the process's ticket cache has the tickets."""
+    sasl_kerberos_keytab: str | None = field(name="sasl.kerberos.keytab", default=None)
+    """The file with the key of sasl.kerberos.principal; not an option of Java's. A name without a
+    folder is a file that `--files` has shipped."""
     ssl_truststore_location: str | None = field(name="ssl.truststore.location", default=None)
     """A PEM file with the certificates to trust; none: what the system trusts. It is read for each
     connection; a name without a folder is a file that `--files` has shipped."""
@@ -330,10 +347,21 @@ class ProducerConfig(
     )
     """How long one sample is."""
 
+    login_identity: str = ""
+    """No option: whose tickets of Kerberos the cache has, where no option says it; others are then
+    refused."""
+
     @property
     def has_tls(self) -> bool:
         """Whether connections are encrypted."""
         return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def has_aws_tokens(self) -> bool:
+        """Whether clients log in by tokens that AWS's credentials sign."""
+        if self.sasl_mechanism == "OAUTHBEARER":
+            return self.sasl_login_callback_handler_class == _AWS_OAUTH_HANDLER
+        return self.sasl_mechanism == "AWS_MSK_IAM"
 
     @property
     def has_sasl(self) -> bool:
@@ -371,8 +399,9 @@ class ProducerConfig(
 
 @functools.cache
 def option_fields() -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Return the fields of `ProducerConfig`, each of which is an option."""
-    return msgspec.structs.fields(ProducerConfig)
+    """Return the fields of `ProducerConfig` that are options."""
+    fields = msgspec.structs.fields(ProducerConfig)
+    return tuple(each for each in fields if each.name != "login_identity")
 
 
 def producer_config(
@@ -406,6 +435,7 @@ def producer_config(
     config = _settle_delivery_timeout(config, options)
     config = _settle_backoffs(config, options)
     _check_secured(config)
+    _check_handlers(config)
     _check_text(config)
     if not config.bootstrap_nodes:
         message = f"{Option('bootstrap.servers')} has no address in it; {_DEFAULT_PORT_HINT}"
@@ -469,6 +499,31 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
     return frozenset(found)
 
 
+def _check_handlers(config: ProducerConfig) -> None:
+    """Refuse Java classes of which there is no counterpart here."""
+    mechanism = config.sasl_mechanism.strip().upper()
+    for name, given, known in (
+        (
+            "sasl.login.callback.handler.class",
+            config.sasl_login_callback_handler_class,
+            {"OAUTHBEARER": (*_OAUTH_HANDLERS, _AWS_OAUTH_HANDLER)},
+        ),
+        (
+            "sasl.client.callback.handler.class",
+            config.sasl_client_callback_handler_class,
+            {"AWS_MSK_IAM": (_AWS_CLIENT_HANDLER,)},
+        ),
+    ):
+        if given is not None and given not in known.get(mechanism, ()):
+            (expected,) = known.items()
+            raise ConfigException(
+                f"{Option(name)} is {given!r}, a Java class: expected "
+                f"{' or '.join(expected[1])} with {Option('sasl.mechanism', expected[0])}; a "
+                "Python callable that gets tokens goes by "
+                f"{Option('sasl.oauthbearer.jwt.retriever.class')}"
+            )
+
+
 def _check_secured(config: ProducerConfig) -> None:
     """Refuse stores and credentials that are there twice, or by half."""
     user, password, jaas = config.sasl_username, config.sasl_password, config.sasl_jaas_config
@@ -482,6 +537,16 @@ def _check_secured(config: ProducerConfig) -> None:
             f"{Option('sasl.username')} and {Option('sasl.jaas.config')} both say whom to log in: "
             "remove one of the two"
         )
+    kerberos = {
+        "sasl.kerberos.principal": config.sasl_kerberos_principal,
+        "sasl.kerberos.keytab": config.sasl_kerberos_keytab,
+    }
+    for name in (name for name, value in kerberos.items() if value is not None):
+        others = {"sasl.jaas.config": jaas, "sasl.username": user}
+        for other in (other for other, value in others.items() if value is not None):
+            raise ConfigException(
+                f"{Option(name)} and {Option(other)} both say whom to log in: remove one of the two"
+            )
     key, chain = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
     for name, location, texts in (
         ("truststore", config.ssl_truststore_location, (config.ssl_truststore_certificates,)),
@@ -626,6 +691,12 @@ def _expected(name: str, kind: msgspec.inspect.Type) -> str:
     return "text" if isinstance(kind, msgspec.inspect.StrType) else "text that is not empty"
 
 
+_OAUTH_HANDLERS: Final = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
+_AWS_OAUTH_HANDLER: Final = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
+_AWS_CLIENT_HANDLER: Final = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
 # Which families of options have no effect with a protocol, and why.
 _UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "PLAINTEXT": (("ssl.", "sasl."), "nothing is encrypted and no client logs in"),
@@ -831,6 +902,10 @@ NO_EFFECT: Final[Mapping[str, str]] = {
         ),
         "brokers check tokens",
     ),
+    "sasl.kerberos.kinit.cmd": "no command is run: tickets of a keytab are kept in memory",
+    "sasl.kerberos.min.time.before.relogin": "the Kerberos library renews tickets of a keytab",
+    "sasl.kerberos.ticket.renew.jitter": "the Kerberos library renews tickets of a keytab",
+    "sasl.kerberos.ticket.renew.window.factor": "the Kerberos library renews tickets of a keytab",
 }
 # Options of the Java producer that can be off here and not on, and why.
 OFF_ONLY: Final[Mapping[str, str]] = {
@@ -859,12 +934,5 @@ NOT_YET: Final = frozenset(
         "client.rack",
         "metadata.cluster.check.enable",
         "partitioner.rack.aware",
-        "sasl.client.callback.handler.class",
-        "sasl.kerberos.kinit.cmd",
-        "sasl.kerberos.min.time.before.relogin",
-        "sasl.kerberos.service.name",
-        "sasl.kerberos.ticket.renew.jitter",
-        "sasl.kerberos.ticket.renew.window.factor",
-        "sasl.login.callback.handler.class",
     }
 )

@@ -76,6 +76,14 @@ class Option(NamedTuple):
         return name if self.value is None else f"{name}={self.value}"
 
 
+def message_of(error: BaseException) -> str:
+    """Return what an exception says; one of the user's may raise when it is asked."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - its class still says something
+        return "<its __str__ raised>"
+
+
 class KafkaException(Exception):
     """The root; `message` is what the user reads, the rest what it is about.
 
@@ -562,6 +570,12 @@ NO_TOPIC: Final = Cause(
 TOO_LARGE: Final = Cause(
     RecordTooLargeException,
     "the record is {size} bytes when serialized, more than {limit}; {hint}",
+)
+# limit: the topic's setting, with its value where that is known.
+TOO_LARGE_FOR_TOPIC: Final = Cause(
+    RecordTooLargeException,
+    "{record} is {size} bytes when serialized, more than topic {topic} takes ({limit}); "
+    + _ADVICE[error_codes.MESSAGE_TOO_LARGE].sentence,
 )
 # The hint for a record that no request, or no memory, can hold.
 RAISE_LIMIT: Final = (

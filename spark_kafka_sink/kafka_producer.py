@@ -35,7 +35,7 @@ from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.client.row_producer import RowProducer
 from spark_kafka_sink.client.transaction_calls import ProducerTransactions, transaction_manager
 from spark_kafka_sink.config import ProducerConfig, check_options, producer_config
-from spark_kafka_sink.errors import IllegalStateException, KafkaException, Option
+from spark_kafka_sink.errors import IllegalStateException, KafkaException, Option, message_of
 from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
@@ -55,6 +55,7 @@ from spark_kafka_sink.model import (
     checked_brokers,
     checked_number,
 )
+from spark_kafka_sink.network.security import with_login_identity as with_login_identity  # noqa: PLC0414 - for spark/
 from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS
 from spark_kafka_sink.plugins.user_code import UserCode, without_user_code
 from spark_kafka_sink.producer.completion import PartitionDelivery
@@ -140,7 +141,7 @@ class KafkaProducer:
             self._user_code.close()
             if not isinstance(error, Exception):
                 raise
-            said = f"{type(error).__name__}: {error}"
+            said = f"{type(error).__name__}: {message_of(error)}"
             message = f"Failed to construct kafka producer: {said}"
             raise KafkaException(message) from error
         self._is_closing = False
@@ -539,7 +540,7 @@ class KafkaProducer:
         except KeyboardInterrupt:
             raise
         except BaseException as failure:  # noqa: BLE001 - told; the exit code stays as it is
-            said.append(f"{type(failure).__name__}: {failure}")
+            said.append(f"{type(failure).__name__}: {message_of(failure)}")
         finally:
             if has_transaction:
                 said.insert(0, "its open transaction was not committed")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 from job import broker
-from support.brokers import class_archives, fetch_kafka, shared
+from support.brokers import class_archives, fetch_kafka, kdc, shared
 from support.brokers.fault_proxy import FaultProxy
 from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.secured_kafka import SecuredKafka
@@ -50,6 +50,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 NO_KAFKA = fetch_kafka.missing()
+NO_KDC = kdc.missing()
 _TESTS = Path(__file__).parent
 
 
@@ -94,6 +95,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
     stack = config.stash.setdefault(_STACK, contextlib.ExitStack())
+
+    if NO_KDC is None:
+        # Before there is a worker or a JVM: processes know their KDC by their environment alone.
+        os.environ.update(kdc.variables(stack.enter_context(broker.scratch_folder("kerberos"))))
 
     @functools.cache
     def folder() -> Path:
@@ -181,6 +186,14 @@ def need_kafka(problem: str | None = NO_KAFKA) -> None:
         pytest.skip(problem)
 
 
+def need_kdc() -> None:
+    """Skip the test if there is no KDC, or fail it where one is required."""
+    if NO_KDC is not None:
+        if os.environ.get("REQUIRE_KDC") == "1":
+            pytest.fail(NO_KDC)
+        pytest.skip(NO_KDC)
+
+
 Folder = Callable[[], Path]
 
 
@@ -206,7 +219,9 @@ def _run_guarded_kafka(folder: Folder) -> contextlib.AbstractContextManager[Kafk
 @contextlib.contextmanager
 def _run_secured_kafka(folder: Folder) -> Iterator[SecuredKafka]:
     options = class_archives.kafka_options(fetch_kafka.NEWEST)
-    cluster = SecuredKafka(fetch_kafka.libs(fetch_kafka.NEWEST), folder() / "secured", options)
+    kerberos = Path(os.environ["KRB5_CONFIG"]).parent if NO_KDC is None else None
+    libs = fetch_kafka.libs(fetch_kafka.NEWEST)
+    cluster = SecuredKafka(libs, folder() / "secured", options, kerberos)
     try:
         cluster.start()
         yield cluster
@@ -275,6 +290,14 @@ def secured_kafka(request: pytest.FixtureRequest) -> SecuredKafka:
     cluster = _shared_cluster(request, "secured_kafka")
     assert isinstance(cluster, SecuredKafka)
     return cluster
+
+
+@pytest.fixture(scope="session")
+def realm(secured_kafka: SecuredKafka) -> kdc.Kdc:
+    """The KDC of `secured_kafka`."""
+    need_kdc()
+    assert secured_kafka.kdc is not None
+    return secured_kafka.kdc
 
 
 @pytest.fixture(scope="session")

@@ -85,6 +85,9 @@ class TokenRenewal:
         if not failure.is_final:
             pause_s = self._backoff.delay_s(self._failures, random)
             self._failures += 1
+            if now < self._ends_at:
+                # A long pause is not to end behind the token that still serves.
+                pause_s = min(pause_s, max(self._backoff.base_s, (self._ends_at - now) / 2))
         if failure.retry_after_s is not None:
             pause_s = max(pause_s, min(failure.retry_after_s, _LONGEST_RETRY_AFTER_S))
         self.failure = failure

@@ -27,7 +27,13 @@ from spark_kafka_sink.client.deadlines import Call
 from spark_kafka_sink.client.pending_append import EncodedRows, PendingAppend
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import DataException, KafkaException, Option, RecordTooLargeException
+from spark_kafka_sink.errors import (
+    DataException,
+    KafkaException,
+    Option,
+    RecordTooLargeException,
+    message_of,
+)
 from spark_kafka_sink.model import AppendFailure, checked
 from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner, with_partitions
 from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
@@ -313,7 +319,7 @@ class ColumnProducer:
         self, appended: int, rows: int, error: BaseException, what: str = "batch"
     ) -> None:
         """Have the transaction aborted that has a part of an Arrow batch or table."""
-        why = str(error) or type(error).__name__
+        why = message_of(error) or type(error).__name__
         message = f"only {appended} of {rows} rows of an Arrow {what} were appended: {why}"
         failure = KafkaException(message)
         failure.__cause__ = error

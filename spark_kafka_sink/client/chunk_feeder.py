@@ -29,7 +29,12 @@ from spark_kafka_sink.client.chunk import RowChunk, RowQueue
 from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.client.partitioner_threads import PartitionerThreads
 from spark_kafka_sink.client.producer_state import ProducerState
-from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
+from spark_kafka_sink.errors import (
+    IllegalStateException,
+    KafkaException,
+    TimeoutException,
+    message_of,
+)
 from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.plugins.batch_partitioner import (
     PARTITIONER_CLASS,
@@ -431,7 +436,7 @@ def _encoding_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
     """Give what the rows' futures say."""
     if isinstance(error, KafkaException):
         return error
-    message = f"the rows could not be encoded: {type(error).__name__}: {error}"
+    message = f"the rows could not be encoded: {type(error).__name__}: {message_of(error)}"
     failure = KafkaException(message, topic=chunk.topic)
     failure.__cause__ = error
     return failure
@@ -443,7 +448,7 @@ def _partitioner_failure(chunk: RowChunk, error: BaseException) -> KafkaExceptio
         return error
     message = (
         f"{PARTITIONER_CLASS} raised {type(error).__name__} for {len(chunk)} row(s) of topic "
-        f"{chunk.topic}, which are not sent: {error}"
+        f"{chunk.topic}, which are not sent: {message_of(error)}"
     )
     failure = KafkaException(message, topic=chunk.topic)
     failure.__cause__ = error

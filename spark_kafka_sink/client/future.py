@@ -19,7 +19,7 @@ import numpy as np
 
 from spark_kafka_sink.client.deadlines import Waiters, deadline_of, wait_for_signal
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.model import RecordMetadata
+from spark_kafka_sink.model import RecordMetadata, check_timeout, checked
 from spark_kafka_sink.plugins.guarded_call import call_in_caller, call_in_io_thread
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptors, unsent_metadata
 from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan
@@ -314,14 +314,17 @@ class RowFuture(Future[RecordMetadata]):
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait at most `timeout` seconds; raises TimeoutError, or why the record failed."""
+        _check_timeout(timeout)
         return self._rows.result(self._row, timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait at most `timeout` seconds; give why the record failed, None if it did not."""
+        _check_timeout(timeout)
         return self._rows.exception(self._row, timeout)
 
     def add_done_callback(self, fn: Callable[[Future[RecordMetadata]], object]) -> None:
         """Call `fn` with this future when it is done: in the I/O thread, or now if it is done."""
+        checked("fn", fn, Callable, "what takes the future")  # type: ignore[arg-type] # isinstance takes it
         if not self.done():
             watch = self._watched()
             with watch.lock:
@@ -365,6 +368,12 @@ class RowFuture(Future[RecordMetadata]):
     @property
     def _state(self) -> str:  # type: ignore[override] # does not change under the condition
         return "FINISHED" if self._watched().is_told else "RUNNING"
+
+
+def _check_timeout(timeout: object) -> None:
+    """Refuse what is no time; a negative one waits for nothing, as in `concurrent.futures`."""
+    if timeout is not None:
+        check_timeout(max(timeout, 0) if isinstance(timeout, int | float) else timeout)
 
 
 # RecordMetadata(…) without its own function in Python around the tuple, which is half its cost.

@@ -49,7 +49,7 @@ from spark_kafka_sink.client.machines import (
 from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
+from spark_kafka_sink.errors import KafkaException, as_options_are_named_here, message_of
 from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
@@ -165,7 +165,9 @@ class ProducerThread:
         try:
             self._loop()
         except BaseException as error:  # a bug, or the interpreter going down: end every wait
-            message = f"the producer's I/O thread failed: {type(error).__name__}: {error}"
+            message = (
+                f"the producer's I/O thread failed: {type(error).__name__}: {message_of(error)}"
+            )
             failure = KafkaException(message)
             failure.__cause__ = error
             self._state.give_up(failure)

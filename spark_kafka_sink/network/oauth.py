@@ -139,7 +139,7 @@ class OAuth:
             self._check_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
         # What a name stands for may be defined anew, as in a notebook.
-        key = (settings, self._timing, id(self._named))
+        key = (settings, renewal_options(self._config), id(self._named))
         self.source = SOURCES.source(key, lambda: self._source(settings, begin))
 
     def file_token(self) -> OAuthBearerToken:
@@ -154,25 +154,13 @@ class OAuth:
             extensions=dict(settings.extensions),
         )
 
-    @property
-    def _timing(self) -> tuple[RefreshWindow, ExponentialBackoff]:
-        config = self._config
-        window = RefreshWindow(
-            config.sasl_login_refresh_window_factor,
-            config.sasl_login_refresh_window_jitter,
-            config.sasl_login_refresh_min_period_seconds,
-            config.sasl_login_refresh_buffer_seconds,
-        )
-        backoff = ExponentialBackoff.of_ms(
-            config.sasl_login_retry_backoff_ms, config.sasl_login_retry_backoff_max_ms
-        )
-        return window, backoff
-
     def _source(self, settings: OAuthSettings, begin: float) -> TokenSource:
         name = f"the token endpoint {settings.shown_url}"
         if not settings.is_java:
             name = settings.retriever
-        return TokenSource(name, self._fetch, TokenRenewal(*self._timing, begin), self._random)
+        return TokenSource(
+            name, self._fetch, TokenRenewal(*renewal_options(self._config), begin), self._random
+        )
 
     def _fetch(self) -> OAuthBearerToken:
         """Return another token, which may take long. Raise TokenException if there is none."""
@@ -450,6 +438,20 @@ def _endpoint_tls(jaas: Mapping[str, str]) -> TlsSettings:
             {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
         )
         return tls_settings(config, AsWritten())
+
+
+def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialBackoff]:
+    """Return when tokens are renewed, and how long to wait after a failure."""
+    window = RefreshWindow(
+        config.sasl_login_refresh_window_factor,
+        config.sasl_login_refresh_window_jitter,
+        config.sasl_login_refresh_min_period_seconds,
+        config.sasl_login_refresh_buffer_seconds,
+    )
+    backoff = ExponentialBackoff.of_ms(
+        config.sasl_login_retry_backoff_ms, config.sasl_login_retry_backoff_max_ms
+    )
+    return window, backoff
 
 
 class AsWritten(OptionValues):

@@ -14,15 +14,18 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
+import msgspec
+
 from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
+    AWS_MSK_IAM,
+    GSSAPI,
     OAUTHBEARER,
     PLAIN,
-    SCRAM_SHA_256,
-    SCRAM_SHA_512,
     PlainExchange,
     SaslExchange,
     checked_mechanism,
@@ -35,10 +38,17 @@ from spark_kafka_sink.auth.oauthbearer import (
 )
 from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException, Option, SaslAuthenticationException
+from spark_kafka_sink.errors import (
+    ConfigException,
+    KafkaException,
+    Option,
+    SaslAuthenticationException,
+)
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.aws import AwsTokens
 from spark_kafka_sink.network.connection import Login
+from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.selector import Selector
@@ -49,7 +59,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SUPPORTED: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 _KEY_CACHE: Final = KeyCache()
 os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
@@ -69,6 +78,19 @@ class _Credentials:
         return f"of {kind} {printable(self.name)!r} by {mechanism}"
 
 
+def with_login_identity(config: ProducerConfig) -> ProducerConfig:
+    """Return the configuration with the principal of its ticket cache, if it uses one.
+
+    Two configurations that are equal then have the same principal, too.
+    """
+    if not config.has_sasl or config.sasl_mechanism != GSSAPI:
+        return config
+    with suppress(KafkaException):  # raised again where a login is made
+        kerberos = Kerberos(config, OptionValues(), lambda: None)
+        return msgspec.structs.replace(config, login_identity=kerberos.identity())
+    return config
+
+
 class Security:
     """Makes the TLS layers and the logins of connections. Raise ConfigException if it cannot.
 
@@ -80,18 +102,14 @@ class Security:
         self._config = config
         self._values = OptionValues()
         self.wake: Callable[[], None] = lambda: None
-        self._oauth: OAuth | None = None
+        self._oauth: OAuth | AwsTokens | None = None
+        self._kerberos: Kerberos | None = None
         if config.has_tls:
             self._warn_of_tls()
             self._context(self._settings())
         if config.has_sasl:
             self._mechanism = self._checked_mechanism()
-            if self._mechanism == OAUTHBEARER:
-                self._oauth = OAuth(config, self._values, is_one_of_many=is_one_of_many)
-                if self._oauth.source is not None:
-                    self._oauth.source.attach(self)
-            else:
-                self._exchange()
+            self._check_credentials(is_one_of_many=is_one_of_many)
             if self._mechanism == PLAIN and not config.has_tls:
                 warn_once(
                     logger,
@@ -133,7 +151,8 @@ class Security:
 
     def has_login(self, node: Node) -> bool:
         """Return whether `login` can be called now. If not, `wake` is called once it can be."""
-        del node
+        if self._kerberos is not None:
+            return self._kerberos.has_login(node)
         if self._oauth is None or self._oauth.source is None:
             return True
         try:
@@ -154,13 +173,16 @@ class Security:
         chance: a random number from 0 to 1. Raise KafkaException if the credentials cannot be used
         (any more).
         """
-        del node
         if not self._config.has_sasl:
             return None
         if self._oauth is not None:
             token = self._token()
+            if isinstance(self._oauth, AwsTokens):
+                return Login(self._exchange_again, f"by {AWS_MSK_IAM}", chance)
             facts = "there is no token" if token is None else token_facts(token.value)
             return Login(self._exchange_again, f"by {OAUTHBEARER} ({facts})", chance)
+        if self._kerberos is not None:
+            return self._kerberos.login(node, chance)
         # Find errors in the credentials before there is a connection.
         self._exchange()
         return Login(self._exchange_again, self._credentials().description(self._mechanism), chance)
@@ -169,11 +191,6 @@ class Security:
         """Return the mechanism. Raise ConfigException if it is not supported."""
         config = self._config
         mechanism = checked_mechanism(config.sasl_mechanism)
-        if mechanism not in _SUPPORTED:
-            raise ConfigException(
-                f"{Option('sasl.mechanism')} is {mechanism}, which is not supported yet: set "
-                f"{Option('sasl.mechanism')} to one of {', '.join(_SUPPORTED)}"
-            )
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
                 "a reference in the credentials cannot be used with PLAIN over SASL_PLAINTEXT, "
@@ -204,8 +221,26 @@ class Security:
         """
         if self._oauth is None:
             return None
-        source = self._oauth.source
-        return self._oauth.file_token() if source is None else source.token()
+        if self._oauth.source is not None:
+            return self._oauth.source.token()
+        return self._oauth.file_token()
+
+    def _check_credentials(self, *, is_one_of_many: bool) -> None:
+        """Raise ConfigException if a login is sure to fail, as far as this machine knows."""
+        if self._config.has_aws_tokens:
+            self._oauth = AwsTokens(self._config, self._values)
+            self._oauth.source.attach(self)
+        elif self._mechanism == OAUTHBEARER:
+            self._oauth = OAuth(self._config, self._values, is_one_of_many=is_one_of_many)
+            if self._oauth.source is not None:
+                self._oauth.source.attach(self)
+        elif self._mechanism == GSSAPI:
+            self._kerberos = Kerberos(self._config, self._values, self._wake_client)
+        else:
+            self._exchange()
+
+    def _wake_client(self) -> None:
+        self.wake()
 
     def _exchange(self) -> SaslExchange | None:
         """Return a login, None while its token is fetched. Raise KafkaException for none."""

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.config import ProducerConfig, names_own_partitioner
-from spark_kafka_sink.errors import ConfigException, DataException, Option
+from spark_kafka_sink.errors import ConfigException, DataException, Option, message_of
 from spark_kafka_sink.plugins.loading import instance
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
@@ -108,7 +108,10 @@ def chosen_partitions(
         array = given if isinstance(given, pa.Array) else pa.array(given)
         chosen = array.cast(pa.int64())
     except (pa.ArrowException, TypeError, ValueError) as error:
-        message = f"{option} gave {type(given).__name__}: expected an array of integers ({error})"
+        message = (
+            f"{option} gave {type(given).__name__}: expected an array of integers "
+            f"({message_of(error)})"
+        )
         raise DataException(message, topic=topic) from error
     if len(chosen) != batch.num_rows:
         message = (

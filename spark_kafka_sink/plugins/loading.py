@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, message_of
 
 # A package that begins with a top-level domain turned round, as is the custom in Java.
 _JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*")
@@ -50,7 +50,7 @@ def instance(option: str, given: object) -> tuple[object, bool]:
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {message_of(error)}"
 
 
 def configure(plugin: object, *arguments: Mapping[str, object] | bool) -> None:

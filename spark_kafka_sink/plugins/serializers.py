@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from spark_kafka_sink.errors import ConfigException, SerializationException
+from spark_kafka_sink.errors import ConfigException, SerializationException, message_of
 from spark_kafka_sink.plugins import loading
 
 Serializer: TypeAlias = Callable[[str, object], bytes | None]
@@ -84,7 +84,8 @@ def _named(option: str, plugin: object, serialize: Callable[[str, object], objec
         except Exception as error:
             message = (
                 f"Can't convert {option.partition('.')[0]} of class {type(data).__name__} with "
-                f"{name}, specified in {option}: {type(error).__name__}: {error}"
+                f"{name}, specified in {option}: {type(error).__name__}: "
+                f"{message_of(error)}"
             )
             raise SerializationException(message, topic=topic) from error
         if isinstance(made, bytes):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_kafka_sink.config import names_own_partitioner
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import KafkaException, message_of
 from spark_kafka_sink.plugins.batch_partitioner import (
     PARTITIONER_CLASS,
     BatchPartitioner,
@@ -108,7 +108,8 @@ def _close(option: str, plugin: object, failures: list[KafkaException]) -> None:
         logger.exception("close of %r, specified in %s, failed", plugin, option)
         message = (
             f"Failed to close kafka producer: close of {type(plugin).__qualname__}, specified in "
-            f"{option}, raised {type(error).__name__}: {error}; what it holds may still be open"
+            f"{option}, raised {type(error).__name__}: {message_of(error)}; what it holds may "
+            "still be open"
         )
         failure = KafkaException(message)
         failure.__cause__ = error

@@ -13,6 +13,7 @@ from typing import Final
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
+    TOO_LARGE_FOR_TOPIC,
     ApiException,
     InvalidRecordException,
     InvalidTxnStateException,
@@ -117,10 +118,25 @@ def error_of_batch(
         where = "" if node_id is None else f" by node {node_id}"
         cause = words_of_refusal(code, topic, hint)
         return _api_exception(batch, code, node_id, (cause, f"{text}{where}{attempts}", reason))
-    text += f": {_named(code, node_id)}{attempts}"
+    named = f"{_named(code, node_id)}{attempts}"
     if code == codes.MESSAGE_TOO_LARGE:
-        text += f"; the batch has {batch.sent_bytes} bytes"
+        # As it is said where the topic's limit is known before.
+        return _api_exception(batch, code, node_id, (_too_large(batch), named, reason))
+    text += f": {named}"
     return _api_exception(batch, code, node_id, (text, reason, hint))
+
+
+def _too_large(batch: ProducerBatch) -> str:
+    count = batch.record_count
+    record = "the record" if count == 1 else f"the batch of {count} records"
+    compressed = "" if batch.codec.compress is None else f", compressed with {batch.codec.name},"
+    sentence = TOO_LARGE_FOR_TOPIC.sentence.format(
+        record=f"{record}{compressed}",
+        size=batch.sent_bytes,
+        topic=batch.topic_partition.topic,
+        limit="max.message.bytes",
+    )
+    return f"{batch.topic_partition}: {sentence}"
 
 
 def _named(code: int, node_id: int | None) -> str:

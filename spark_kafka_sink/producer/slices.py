@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_kafka_sink.error_codes import MESSAGE_TOO_LARGE
-from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, advice
+from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, TOO_LARGE_FOR_TOPIC
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.metadata import TopicMetadata
@@ -78,12 +77,12 @@ def check_message_sizes(
             too_large &= rows.topic_numbers == number
         if too_large.any():
             row = int(np.flatnonzero(too_large)[0])
-            raise TOO_LARGE.error(
+            raise TOO_LARGE_FOR_TOPIC.error(
                 topic=topic,
                 row=row,
+                record="the record",
                 size=int(alone[row]),
-                limit=f"topic {topic} takes (max.message.bytes={limit}, while {max_request_size})",
-                hint=advice(MESSAGE_TOO_LARGE),
+                limit=f"max.message.bytes={limit}, while {max_request_size}",
             )
 
 

@@ -443,6 +443,7 @@ def _complain(message: str, *, lenient: bool) -> None:
 
 
 _MAY_BE_SHIPPED: Final = (
+    "sasl_kerberos_keytab",
     "sasl_oauthbearer_assertion_file",
     "sasl_oauthbearer_assertion_private_key_file",
     "sasl_oauthbearer_assertion_template_file",

@@ -7,7 +7,7 @@ their contents.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -17,6 +17,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 # The first bad rows are described, in each task and in the report.
 SAMPLES_PER_TASK: Final = 3
 SAMPLES: Final = 10
+_TOPICS_NAMED: Final = 10
 
 
 @dataclass(kw_only=True)
@@ -124,32 +125,48 @@ class BadRowsReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiredRowsReport:
-    """Rows that were written though they are older than the topic's retention.ms."""
+    """Rows of a topic that were written though they are older than its retention.ms."""
 
+    topic: str
     rows: int
     oldest_timestamp_ms: int
     retention_ms: int
 
     @classmethod
-    def of(cls, parts: Iterable[ExpiredRowsReport | None]) -> ExpiredRowsReport | None:
-        """Add up what tasks found; None where none of them found any."""
-        found = [part for part in parts if part is not None]
-        if not found:
-            return None
-        return cls(
-            rows=sum(part.rows for part in found),
-            oldest_timestamp_ms=min(part.oldest_timestamp_ms for part in found),
-            retention_ms=found[0].retention_ms,
+    def of(cls, parts: Iterable[ExpiredRowsReport]) -> list[ExpiredRowsReport]:
+        """Add up what tasks found, by topic."""
+        by_topic: dict[str, list[ExpiredRowsReport]] = {}
+        for part in parts:
+            by_topic.setdefault(part.topic, []).append(part)
+        return [
+            cls(
+                topic=topic,
+                rows=sum(part.rows for part in found),
+                oldest_timestamp_ms=min(part.oldest_timestamp_ms for part in found),
+                retention_ms=found[0].retention_ms,
+            )
+            for topic, found in sorted(by_topic.items())
+        ]
+
+    @staticmethod
+    def summary(found: Sequence[ExpiredRowsReport]) -> str:
+        """Return all in one line, with the topics that have most."""
+        most = sorted(found, key=lambda part: -part.rows)[:_TOPICS_NAMED]
+        topics = ", ".join(part.described() for part in most)
+        more = len(found) - len(most)
+        return (
+            f"pykafka: {sum(part.rows for part in found)} rows are older than the retention.ms of "
+            f"their topic: {topics}{f' and {more} more topics' if more else ''}; brokers may "
+            "delete them at their next check; raise retention.ms, or set message.timestamp.type to "
+            "LogAppendTime"
         )
 
-    def summary(self) -> str:
-        """Return it in one line."""
+    def described(self) -> str:
+        """Return it in a few words."""
         oldest = datetime.fromtimestamp(self.oldest_timestamp_ms / 1000, UTC)
         return (
-            f"pykafka: {self.rows} rows are older than the topic's retention.ms="
-            f"{self.retention_ms}, the oldest of {oldest.isoformat(timespec='milliseconds')}: "
-            "brokers may delete them at their next check; raise retention.ms, or set "
-            "message.timestamp.type to LogAppendTime"
+            f"{self.rows} of {self.topic} (retention.ms={self.retention_ms}, the oldest of "
+            f"{oldest.isoformat(timespec='milliseconds')})"
         )
 
 
@@ -184,7 +201,7 @@ class CommitReport:
     throttle_ms: int
     slowest_task: TaskReport | None
     bad_rows: BadRowsReport | None
-    expired_rows: ExpiredRowsReport | None
+    expired_rows: list[ExpiredRowsReport]
     partitions: list[PartitionReport]
 
     def summary(self) -> str:
@@ -222,5 +239,5 @@ class SinkCommitMessage(WriterCommitMessage):
     started_at: float
     throttle_ms: int
     bad_rows: BadRowsReport
-    expired_rows: ExpiredRowsReport | None
+    expired_rows: list[ExpiredRowsReport]
     partitions: list[PartitionReport]

@@ -4,6 +4,8 @@ Which topics a column names is known only from the rows, so the driver cannot cr
 the option it has created, but a stream remembers that it did, and the topic may be gone since.
 Tasks that meet the same one at once may all ask for it: one creates it, the others find it there.
 
+Nor can the driver look at the retention of the topics that a column names.
+
 The driver finds max.message.bytes, and a stream remembers it. That is enough to cut batches by. A
 row is too large for its topic only by what the topic says then.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -118,6 +120,29 @@ def limit_of(settings: Mapping[str, str | None]) -> int | None:
     """Give the limit if it was told; if not, brokers refuse by themselves what is over it."""
     value = settings.get(_NAME)
     return int(value) if value is not None and value.isdecimal() else None
+
+
+RETENTION_SETTINGS: Final = ("cleanup.policy", "message.timestamp.type", "retention.ms")
+
+
+def retention_of(settings: Mapping[str, str | None]) -> int | None:
+    """Return after how long a topic loses a record by its own timestamp, None if it does not."""
+    policy, timestamp_type, retention = (settings.get(name) or "" for name in RETENTION_SETTINGS)
+    deletes = "delete" in [each.strip() for each in policy.split(",")]
+    if deletes and timestamp_type == "CreateTime" and retention.isdecimal():
+        return int(retention)
+    return None
+
+
+def retention_of_topics(options: SinkOptions, topics: Sequence[str]) -> dict[str, int | None]:
+    """Ask the cluster for `retention_of` topics that a column names; None where it does not say."""
+    try:
+        with KafkaAdmin(with_shipped_files(options.producer), brokers=options.brokers) as admin:
+            found = admin.configs_of_topics(topics, RETENTION_SETTINGS)
+    except ApiException as error:
+        logger.info("the retention of topics is not known: %s", error)
+        found = {}
+    return {topic: retention_of(found.get(topic, {})) for topic in topics}
 
 
 class TopicLimit:

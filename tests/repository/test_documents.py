@@ -124,7 +124,10 @@ def test_the_defaults_that_the_guide_gives_for_the_older_client_are_its_own() ->
         for each in (fetch_kafka.OLD, fetch_kafka.NEWEST)
     )
     required = {"bootstrap.servers"}
-    own = {"sasl.username", "sasl.password"}
+    own = {
+        *("sasl.username", "sasl.password"),
+        *("sasl.kerberos.principal", "sasl.kerberos.keytab"),
+    }
     names = {each.encode_name for each in option_fields()} - required - own
     # A list that is not set and one that is empty are the same.
     others = {name for name in names if (old.get(name) or "") not in (new[name], "null")}

@@ -93,6 +93,27 @@ def test_brokers_that_are_required_and_missing_fail_the_run(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("required", "code"), [("0", 0), ("1", 1)])
+def test_a_run_without_a_kdc_says_so(tmp_path: Path, required: str, code: int) -> None:
+    (tmp_path / "test_by_kerberos.py").write_text(
+        "import conftest\ndef test_by_kerberos():\n    conftest.need_kdc()\n"
+    )
+    for name in ("cache/spark-kafka-sink/kafka-4.3.1", "cache/spark-kafka-sink/kafka-3.9.2"):
+        (tmp_path / name).mkdir(parents=True)
+    # No program is on the PATH, and none of the daemons' folders is looked at.
+    ended, said = run(
+        tmp_path,
+        "pytest",
+        *options(tmp_path),
+        str(tmp_path / "test_by_kerberos.py"),
+        REQUIRE_KDC=required,
+        KRB5_PROGRAMS=str(tmp_path),
+    )
+    assert ended == code, said
+    assert "No test logged in by Kerberos: krb5kdc, kdb5_util, kadmin.local, kinit, klist" in said
+    assert ("= 1 failed in " if code else "= 1 skipped in ") in said
+
+
+@pytest.mark.parametrize(("required", "code"), [("0", 0), ("1", 1)])
 def test_jars_that_cannot_be_fetched_are_a_sentence_each(
     tmp_path: Path, required: str, code: int
 ) -> None:

@@ -302,7 +302,9 @@ def test_a_job_runs_where_the_topic_s_settings_may_not_be_read(
     save(small, guarded_kafka.bootstrap, topic)
     found = read_with_confluent(guarded_kafka.bootstrap, topic)
     assert [int(record.value or b"") for record in found] == list(range(300))
-    with pytest.raises(PySparkException, match=r"MESSAGE_TOO_LARGE \(10\).*make the record smalle"):
+    with pytest.raises(
+        PySparkException, match=r"make the record smaller.*MESSAGE_TOO_LARGE \(10\)"
+    ):
         save(spark.sql("SELECT repeat('x', 9000) AS value"), guarded_kafka.bootstrap, topic)
 
 
@@ -356,13 +358,50 @@ def test_rows_older_than_the_topic_s_retention_are_counted_and_said(
     said = capsys.readouterr().err
     found = json.loads(path.read_text())["expired_rows"]
     if not expired:
-        assert found is None
+        assert found == []
         assert "retention.ms" not in said
         return
     oldest = now - timedelta(seconds=7200.25)
     oldest_ms = int(oldest.timestamp() * 1000)
-    assert found == {"rows": 2, "oldest_timestamp_ms": oldest_ms, "retention_ms": 60000}
-    assert said.count("2 rows are older than the topic's retention.ms=60000, the oldest of ") == 1
+    assert found == [
+        {
+            "topic": given["topic"],
+            "rows": 2,
+            "oldest_timestamp_ms": oldest_ms,
+            "retention_ms": 60000,
+        }
+    ]
+    words = f"2 of {given['topic']} (retention.ms=60000, the oldest of "
+    assert said.count(words) == said.count("older than the retention.ms") == 1
+
+
+def test_rows_of_a_topic_column_are_counted_by_their_topics_retention(
+    kafka: KafkaCluster, new_topic: NewTopic, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    hour, day, forever = (
+        new_topic(1, {"retention.ms": retention}) for retention in ("3600000", "86400000", "-1")
+    )
+    path = tmp_path / "report.json"
+    source = KafkaDataSource({"kafka.bootstrap.servers": kafka.bootstrap, "reportPath": str(path)})
+    columns = StructType().add("value", StringType()).add("topic", StringType())
+    writer = source.writer(columns.add("timestamp", TimestampType()), overwrite=False)
+    now = datetime.now(UTC)
+    hours = [(hour, 2), (day, 2), (forever, 9999), (hour, 5), (day, 25), (hour, 0), (hour, 3)]
+    times = [now - timedelta(hours=age) for _, age in hours]
+    rows = pa.record_batch(
+        {
+            "value": ["v"] * len(hours),
+            "topic": [topic for topic, _ in hours],
+            "timestamp": pa.array(times, pa.timestamp("us", tz="UTC")),
+        }
+    )
+    # Two tasks.
+    writer.commit([writer.write(iter([rows])), writer.write(iter([rows.slice(1)]))])
+    found = {each["topic"]: each for each in json.loads(path.read_text())["expired_rows"]}
+    assert {topic: each["rows"] for topic, each in found.items()} == {hour: 5, day: 2}
+    assert found[hour]["oldest_timestamp_ms"] == int(times[3].timestamp() * 1000)
+    assert found[day]["retention_ms"] == 86400000
+    assert capsys.readouterr().err.count("7 rows are older than the retention.ms of their") == 1
 
 
 def test_a_record_that_its_topic_does_not_take_fails_before_anything_is_sent(

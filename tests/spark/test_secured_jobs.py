@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
+from support.brokers.kdc import Kdc, read_by_kerberos
 from support.brokers.secured_kafka import PASSWORD, USER, SecuredKafka, quoted
 from support.oracles.readers import create_topic, read_with_confluent
 from support.spark.sink import save
@@ -53,6 +54,34 @@ def test_tasks_write_every_row_once(
         int(record.value or b"") for record in read_with_confluent(secured_kafka.bootstrap, topic)
     ]
     assert sorted(found) == list(range(ROWS))
+
+
+def test_tasks_log_in_by_a_keytab_that_was_shipped_and_kafka_python_reads_every_row_once(
+    spark: SparkSession, secured_kafka: SecuredKafka, realm: Kdc, topic: str
+) -> None:
+    keytab = realm.keytab(USER)
+    spark.sparkContext.addFile(str(keytab))
+    given = {
+        "kafka_security_protocol": "SASL_SSL",
+        "kafka_sasl_kerberos_service_name": "kafka",
+        "kafka_sasl_kerberos_principal": USER,
+        "kafka_sasl_kerberos_keytab": keytab.name,
+        "kafka_ssl_truststore_location": str(secured_kafka.ca),
+    }
+    address = secured_kafka.address("SASL_SSL")
+    frame = spark.range(0, ROWS, numPartitions=3).selectExpr("CAST(id AS STRING) AS value")
+    save(frame, address, topic, **given)
+    cache = realm.tickets(USER, keytab)
+    with read_by_kerberos(address, secured_kafka.ca, topic, cache) as consumer:
+        found = [int(next(consumer).value) for _ in range(ROWS)]
+    assert sorted(found) == list(range(ROWS))
+    group = f"refused-{topic}"
+    spark.sparkContext.setJobGroup(group, "a write that is refused")
+    given["kafka_sasl_kerberos_principal"] = "nobody"
+    with pytest.raises(PySparkException, match="no ticket for principal 'nobody'"):
+        save(frame, address, topic, **given)
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup(group) == []
+    assert len(read_with_confluent(secured_kafka.bootstrap, topic)) == ROWS
 
 
 def test_a_file_that_was_shipped_goes_by_its_name(

@@ -8,7 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -30,25 +33,60 @@ A_WHILE_S = 120
 ROWS = 100
 # Blocks at rows with the value "stand": it writes its process id, and waits for a file that never
 # comes.
-PARTITIONER = """
+USER_CODE = """
 import os
 
-def stand(topic, batch, partitions):
-    if "stand" in batch["value"].to_pylist() and not os.path.exists({go!r}):
+from spark_kafka_sink import KafkaProducer
+
+def wait():
+    if not os.path.exists({go!r}):
         with open({standing!r} + ".part", "w") as told:
             told.write(str(os.getpid()))
         os.rename({standing!r} + ".part", {standing!r})
         open({never!r}).read()
+
+def stand(topic, batch, partitions):
+    if "stand" in batch["value"].to_pylist():
+        wait()
     return [0] * batch.num_rows
+
+class Writer:
+    def __init__(self, bootstrap, topic):
+        self.configs, self.topic = {{"bootstrap.servers": bootstrap}}, topic
+
+    def open(self, partition, epoch):
+        self.producer = KafkaProducer(self.configs)
+        return True
+
+    def process(self, row):
+        def called(metadata, error):
+            if row.value == "stand":
+                wait()
+        self.producer.send(self.topic, row.value, on_delivery=called)
+
+    def close(self, error):
+        self.producer.close()
+
+def write(rows, bootstrap, topic):
+    writer = Writer(bootstrap, topic)
+    writer.open(0, 0)
+    for row in rows:
+        writer.process(row)
+    writer.close(None)
 """
 
 
 class Stand(NamedTuple):
-    """A partitioner that does not return, with the files for its messages."""
+    """User code that does not return, in a module, with the files for its messages."""
 
-    partitioner: str
+    module: str
     standing: Path
     go: Path
+
+    @property
+    def partitioner(self) -> str:
+        """The name of a partitioner."""
+        return f"{self.module}.stand"
 
     def wait(self, problem: Callable[[], object]) -> int:
         """Wait until a task stands; return the process id of its worker.
@@ -64,14 +102,14 @@ class Stand(NamedTuple):
 
 @pytest.fixture
 def stand(spark: SparkSession, tmp_path: Path) -> Stand:
-    """A partitioner of the test's own, which workers can import."""
+    """User code of the test's own, which workers can import."""
     name = f"standing_{tmp_path.name}"
     files = {each: tmp_path / each for each in ("standing", "never", "go")}
     os.mkfifo(files["never"])
     module = tmp_path / f"{name}.py"
-    module.write_text(PARTITIONER.format(**{each: str(path) for each, path in files.items()}))
+    module.write_text(USER_CODE.format(**{each: str(path) for each, path in files.items()}))
     spark.sparkContext.addPyFile(str(module))
-    return Stand(f"{name}.stand", files["standing"], files["go"])
+    return Stand(name, files["standing"], files["go"])
 
 
 def wait_for_end(process: int) -> None:
@@ -164,3 +202,72 @@ def test_a_job_that_was_cancelled_leaves_nothing_to_the_next_one(
     save(whole)
     assert values_in(kafka, whole) == WHOLE
     assert values_in(kafka, cancelled) == found
+
+
+@pytest.fixture
+def user_code(stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The same module for the driver, which sends what it has of it by its name."""
+    monkeypatch.syspath_prepend(tmp_path)
+    return import_module(stand.module)
+
+
+def test_a_query_stops_while_a_callback_does_not_return(
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    stand: Stand,
+    user_code: ModuleType,
+) -> None:
+    """The producer is of the user's own, in a writer for each task."""
+    topic, source = new_topic(1), tmp_path / "source"
+    source.mkdir()
+    (source / "a.txt").write_text("1\n2\nstand\n")
+    writer = (
+        spark.readStream.format("text")
+        .load(str(source))
+        .writeStream.foreach(user_code.Writer(kafka.bootstrap, topic))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+    )
+    query = writer.start()
+    worker = stand.wait(lambda: None if query.isActive else query.exception() or "it has ended")
+    query.stop()
+    wait_for_end(worker)
+    assert query.exception() is None
+    assert values_in(kafka, topic) == Counter(["1", "2", "stand"])
+
+    stand.go.touch()
+    writer.start().awaitTermination()
+    assert values_in(kafka, topic) == Counter(["1", "2", "stand"] * 2)
+
+
+def test_a_job_that_was_cancelled_while_a_callback_does_not_return_leaves_nothing_to_the_next_one(
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    rows: DataFrame,
+    stand: Stand,
+    user_code: ModuleType,
+) -> None:
+    cancelled, whole = new_topic(1), new_topic(1)
+
+    def save(topic: str) -> None:
+        spark.sparkContext.setJobGroup(topic, "of a test")
+        write = partial(user_code.write, bootstrap=kafka.bootstrap, topic=topic)
+        rows.foreachPartition(write)
+
+    with ThreadPoolExecutor(1) as beside:
+        job = beside.submit(save, cancelled)
+        worker = stand.wait(lambda: job.exception() or "it has ended" if job.done() else None)
+        spark.sparkContext.cancelJobGroup(cancelled)
+        with pytest.raises(Py4JJavaError, match="cancelled part of cancelled job group"):
+            job.result(A_WHILE_S)
+    wait_for_end(worker)
+    found = values_in(kafka, cancelled)
+    assert found["stand"] == 1
+    assert set(found.values()) == {1}
+
+    stand.go.touch()
+    save(whole)
+    assert values_in(kafka, whole) == WHOLE

@@ -26,6 +26,7 @@ from spark_kafka_sink import (
     write_batch,
 )
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
+from spark_kafka_sink.client.future import RowFuture
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
@@ -37,7 +38,9 @@ from spark_kafka_sink.model import ConsumerGroupMetadata
 
 CLASSES: Final = (KafkaProducer, TopicReader, KafkaAdmin, NewTopic, ProducerRecord)
 FUNCTIONS: Final = (atomic_layout, to_kafka, write_batch, register, last_reports)
-# Why the others have no cases of their own. Futures have those of concurrent.futures.
+# What nobody makes, but has from a call.
+RESULTS: Final = (RowFuture,)
+# Why the others have no cases of their own.
 NOT_CALLED: Final = {
     "KafkaDataSource": "Spark makes it, and the driver checks its options",
     "ProducerInterceptor": "users write its methods, and the producer calls them",
@@ -63,6 +66,7 @@ RIGHT: Final[dict[str, dict[str, Any]]] = {
     "TopicReader.read": {"topic": TOPIC},
     "KafkaAdmin": {"config": producer_config(CONFIGS)},
     "KafkaAdmin.topics": {"names": [TOPIC]},
+    "KafkaAdmin.configs_of_topics": {"topics": [TOPIC], "names": ["max.message.bytes"]},
     "KafkaAdmin.topic_configs": {"topic": TOPIC, "names": ["max.message.bytes"]},
     "ProducerRecord": {"topic": TOPIC},
     "atomic_layout": {"df": FRAME, "options": {}},
@@ -74,6 +78,8 @@ NO_NAMES: Final = [None, 5, b"t", ["t"], "\ud800", "x" * 250]
 NO_NUMBERS: Final = ["1", 1.5, True, [1], -1, 2**31]
 NO_TIMESTAMPS: Final = ["1", 1.5, True, [1], -1, 2**63]
 NO_TIMES: Final = ["1", True, [1], -1, -0.5, float("nan")]
+# As of `concurrent.futures`: who waits for what is left of a time may have a negative one.
+NO_TIMES_OF_FUTURES: Final = ["1", True, [1], float("nan")]
 NO_FUNCTIONS: Final = [5, "print", [print]]
 NO_BYTES: Final = [5, object(), "\ud800", ["v"]]
 NO_HEADERS: Final = [5, 0, True, [("k",)], [("k", 5)], [(b"k", b"v")], [("\ud800", b"v")], ["kv"]]
@@ -129,6 +135,9 @@ WRONG: Final[dict[str, list[Any]]] = {
     ],
     "KafkaProducer.flush(timeout)": NO_TIMES,
     "KafkaProducer.close(timeout)": NO_TIMES,
+    "RowFuture.result(timeout)": NO_TIMES_OF_FUTURES,
+    "RowFuture.exception(timeout)": NO_TIMES_OF_FUTURES,
+    "RowFuture.add_done_callback(fn)": [None, *NO_FUNCTIONS],
     "TopicReader(configs)": NO_OPTIONS,
     "TopicReader.read(topic)": NO_NAMES,
     "TopicReader.read(partitions)": [0, "0", b"0", [0, 0], [0, 1, 0], ["0"], [True], [1.0], [None]],
@@ -142,6 +151,8 @@ WRONG: Final[dict[str, list[Any]]] = {
     "KafkaAdmin.topics(new)": [5, {"partitions": 1}],
     "KafkaAdmin.topic_configs(topic)": NO_NAMES,
     "KafkaAdmin.topic_configs(names)": [None, 5, "max.message.bytes", [5], ["\ud800"]],
+    "KafkaAdmin.configs_of_topics(topics)": [None, 5, TOPIC, [5], ["\ud800"], ["x" * 250]],
+    "KafkaAdmin.configs_of_topics(names)": [None, 5, "max.message.bytes", [5], ["\ud800"]],
     "KafkaAdmin.check_creation(new)": [None, 5],
     "NewTopic(partitions)": [0, *NO_NUMBERS],
     "NewTopic(replication)": [0, 2**15, *NO_NUMBERS],
@@ -179,10 +190,11 @@ def public_arguments() -> set[str]:
         for function in FUNCTIONS
         for argument in inspect.signature(function).parameters
     }
-    for kind in CLASSES:
-        calls = {kind.__name__: inspect.signature(kind)}
+    for kind in (*CLASSES, *RESULTS):
+        calls = {} if kind in RESULTS else {kind.__name__: inspect.signature(kind)}
         for name, function in inspect.getmembers(kind, inspect.isfunction):
-            if not name.startswith("_"):
+            # What is inherited is for who makes futures.
+            if not name.startswith("_") and (kind in CLASSES or name in vars(kind)):
                 calls[f"{kind.__name__}.{name}"] = inspect.signature(function)
         found |= {
             f"{call}({argument})"
@@ -214,23 +226,25 @@ def things() -> Iterator[dict[str, Any]]:
     """The objects whose methods are called; no broker can be reached, and the topic is known."""
     options = CONFIGS | {"max.block.ms": A_LONG_TIME_MS, "linger.ms": A_LONG_TIME_MS}
     transactional = KafkaProducer(options | {"transactional.id": "tid"})
-    producer = KafkaProducer(options)
+    producer, sending = KafkaProducer(options), KafkaProducer(options)
     with (
         TopicReader(CONFIGS) as reader,
         KafkaAdmin(producer_config(CONFIGS | {"max.block.ms": A_LONG_TIME_MS})) as admin,
     ):
-        with producer._state.lock:
-            producer._state.metadata.track(TOPIC, time.monotonic())
-            producer._state.metadata.update(answer([1]), time.monotonic())
+        for each in (producer, sending):
+            with each._state.lock:
+                each._state.metadata.track(TOPIC, time.monotonic())
+                each._state.metadata.update(answer([1]), time.monotonic())
         yield {
             "KafkaProducer": producer,
             "KafkaProducer.send_offsets_to_transaction": transactional,
             "TopicReader": reader,
             "KafkaAdmin": admin,
             "NewTopic": NewTopic(),
+            "RowFuture": sending.send(TOPIC, b"v"),
         }
-        producer.close(0)
-        transactional.close(0)
+        for each in (producer, sending, transactional):
+            each.close(0)
 
 
 def refusal(things: dict[str, Any], call: str, arguments: dict[str, Any]) -> KafkaException:

@@ -105,6 +105,7 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
     "retries": (MAX_INT, {"1": 1, MAX_INT: MAX_INT}, ["-1", 2**31]),
     "retry.backoff.max.ms": (1000, {"0": 0}, ["-1"]),
     "retry.backoff.ms": (100, {"0": 0}, ["-1"]),
+    "sasl.client.callback.handler.class": (None, {}, ["x", "com.acme.Handler"]),
     "sasl.jaas.config": (None, {"p": Secret("p")}, []),
     "sasl.login.connect.timeout.ms": (
         None, {"0": 0, " 5 ": 5, MAX_INT: MAX_INT, None: None}, ["x", "1.5", "-1"]
@@ -140,6 +141,10 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever", {"a.B": "a.B"}, []
     ),
     "sasl.oauthbearer.scope": (None, {"a": "a"}, []),
+    "sasl.kerberos.keytab": (None, {"/a.keytab": "/a.keytab"}, []),
+    "sasl.kerberos.principal": (None, {"a@B": "a@B"}, []),
+    "sasl.kerberos.service.name": (None, {"kafka": "kafka"}, []),
+    "sasl.login.callback.handler.class": (None, {}, ["x", "com.acme.Handler"]),
     "sasl.mechanism": ("GSSAPI", {"PLAIN": "PLAIN"}, []),
     "sasl.oauthbearer.token.endpoint.url": (None, {"file:///t": "file:///t"}, []),
     "sasl.password": (None, {}, ["a password without its user"]),
@@ -182,9 +187,9 @@ LATER: Final = {
     "metadata.cluster.check.enable",
     "partitioner.rack.aware",
 }
-# Options of the Kafka 3.9 client, which Spark 4.2 has, that 4.3's does not have. Options of this
-# producer only.
-OWN: Final = {"sasl.username", "sasl.password"}
+# Options of this producer only.
+OWN: Final = {"sasl.kerberos.keytab", "sasl.kerberos.principal", "sasl.password", "sasl.username"}
+# Options of the Kafka 3.9 client, which Spark 4.2 has, that 4.3's does not have.
 GONE: Final = {"auto.include.jmx.reporter"}
 # What Java takes and this producer does not, and why not.
 STRICTER: Final = {

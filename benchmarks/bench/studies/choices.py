@@ -30,6 +30,7 @@ from spark_kafka_sink.producer.murmur2 import murmur2
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.log_reader import read_log
 from spark_kafka_sink.records.varint import varint_widths, varint_words, zigzag
+from spark_kafka_sink.spark.tasks.task import append_coalesced
 from spark_kafka_sink.spark.worker import keep_heap
 
 ROUNDS = 30
@@ -37,6 +38,9 @@ RECORDS = 5_000
 SLICE_BYTES = 8 << 20
 HEAPS = ("kept", "given back")
 PARTS = (1, 2, 4, 8)
+# What Spark hands over at once, and how long the sink's rows may wait.
+ROWS_OF_SPARK = 10_000
+LINGER_S = 0.3
 
 
 def least_s(*works: Callable[[], object]) -> list[float]:
@@ -147,6 +151,26 @@ def smaller_slices() -> None:
         print(f"values of {value_bytes:,} bytes in {PARTS} slices: {', '.join(ms)} ms")
 
 
+def joining() -> None:
+    """Join Arrow batches as a task does whose input waits for nothing, with the sink's linger."""
+    for value_bytes in (100, 1000):
+        batch = pa.record_batch({"value": pa.array([b"x" * value_bytes] * ROWS_OF_SPARK)})
+        count = 32 * SLICE_BYTES // batch.nbytes
+        joined: list[int] = []
+        append_coalesced(
+            (batch.slice(0) for _ in range(count)),
+            lambda each, _since: joined.append(each.nbytes),  # noqa: B023 - called at once
+            SLICE_BYTES,
+            LINGER_S,
+        )
+        mib = statistics.mean(joined[:-1]) / 2**20
+        print(
+            f"values of {value_bytes:,} bytes: {count} Arrow batches in {len(joined)} slices",
+            end="",
+        )
+        print(f" of {mib:.2f} MiB, where a slice is {SLICE_BYTES >> 20}")
+
+
 def rows_of(value_bytes: int) -> pa.RecordBatch:
     """Return a slice's rows."""
     count = SLICE_BYTES // (value_bytes + 26)
@@ -166,5 +190,6 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         slices(int(sys.argv[1]), sys.argv[2])
     else:
-        for measure in (reading, varints, keys, metrics, garbage, heap, smaller_slices):
+        measures = (reading, varints, keys, metrics, garbage, heap, smaller_slices, joining)
+        for measure in measures:
             measure()

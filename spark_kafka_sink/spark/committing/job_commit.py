@@ -66,7 +66,7 @@ def commit_report(
         throttle_ms=sum(message.throttle_ms for message in reported),
         slowest_task=max(tasks, key=lambda task: task.seconds, default=None),
         bad_rows=BadRowsReport.of([m.bad_rows for m in reported]) if reported else None,
-        expired_rows=ExpiredRowsReport.of(m.expired_rows for m in reported),
+        expired_rows=ExpiredRowsReport.of(part for m in reported for part in m.expired_rows),
         partitions=partitions,
     )
 
@@ -81,8 +81,8 @@ def publish(report: CommitReport, path: Path | None) -> None:
     _say(report.summary())
     if report.bad_rows is not None and report.bad_rows.rows:
         _say(report.bad_rows.summary())
-    if report.expired_rows is not None:
-        _say(report.expired_rows.summary())
+    if report.expired_rows:
+        _say(ExpiredRowsReport.summary(report.expired_rows))
     try:
         remember(report.to_json())
     except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written

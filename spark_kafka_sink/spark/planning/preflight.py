@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
 from spark_kafka_sink.config import ProducerConfig, names_own_partitioner
@@ -38,8 +38,10 @@ from spark_kafka_sink.spark.options import (
     with_shipped_files,
 )
 from spark_kafka_sink.spark.topics import (
+    RETENTION_SETTINGS,
     check_not_internal,
     limit_of,
+    retention_of,
     settings_with_limit,
     suggest_create_topics,
 )
@@ -87,8 +89,6 @@ def _entry(text: str) -> str | Decimal:
         return text
     return number if number.is_finite() else text
 
-
-_RETENTION_SETTINGS: Final = ("cleanup.policy", "message.timestamp.type", "retention.ms")
 
 # All that what was found depends on; another user or address may find something else.
 _Asked: TypeAlias = tuple[
@@ -249,20 +249,11 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
         if options.laid_out:
             _check_layout(options, there)
         new = options.new_topic or NewTopic()
-        asked_for = (*_RETENTION_SETTINGS, *(name for name, _ in new.configs))
+        asked_for = (*RETENTION_SETTINGS, *(name for name, _ in new.configs))
         settings = settings_with_limit(admin, name, asked_for)
         warn_of_differences(topic, new, settings)
-        limit, retention_ms = limit_of(settings), _retention_ms(settings)
+        limit, retention_ms = limit_of(settings), retention_of(settings)
         return _Found(time.monotonic(), limit, topic.partitions, retention_ms, admin.brokers)
-
-
-def _retention_ms(settings: Mapping[str, str | None]) -> int | None:
-    """Return after how long a topic loses a record by its own timestamp, None if it does not."""
-    policy, timestamp_type, retention = (settings.get(name) or "" for name in _RETENTION_SETTINGS)
-    deletes = "delete" in [each.strip() for each in policy.split(",")]
-    if deletes and timestamp_type == "CreateTime" and retention.isdecimal():
-        return int(retention)
-    return None
 
 
 def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -> None:

@@ -3,7 +3,7 @@
 Spark's worker processes run one task after the other. A task whose rows are all acknowledged leaves
 its producer here, with its connections, what it knows of the brokers and its producer id, and the
 next task whose whole configuration is equal takes it. Credentials are part of the configuration, so
-no task ever writes with those of another.
+no task ever writes with those of another; so is whose tickets a ticket cache of Kerberos has.
 
 A producer is kept only where it holds no rows and nobody's error and has no transactional.id, and
 what it knows of topics is asked anew by each task, over the open connection. Of a topic that it has
@@ -24,7 +24,7 @@ from typing import Final, Protocol
 
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.kafka_producer import KafkaProducer, with_login_identity
 from spark_kafka_sink.model import Node
 
 # Spark ends a worker that was idle for as long (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
@@ -66,6 +66,7 @@ class ProducerPool:
         brokers: as the driver knows them, for a producer that is made anew. After an error of the
         task, what is not acknowledged yet is given up.
         """
+        config = with_login_identity(config)
         producer = self._take(config) or KafkaProducer(
             config, brokers=brokers, allow_auto_create_topics=False
         )

@@ -1,4 +1,4 @@
-"""Rows whose timestamp is older than the topic's retention.ms: brokers take them and delete them.
+"""Rows whose timestamp is older than their topic's retention.ms: brokers take and delete them.
 
 That happens to event times from a column, as when old data is written again. Brokers refuse
 nothing and the job succeeds, so tasks count such rows, and the driver says so once for the job.
@@ -7,49 +7,101 @@ nothing and the job succeeds, so tasks count such rows, and the driver says so o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_kafka_sink.model import TOPIC_NAME
 from spark_kafka_sink.spark.report import ExpiredRowsReport
 
 _PER_MS: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
+# Nobody is asked about topics of a column while no row is older than so.
+_YOUNG_MS: Final = 60_000
 
 
 class ExpiredRows:
-    """Counts the rows of a task that are older than the retention.
+    """Counts the rows of a task that are older than the retention of their topic.
 
-    retention_ms: None to count nothing; `clock` gives seconds since 1970.
+    topic: of all rows, with its retention_ms, None for a topic column; look: gives the retention of
+    topics of the column, each asked for once. A retention of None has nothing counted. `clock`
+    gives seconds since 1970.
     """
 
-    def __init__(self, retention_ms: int | None, clock: Callable[[], float] = time.time) -> None:
-        self._retention_ms = retention_ms
+    def __init__(
+        self,
+        topic: str | None,
+        retention_ms: int | None,
+        look: Callable[[Sequence[str]], Mapping[str, int | None]],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._topic = topic
+        self._retention_ms: dict[str, int | None] = {} if topic is None else {topic: retention_ms}
+        self._look = look
         self._clock = clock
-        self._found: ExpiredRowsReport | None = None
+        self._found: list[ExpiredRowsReport] = []
 
     def count(self, batch: pa.RecordBatch) -> None:
-        """Count those of an Arrow batch; no record can have a time before 1970."""
-        if self._retention_ms is None or "timestamp" not in batch.schema.names:
+        """Count those of an Arrow batch that was appended: its topics exist by then.
+
+        No record can have a time before 1970.
+        """
+        if self._topic is not None and self._retention_ms[self._topic] is None:
+            return
+        if "timestamp" not in batch.schema.names:
             return
         times = batch.column("timestamp")
         per_ms = _PER_MS[times.type.unit] if pa.types.is_timestamp(times.type) else 1
         times = times.cast(pa.int64())
-        limit = (int(self._clock() * 1000) - self._retention_ms) * per_ms
         oldest = pc.min(times).as_py()
-        if oldest is None or oldest >= limit:
+        if oldest is None:
             return
-        old = times.filter(pc.and_(pc.less(times, limit), pc.greater_equal(times, 0)))
-        if not len(old):
-            return
-        found = ExpiredRowsReport(
-            rows=len(old),
-            oldest_timestamp_ms=pc.min(old).as_py() // per_ms,
-            retention_ms=self._retention_ms,
-        )
-        self._found = ExpiredRowsReport.of([self._found, found])
+        if self._topic is not None:
+            limit = self._limit(self._topic, per_ms)
+            if limit is not None and oldest < limit:
+                self._count_all(self._topic, times, per_ms)
+        elif oldest < (int(self._clock() * 1000) - _YOUNG_MS) * per_ms:
+            self._count_by_topic(batch.column("topic"), times, per_ms)
 
-    def report(self) -> ExpiredRowsReport | None:
-        """Return what was counted, None if there was no such row."""
+    def _count_by_topic(self, topics: pa.Array, times: pa.Array, per_ms: int) -> None:
+        topics = topics.cast(pa.large_binary())
+        there = topics.unique().drop_null()
+        names = [name.decode(errors="replace") for name in there.to_pylist()]
+        new = [name for name in names if name not in self._retention_ms and TOPIC_NAME.match(name)]
+        if new:
+            self._retention_ms.update(self._look(new))
+        limits = pa.array([self._limit(name, per_ms) for name in names], pa.int64())
+        rows = pa.table({"topic": topics, "time": times})
+        old = rows.filter(_is_old(times, limits.take(pc.index_in(topics, there))))
+        counts = old.group_by("topic").aggregate([("time", "count"), ("time", "min")])
+        for row in counts.to_pylist():
+            self._found_rows(row["topic"].decode(), row["time_count"], row["time_min"] // per_ms)
+
+    def _count_all(self, topic: str, times: pa.Array, per_ms: int) -> None:
+        old = times.filter(_is_old(times, self._limit(topic, per_ms)))
+        if len(old):
+            self._found_rows(topic, len(old), pc.min(old).as_py() // per_ms)
+
+    def _limit(self, topic: str, per_ms: int) -> int | None:
+        retention_ms = self._retention_ms.get(topic)
+        if retention_ms is None:
+            return None
+        return (int(self._clock() * 1000) - retention_ms) * per_ms
+
+    def _found_rows(self, topic: str, rows: int, oldest_ms: int) -> None:
+        found = ExpiredRowsReport(
+            topic=topic,
+            rows=rows,
+            oldest_timestamp_ms=oldest_ms,
+            retention_ms=self._retention_ms[topic] or 0,
+        )
+        self._found = ExpiredRowsReport.of([*self._found, found])
+
+    def report(self) -> list[ExpiredRowsReport]:
+        """Return what was counted, by topic."""
         return self._found
+
+
+def _is_old(times: pa.Array, limits: pa.Array | int | None) -> pa.Array:
+    return pc.and_(pc.less(times, limits), pc.greater_equal(times, 0))

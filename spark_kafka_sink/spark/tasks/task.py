@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ from spark_kafka_sink.spark.report import PartitionReport, SinkCommitMessage, Ta
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
 from spark_kafka_sink.spark.tasks.retention import ExpiredRows
 from spark_kafka_sink.spark.tasks.task_rows import TaskRows
-from spark_kafka_sink.spark.topics import suggest_create_topics
+from spark_kafka_sink.spark.topics import retention_of_topics, suggest_create_topics
 from spark_kafka_sink.spark.worker import acknowledge_now, freeze_imports, keep_heap
 
 if TYPE_CHECKING:
@@ -190,11 +191,13 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
     ):
         producer.spread_evenly(_first_partition(context))
         throttle_ms = producer.throttle_time_ms
-        expired_rows = ExpiredRows(options.retention_ms)
+        expired_rows = ExpiredRows(
+            options.topic, options.retention_ms, partial(retention_of_topics, options)
+        )
 
         def append(batch: pa.RecordBatch, since: float) -> None:
-            expired_rows.count(batch)
             task_rows.append(batch, since)
+            expired_rows.count(batch)
 
         slice_bytes = producer.slice_bytes(options.partitions)
         append_coalesced(batches, append, slice_bytes, options.producer.linger_ms / 1000)

@@ -37,6 +37,13 @@ class MischiefError(Exception):
     """The exception that user code raises."""
 
 
+class UnspeakableError(MischiefError):
+    """One that cannot even be printed."""
+
+    def __str__(self) -> str:
+        raise UnspeakableError
+
+
 # What user code raises that is no Exception, beside what a test raises by mistake.
 NO_EXCEPTIONS: Final = (SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 
@@ -125,7 +132,7 @@ class UserCode:
             world.user_slept_s += seconds
             world.sleep(seconds)
         elif kind == "raise":
-            raise MischiefError(where)
+            raise random.choice([MischiefError, UnspeakableError])(where)
         elif kind == "exit":
             raise random.choice(NO_EXCEPTIONS)(where)
         elif self._is_in_io_thread:

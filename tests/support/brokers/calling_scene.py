@@ -58,6 +58,7 @@ _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
     "TopicReader.__exit__": _NO_ERROR,
     "KafkaAdmin.topics": ([TOPIC],),
     "KafkaAdmin.topic_configs": (TOPIC, ["max.message.bytes"]),
+    "KafkaAdmin.configs_of_topics": ([TOPIC], ["max.message.bytes"]),
     "KafkaAdmin.check_creation": (NewTopic(partitions=1, replication=1),),
     "KafkaAdmin.__exit__": _NO_ERROR,
 }

@@ -1,7 +1,7 @@
 """One node of real Kafka with a listener for each security protocol and mechanism.
 
-PLAINTEXT is for the tests' own readers. The certificates are signed by an intermediate. Sessions of
-SCRAM-SHA-256 last two seconds; those of other mechanisms have no limit.
+PLAINTEXT is for the tests' own readers. The certificates are signed by an intermediate. Sessions
+of SCRAM-SHA-256 and of GSSAPI without TLS last two seconds, others for ever.
 """
 
 from __future__ import annotations
@@ -13,8 +13,14 @@ from typing import Any, Final
 import confluent_kafka.admin
 from job import broker
 
+<<<<<<< HEAD
+from support.brokers import token_server
+=======
+from support import token_server
+>>>>>>> gssapi32
 from support.brokers.certificates import Authority, Certificate, openssl
 from support.brokers.kafka_cluster import KafkaCluster, free_ports
+from support.brokers.kdc import REALM, Kdc
 
 USER: Final = "alice"
 # Only SCRAM has this user.
@@ -27,6 +33,8 @@ _LISTENERS: Final = {
     "OTHERNAME": "SSL",
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
     "SASL_SSL": "SASL_SSL",
+    # Takes OAuth tokens that are signed by the key of `jwt_key`.
+    "JWT": "SASL_SSL",
 }
 _MODULES: Final = "org.apache.kafka.common.security"
 
@@ -37,10 +45,19 @@ def quoted(text: str) -> str:
 
 
 class SecuredKafka(KafkaCluster):
-    """The node, and the settings that clients need; `address` returns a listener's address."""
+    """The node, and the settings that clients need; `address` returns a listener's address.
 
-    def __init__(self, libs: Path, folder: Path, java_options: Sequence[str]) -> None:
+    kerberos: the folder for a KDC; None: there is none, and no GSSAPI.
+    """
+
+    def __init__(
+        self, libs: Path, folder: Path, java_options: Sequence[str], kerberos: Path | None = None
+    ) -> None:
         super().__init__(libs, folder, 1, None, None, java_options)
+        self.kdc: Kdc | None = None
+        if kerberos is not None:
+            self.kdc = Kdc(kerberos, free_ports(1)[0])
+            self._java_options.append(f"-Djava.security.krb5.conf={self.kdc.config}")
         folder.mkdir(parents=True)
         authority = Authority(folder)
         signer = authority.intermediate()
@@ -52,6 +69,10 @@ class SecuredKafka(KafkaCluster):
         self.client = authority.leaf("client", signer)
         self.client_pem = self._written("client.pem", self.client.key + self.client.chain)
         self._server = self._store(authority.leaf("localhost", signer))
+        self.jwt_key = self._written("jwt.pem", token_server.new_key())
+        self._jwt_keys = self._written("jwks.json", token_server.key_set(self.jwt_key.read_text()))
+        for kind, value in (("urls", self._jwt_keys.as_uri()), ("files", str(self._jwt_keys))):
+            self._java_options.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.{kind}={value}")
         self._other_name = self._store(authority.leaf("other", signer, names=("DNS:other",)))
 
     def address(self, listener: str) -> str:
@@ -68,7 +89,11 @@ class SecuredKafka(KafkaCluster):
         return self._written(f"{server.name}-store.pem", key + server.chain)
 
     def start(self) -> None:
-        """Start the node, and create the SCRAM users."""
+        """Start the node, and create the users of SCRAM and of Kerberos."""
+        if self.kdc is not None:
+            self.kdc.start()
+            self.kdc.add("kafka/localhost")
+            self.kdc.add(USER)
         super().start()
         # Any: what it re-exports, type checkers do not see.
         confluent: Any = confluent_kafka.admin
@@ -82,6 +107,14 @@ class SecuredKafka(KafkaCluster):
             ]
             for done in admin.alter_user_scram_credentials(users).values():
                 done.result(20)
+
+    def stop(self) -> None:
+        """End the node, and its KDC."""
+        try:
+            super().stop()
+        finally:
+            if self.kdc is not None:
+                self.kdc.stop()
 
     def _format(self, node: int) -> None:
         config = self._config(node)
@@ -126,4 +159,26 @@ class SecuredKafka(KafkaCluster):
                     f"{_MODULES}.scram.ScramLoginModule required;"
                 )
             more[f"{prefix}.scram-sha-256.connections.max.reauth.ms"] = SESSION_MS
+            if self.kdc is not None:
+                more[f"{prefix}.gssapi.sasl.jaas.config"] = (
+                    "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true "
+                    f'storeKey=true keyTab="{self.kdc.keytab("kafka/localhost")}" '
+                    f'principal="kafka/localhost@{REALM}";'
+                )
+        bearer = f"{_MODULES}.oauthbearer.OAuthBearer"
+        jwt = "listener.name.jwt"
+        more |= {
+            f"{jwt}.sasl.enabled.mechanisms": "OAUTHBEARER",
+            f"{jwt}.oauthbearer.sasl.jaas.config": f"{bearer}LoginModule required;",
+            f"{jwt}.oauthbearer.sasl.server.callback.handler.class": f"{bearer}Validator"
+            "CallbackHandler",
+            f"{jwt}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": self._jwt_keys.as_uri(),
+            f"{jwt}.oauthbearer.sasl.oauthbearer.expected.audience": token_server.AUDIENCE,
+            f"{jwt}.oauthbearer.sasl.oauthbearer.expected.issuer": token_server.ISSUER,
+        }
+        if self.kdc is not None:
+            more["sasl.enabled.mechanisms"] = f"{more['sasl.enabled.mechanisms']},GSSAPI"
+            # It is not found behind the prefix of a listener.
+            more["sasl.kerberos.service.name"] = "kafka"
+            more["listener.name.sasl_plaintext.gssapi.connections.max.reauth.ms"] = SESSION_MS
         return settings | more

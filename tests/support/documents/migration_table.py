@@ -24,6 +24,25 @@ DEFAULTS_OF_3_9: Final[Mapping[str, object]] = {
     "linger.ms": 0,
     "metadata.recovery.rebootstrap.trigger.ms": None,
     "metadata.recovery.strategy": "none",
+    **dict.fromkeys(
+        (
+            "sasl.oauthbearer.assertion.algorithm",
+            "sasl.oauthbearer.assertion.claim.aud",
+            "sasl.oauthbearer.assertion.claim.exp.seconds",
+            "sasl.oauthbearer.assertion.claim.iss",
+            "sasl.oauthbearer.assertion.claim.jti.include",
+            "sasl.oauthbearer.assertion.claim.nbf.seconds",
+            "sasl.oauthbearer.assertion.claim.sub",
+            "sasl.oauthbearer.assertion.file",
+            "sasl.oauthbearer.assertion.private.key.file",
+            "sasl.oauthbearer.assertion.private.key.passphrase",
+            "sasl.oauthbearer.assertion.template.file",
+            "sasl.oauthbearer.client.credentials.client.id",
+            "sasl.oauthbearer.client.credentials.client.secret",
+            "sasl.oauthbearer.jwt.retriever.class",
+            "sasl.oauthbearer.scope",
+        )
+    ),
 }
 _NEW: Final = "new: see [options.md](options.md)"
 # How Spark handles its own options with a Python sink.
@@ -36,10 +55,11 @@ _NOTES: Final[Mapping[str, str]] = {
     "partitioner.class": (
         "; Java's own by name, and `module.Name` of a Python callable in place of any other class"
     ),
-    "sasl.mechanism": (
-        ", which is not there yet: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` and `OAUTHBEARER` are"
+    "sasl.kerberos.keytab": "; new, with sasl.kerberos.principal in place of sasl.jaas.config",
+    "sasl.kerberos.principal": "; new, in place of sasl.jaas.config",
+    "sasl.oauthbearer.jwt.retriever.class": (
+        "; Java's own by name, and `module.Name` of a Python callable in place of any other class"
     ),
-    "sasl.oauthbearer.token.endpoint.url": "; `file:` only",
     "sasl.password": "; new, with sasl.username in place of sasl.jaas.config",
     "sasl.username": "; new, with sasl.password in place of sasl.jaas.config",
 }

@@ -305,6 +305,28 @@ def test_a_partitioner_that_raises_fails_its_rows_alone(kind: type[BaseException
         wait_for(producer, lambda: rows_in_batches(producer) == {TOPIC: 1})
 
 
+class UnspeakableError(Exception):
+    """An exception that does not say what it is."""
+
+    def __str__(self) -> str:
+        raise UnspeakableError
+
+
+def test_a_partitioner_whose_exception_cannot_be_printed_fails_its_rows_alone() -> None:
+    def partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
+        if b"bad" in batch["value"].to_pylist():
+            raise UnspeakableError
+        return [0] * batch.num_rows
+
+    with producing(partitioner, linger_ms=0) as producer:
+        said = "partitioner.class raised UnspeakableError for 1 row.*: <its __str__ raised>"
+        with pytest.raises(KafkaException, match=said):
+            producer.send(TOPIC, b"bad").result(A_WHILE_S)
+        wait_for(producer, lambda: all_memory_is_free(producer))
+        producer.send(TOPIC, b"good")
+        wait_for(producer, lambda: rows_in_batches(producer) == {TOPIC: 1})
+
+
 def raising_partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
     """Choose the first partition; raise for bad rows."""
     if b"bad" in batch["value"].to_pylist():

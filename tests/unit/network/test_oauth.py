@@ -6,6 +6,7 @@ import logging
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,10 +27,14 @@ from support.brokers.token_server import (
 )
 
 from spark_kafka_sink.auth.mechanisms import SaslExchange
+from spark_kafka_sink.auth.token_renewal import TokenRenewal
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.network import oauth
+from spark_kafka_sink.network.oauth import OAuth
+from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.security import Security
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
@@ -497,3 +502,20 @@ def test_a_server_that_is_busy_is_asked_again(server: TokenServer) -> None:
     server.answer = lambda asked: answers.pop() if answers else server.by_secret(asked)
     first_message(by_secret(server.url))
     assert len(server.asked) == 4
+
+
+def test_the_first_requests_of_many_workers_are_spread(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins = []
+    monkeypatch.setattr(
+        oauth, "TokenRenewal", lambda *given: (begins.append(given[-1]), TokenRenewal(*given))[1]
+    )
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    for number in range(50):
+        options = by_secret(server.url, f"secret {number}")
+        OAuth(producer_config(options), OptionValues(), is_one_of_many=number > 0)
+    alone, *many = begins
+    assert alone == 0.0
+    assert all(1000 <= begin <= 1001 for begin in many)
+    assert max(many) - min(many) > 0.5

@@ -22,6 +22,7 @@ ARGUMENTS: dict[str, list[object]] = {
     "read": [TOPIC],
     "topics": [[TOPIC]],
     "topic_configs": [TOPIC, ["max.message.bytes"]],
+    "configs_of_topics": [[TOPIC], ["max.message.bytes"]],
     "check_creation": [NewTopic()],
     "__exit__": [None, None, None],
 }

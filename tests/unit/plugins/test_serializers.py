@@ -59,6 +59,23 @@ def test_other_types_are_refused_with_class_and_option() -> None:
         as_bytes(VALUE, 12)
 
 
+class UnspeakableError(Exception):
+    """An exception that does not say what it is."""
+
+    def __str__(self) -> str:
+        raise UnspeakableError
+
+
+def test_an_exception_that_cannot_be_printed_is_told_by_its_class() -> None:
+    def serialize(_: object) -> bytes:
+        raise UnspeakableError
+
+    serializer = load_serializer(VALUE, serialize, {})
+    assert serializer is not None
+    with pytest.raises(SerializationException, match="UnspeakableError: <its __str__ raised>"):
+        serializer.serialize("t", 1)
+
+
 def test_text_that_is_not_unicode_is_refused() -> None:
     with pytest.raises(SerializationException, match="class str to UTF-8"):
         as_bytes(VALUE, "half a pair: \ud800")

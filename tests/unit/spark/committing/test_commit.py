@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def message(
     task: int,
     *partitions: PartitionReport,
     bad_rows: BadRowsReport | None = None,
-    expired_rows: ExpiredRowsReport | None = None,
+    expired_rows: Sequence[ExpiredRowsReport] = (),
     throttle_ms: int = 0,
     ago_s: float = 0.0,
 ) -> SinkCommitMessage:
@@ -43,7 +44,7 @@ def message(
         started_at=time.time() - ago_s,
         throttle_ms=throttle_ms,
         bad_rows=bad_rows or BadRowsReport(on_error="fail"),
-        expired_rows=expired_rows,
+        expired_rows=list(expired_rows),
         partitions=list(partitions),
     )
 
@@ -148,16 +149,19 @@ def test_rows_older_than_the_retention_are_added_up_and_said_once(
 ) -> None:
     ages = [(2, 1_000_000_500_000), (3, 1_000_000_000_250), (4, 1_000_000_900_000)]
     parts = [
-        ExpiredRowsReport(rows=rows, oldest_timestamp_ms=oldest, retention_ms=604_800_000)
+        ExpiredRowsReport(
+            topic="t", rows=rows, oldest_timestamp_ms=oldest, retention_ms=604_800_000
+        )
         for rows, oldest in ages
     ]
-    report = commit_report([message(9), *(message(0, expired_rows=part) for part in parts)])
+    report = commit_report([message(9), *(message(0, expired_rows=[part]) for part in parts)])
     publish(report, None)
     _, line = capsys.readouterr().err.splitlines()
     assert line == (
-        "pykafka: 9 rows are older than the topic's retention.ms=604800000, the oldest of "
-        "2001-09-09T01:46:40.250+00:00: brokers may delete them at their next check; raise "
-        "retention.ms, or set message.timestamp.type to LogAppendTime"
+        "pykafka: 9 rows are older than the retention.ms of their topic: 9 of t "
+        "(retention.ms=604800000, the oldest of 2001-09-09T01:46:40.250+00:00); brokers may delete "
+        "them at their next check; raise retention.ms, or set message.timestamp.type to "
+        "LogAppendTime"
     )
 
 

@@ -45,7 +45,21 @@ VALUE = StructType().add("value", StringType())
 FREE_TEXT = {
     "client.id",
     "sasl.jaas.config",
+    "sasl.kerberos.keytab",
+    "sasl.kerberos.principal",
+    "sasl.kerberos.service.name",
     "sasl.mechanism",
+    "sasl.oauthbearer.assertion.claim.aud",
+    "sasl.oauthbearer.assertion.claim.iss",
+    "sasl.oauthbearer.assertion.claim.sub",
+    "sasl.oauthbearer.assertion.file",
+    "sasl.oauthbearer.assertion.private.key.file",
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.assertion.template.file",
+    "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.jwt.retriever.class",
+    "sasl.oauthbearer.scope",
     "sasl.oauthbearer.token.endpoint.url",
     "sasl.password",
     "sasl.username",
@@ -104,11 +118,15 @@ def is_sentence_about(text: str, *words: str) -> bool:
     return all(word in text for word in words) and "\n" not in text and "Traceback" not in text
 
 
+def used(name: str) -> dict[str, str]:
+    """Give the protocol with which an option has an effect."""
+    secured = name.startswith(("sasl.", "ssl."))
+    return {"kafka.security.protocol": "SASL_SSL"} if secured else {}
+
+
 @pytest.mark.parametrize("name", sorted(set(NAMES) - FREE_TEXT))
 def test_a_value_that_is_none_is_refused_by_its_name(name: str) -> None:
-    secured = name.startswith(("sasl.", "ssl."))
-    protocol = {"kafka.security.protocol": "SASL_SSL"} if secured else {}
-    said = refusal(protocol | {f"kafka.{name}": "x!"})
+    said = refusal(used(name) | {f"kafka.{name}": "x!"})
     assert is_sentence_about(said, f"kafka.{name}", "'x!'")
     assert "expected" in said or "write host:port" in said
 
@@ -117,7 +135,7 @@ def test_a_value_that_is_none_is_refused_by_its_name(name: str) -> None:
     "name", sorted(f.encode_name for f in option_fields() if isinstance(f.default, int))
 )
 def test_a_number_that_is_too_large_is_refused_by_its_name(name: str) -> None:
-    said = refusal({f"kafka.{name}": "99999999999999999999"})
+    said = refusal(used(name) | {f"kafka.{name}": "99999999999999999999"})
     assert is_sentence_about(said, f"kafka.{name}", "99999999999999999999", "expected")
 
 

@@ -262,7 +262,7 @@ def test_a_commit_asks_nobody_and_checks_nothing(
         started_at=0.0,
         throttle_ms=0,
         bad_rows=BadRowsReport(on_error="fail"),
-        expired_rows=None,
+        expired_rows=[],
         partitions=[],
     )
     source.streamWriter(SCHEMA, overwrite=False).commit([done], 1)

@@ -203,13 +203,21 @@ def test_a_batch_waits_for_the_one_before_that_is_still_being_appended(
     assert most == [1, 1]
 
 
-def test_an_input_that_ends_while_the_other_thread_appends_ends_the_task() -> None:
+def test_an_input_that_ends_while_the_other_thread_appends_ends_the_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     has_begun, may_end = threading.Event(), threading.Event()
+
+    class Joined(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            may_end.set()
+            super().join(timeout)
+
+    monkeypatch.setattr(threading, "Thread", Joined)
 
     def input_of_one() -> Iterator[pa.RecordBatch]:
         yield batches_of([10])[0]
         assert has_begun.wait(60)
-        threading.Timer(0.05, may_end.set).start()  # once the task waits for the thread's end
 
     def append(_batch: pa.RecordBatch, _since: float) -> None:
         has_begun.set()

@@ -1,0 +1,155 @@
+"""AWS_MSK_IAM: the token of OAUTHBEARER for Amazon MSK, which is a URL with a signature of AWS.
+
+The signature is that of a query (Signature Version 4), made here by arithmetic alone: nobody is
+asked for it. Its User-Agent is not signed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken
+from spark_kafka_sink.errors import ConfigException, Option
+
+_SERVICE: Final = "kafka-cluster"
+_ALGORITHM: Final = "AWS4-HMAC-SHA256"
+_LIFE_S: Final = 900
+_UNRESERVED: Final = frozenset((string.ascii_letters + string.digits + "-_.~").encode())
+# b-1.name.abc123.c2.kafka.us-east-1.amazonaws.com, boot-abc.c1.kafka-serverless.…, also .com.cn.
+_BROKER: Final = re.compile(
+    r".*\.kafka(?:-serverless)?\.(?P<region>[a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.com(?:\.cn)?\.?",
+    re.IGNORECASE,
+)
+_REGION: Final = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class AwsCredentials:
+    """Keys of AWS; expires_at: in seconds since 1970, None if nobody says it."""
+
+    access_key: str = field(repr=False)
+    secret_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AwsOptions:
+    """Whose credentials are used, as the options of IAMLoginModule name them.
+
+    None of them: those of the process, by AWS's own chain.
+    """
+
+    profile: str | None = None
+    role: str | None = None
+    session_name: str | None = None
+    sts_region: str | None = None
+    external_id: str | None = None
+
+    @property
+    def is_of_environment(self) -> bool:
+        """Whether keys in the environment of the process are enough."""
+        return self.profile is None and self.role is None
+
+
+_OPTIONS: Final = {
+    "awsProfileName": "profile",
+    "awsRoleArn": "role",
+    "awsRoleSessionName": "session_name",
+    "awsStsRegion": "sts_region",
+    "awsRoleExternalId": "external_id",
+}
+# About logs, and about attempts to ask AWS; they are accepted.
+_NO_EFFECT: Final = frozenset({"awsDebugCreds", "awsMaxRetries", "awsMaxBackOffTimeMs"})
+
+
+def aws_options(jaas: Mapping[str, str]) -> AwsOptions:
+    """Return whose credentials JAAS names. Raise ConfigException for an unknown option."""
+    for name in jaas:
+        if name not in _OPTIONS and name not in _NO_EFFECT:
+            raise ConfigException(
+                f"{Option('sasl.jaas.config')} has an option that is not one of AWS's: expected "
+                f"{', '.join(_OPTIONS)}"
+            )
+    given = {_OPTIONS[name]: value for name, value in jaas.items() if name in _OPTIONS and value}
+    if "role" not in given:
+        for name in ("session_name", "external_id", "sts_region"):
+            if name in given:
+                raise ConfigException(
+                    f"{Option('sasl.jaas.config')} has an option about a role, but no awsRoleArn"
+                )
+    return AwsOptions(**given)
+
+
+def region_of_host(host: str) -> str | None:
+    """Return the region that the name of a broker of Amazon MSK has, None if it has none."""
+    found = _BROKER.fullmatch(host)
+    return None if found is None else found["region"].lower()
+
+
+def checked_region(region: str) -> str:
+    """Return the name of a region. Raise ConfigException if it is none."""
+    if not _REGION.fullmatch(region):
+        raise ConfigException(f"{region!r} is not the name of an AWS region, such as us-east-1")
+    return region
+
+
+def endpoint(region: str) -> str:
+    """Return the URL that is signed, without its query."""
+    return f"https://kafka.{region}.amazonaws.com/"
+
+
+def msk_token(
+    credentials: AwsCredentials, region: str, now: float, user_agent: str
+) -> OAuthBearerToken:
+    """Return a token that begins to be valid at `now`, in seconds since 1970.
+
+    It ends with the credentials: brokers end the session then, whatever the signature says.
+    """
+    url = f"{endpoint(region)}?{_signed_query(credentials, region, now)}"
+    url += f"&User-Agent={_encoded(user_agent)}"
+    value = base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+    begin = float(int(now))
+    expires_at = begin + _LIFE_S
+    if credentials.expires_at is not None:
+        expires_at = min(expires_at, credentials.expires_at)
+    return OAuthBearerToken(value, expires_at, begin)
+
+
+def _signed_query(credentials: AwsCredentials, region: str, now: float) -> str:
+    time = datetime.fromtimestamp(int(now), UTC).strftime("%Y%m%dT%H%M%SZ")
+    scope = f"{time[:8]}/{region}/{_SERVICE}/aws4_request"
+    fields = {
+        "Action": "kafka-cluster:Connect",
+        "X-Amz-Algorithm": _ALGORITHM,
+        "X-Amz-Credential": f"{credentials.access_key}/{scope}",
+        "X-Amz-Date": time,
+        "X-Amz-Expires": str(_LIFE_S),
+        "X-Amz-SignedHeaders": "host",
+    }
+    if credentials.session_token:
+        fields["X-Amz-Security-Token"] = credentials.session_token
+    # In the order in which the official signer has them; signed are they in that of their names.
+    pairs = [f"{_encoded(name)}={_encoded(value)}" for name, value in fields.items()]
+    query = "&".join(sorted(pairs))
+    host = f"kafka.{region}.amazonaws.com"
+    empty = hashlib.sha256(b"").hexdigest()
+    request = "\n".join(("GET", "/", query, f"host:{host}", "", "host", empty))
+    digest = hashlib.sha256(request.encode()).hexdigest()
+    text = f"{_ALGORITHM}\n{time}\n{scope}\n{digest}"
+    key = f"AWS4{credentials.secret_key}".encode()
+    for part in (*scope.split("/"), text):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return "&".join((*pairs, f"X-Amz-Signature={key.hex()}"))
+
+
+def _encoded(text: str) -> str:
+    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode())

@@ -1,0 +1,160 @@
+"""GSSAPI (Kerberos, RFC 4752): whom options say to log in, and what goes to the broker.
+
+Kerberos itself is a context that is handed in: it asks for tickets, which may take time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from spark_kafka_sink.auth.mechanisms import GSSAPI
+from spark_kafka_sink.errors import ConfigException, Option, SaslAuthenticationException
+
+# The first byte of what a broker offers and a client chooses: nothing is signed or encrypted.
+_NO_LAYER: Final = 1
+_LAYERS: Final = {2: "auth-int", 4: "auth-conf"}
+# The layer in a byte, and the size of the largest message, which has no meaning without one.
+_OFFER_BYTES: Final = 4
+_CHOICE: Final = bytes((_NO_LAYER, 0, 0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class KerberosOptions:
+    """Whom to log in, and to what.
+
+    service: the first part of the brokers' principals. keytab: the file with the key of
+    `principal`; None: there are tickets already, in the file `cache`, or where that is None, in the
+    cache of the process. principal is None where the cache says whose its tickets are.
+    """
+
+    service: str
+    principal: str | None
+    keytab: str | None = None
+    cache: str | None = None
+
+    @property
+    def user(self) -> str:
+        """How messages call whom to log in."""
+        return "the ticket cache" if self.principal is None else f"principal {self.principal!r}"
+
+
+def kerberos_options(
+    jaas: Mapping[str, str] | None,
+    principal: str | None,
+    keytab: str | None,
+    service: str | None,
+) -> KerberosOptions:
+    """Return whom to log in. Raise ConfigException if the options do not say it.
+
+    jaas: the options of Krb5LoginModule, None where there is none. The others are those of a
+    configuration: sasl.kerberos.principal, .keytab and .service.name.
+    """
+    in_jaas = None if jaas is None else jaas.get("serviceName") or None
+    if service and in_jaas and service != in_jaas:
+        raise ConfigException(
+            f"{Option('sasl.kerberos.service.name')} is {service!r}, and "
+            f"{Option('sasl.jaas.config')} has serviceName={in_jaas!r}: remove one of the two"
+        )
+    name = service or in_jaas
+    if not name:
+        raise ConfigException(
+            f"{Option('sasl.kerberos.service.name')} is not set: set it to the first part of the "
+            "brokers' principal, which is kafka in kafka/host@REALM"
+        )
+    if jaas is not None:
+        return _of_jaas(jaas, name)
+    named, file = Option("sasl.kerberos.principal"), Option("sasl.kerberos.keytab")
+    if not principal:
+        raise ConfigException(
+            f"{file} needs {named}, which says whose key to take"
+            if keytab
+            else f"GSSAPI needs credentials: set {named} and {file}, or "
+            f"{named} alone for tickets that kinit has put into the ticket cache, or "
+            f"{Option('sasl.jaas.config')}"
+        )
+    return KerberosOptions(name, principal, keytab or None)
+
+
+def _of_jaas(jaas: Mapping[str, str], service: str) -> KerberosOptions:
+    principal = jaas.get("principal") or None
+    if _is_true(jaas, "useKeyTab"):
+        keytab = jaas.get("keyTab")
+        if not keytab or principal is None:
+            raise ConfigException(
+                f"{Option('sasl.jaas.config')} has useKeyTab=true, which needs keyTab and "
+                "principal: one of them is not set"
+            )
+        return KerberosOptions(service, principal, keytab.removeprefix("FILE:"))
+    if not _is_true(jaas, "useTicketCache"):
+        raise ConfigException(
+            f"{Option('sasl.jaas.config')} has neither useKeyTab=true nor useTicketCache=true: "
+            "nobody is asked for a password here"
+        )
+    return KerberosOptions(service, principal, cache=jaas.get("ticketCache") or None)
+
+
+def _is_true(jaas: Mapping[str, str], name: str) -> bool:
+    return jaas.get(name, "").strip().lower() == "true"
+
+
+class KerberosContext(Protocol):
+    """What client and broker have in common. All raise SaslAuthenticationException."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether both have shown who they are."""
+
+    def step(self, token: bytes) -> bytes | None:
+        """Take the broker's token, and return the next one, if there is one."""
+
+    def unwrap(self, message: bytes) -> bytes:
+        """Return what the broker has signed."""
+
+    def wrap(self, message: bytes) -> bytes:
+        """Return a message with the client's signature."""
+
+
+class GssapiExchange:
+    """One login: the tokens of Kerberos, then the offer of layers, of which none is chosen.
+
+    first_token: of the context, which the broker answers.
+    """
+
+    mechanism: Final = GSSAPI
+
+    def __init__(self, context: KerberosContext, first_token: bytes) -> None:
+        self._context = context
+        self._first = first_token
+        self._has_chosen = False
+        self.is_complete = False
+
+    def first(self) -> bytes:
+        """Return the first token of Kerberos."""
+        return self._first
+
+    def step(self, challenge: bytes) -> bytes | None:
+        """Return what answers the broker's token."""
+        if not self._context.is_complete:
+            answer = self._context.step(challenge)
+            # Also where there is nothing more to say: the offer of layers comes unasked for.
+            return answer or b""
+        if self._has_chosen:
+            self.is_complete = True
+            return None
+        offer = self._context.unwrap(challenge)
+        if len(offer) != _OFFER_BYTES:
+            raise SaslAuthenticationException(
+                f"the broker's offer of security layers has {len(offer)} bytes: expected 4"
+            )
+        if not offer[0] & _NO_LAYER:
+            names = [name for bit, name in _LAYERS.items() if offer[0] & bit]
+            raise SaslAuthenticationException(
+                f"the broker asks for {' or '.join(names) or 'an unknown security layer'}, which "
+                "is not supported, nor by Kafka's own clients: use SASL_SSL to encrypt, and have "
+                "the broker offer auth"
+            )
+        self._has_chosen = True
+        # The name to act for is left out: it is the client's own.
+        return self._context.wrap(_CHOICE)

@@ -1,0 +1,166 @@
+"""AWS_MSK_IAM: whose credentials of AWS sign the tokens, and where they come from.
+
+Keys in the environment need nothing else. Profiles, roles and the credentials of machines, pods and
+containers are read by botocore, the extra ``msk``; this is the only module that imports it. It may
+ask servers, so the thread of a `TokenSource` calls it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from importlib.util import find_spec
+from random import Random
+from typing import Any, Final
+
+from spark_kafka_sink import __version__
+from spark_kafka_sink.auth.aws import (
+    AwsCredentials,
+    AwsOptions,
+    aws_options,
+    checked_region,
+    endpoint,
+    msk_token,
+    region_of_host,
+)
+from spark_kafka_sink.auth.mechanisms import printable
+from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken
+from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import ConfigException, Option
+from spark_kafka_sink.network.login import SOURCES, TokenSource
+from spark_kafka_sink.network.oauth import renewal_options
+from spark_kafka_sink.network.option_values import OptionValues
+
+_USER_AGENT: Final = f"spark-kafka-sink/{__version__}"
+# Part of the principal, which must not change when a session is renewed.
+_SESSION_NAME: Final = "spark-kafka-sink"
+_LEAST_LIFE_S: Final = 60.0
+
+
+class AwsTokens:
+    """The tokens of one configuration. Raise ConfigException if there is no way to make one."""
+
+    def __init__(self, config: ProducerConfig, values: OptionValues) -> None:
+        self._config = config
+        self._values = values
+        if config.sasl_username is not None:
+            raise ConfigException(
+                f"{Option('sasl.username')} has no effect with AWS_MSK_IAM: remove it"
+            )
+        options, region = self._options(), self._region()
+        values.check_url(endpoint(region))
+        if _environment_credentials(options) is None and find_spec("botocore") is None:
+            raise ConfigException(
+                f"{Option('sasl.mechanism')}: the credentials of AWS are not in the environment "
+                "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), and to look further the Python "
+                "package botocore is needed on the driver and on each executor: pip install "
+                "spark-kafka-sink[msk]"
+            )
+        self.source = SOURCES.source(
+            (options, region, renewal_options(config)),
+            lambda: TokenSource(
+                f"AWS's credentials for {region}",
+                self._fetch,
+                TokenRenewal(*renewal_options(config)),
+                Random(),  # noqa: S311 - jitter, not secrets
+            ),
+        )
+
+    def _options(self) -> AwsOptions:
+        jaas = self._config.sasl_jaas_config
+        if jaas is None:
+            return AwsOptions()
+        return aws_options(self._values.jaas(jaas.value, self._config.sasl_mechanism).options)
+
+    def _region(self) -> str:
+        """Return the region of the cluster: that of its name, else that of the environment."""
+        hosts = [node.host for node in self._config.bootstrap_nodes]
+        found = next(filter(None, map(region_of_host, hosts)), None)
+        if found is None:
+            found = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        if found is None:
+            raise ConfigException(
+                f"{Option('bootstrap.servers')} has no name of Amazon MSK's that tells its region: "
+                "set the variable AWS_REGION on the driver and on each executor"
+            )
+        return checked_region(found)
+
+    def _fetch(self) -> OAuthBearerToken:
+        """Return another token, which may take long. Raise TokenException if there is none."""
+        try:
+            options, region = self._options(), self._region()
+            credentials = _environment_credentials(options) or _botocore_credentials(
+                options, region
+            )
+        except ConfigException as error:
+            raise TokenException(str(error), is_final=True) from None
+        now = time.time()
+        if credentials.expires_at is not None and credentials.expires_at < now + _LEAST_LIFE_S:
+            raise TokenException("AWS's credentials end within a minute, and are not renewed yet")
+        return msk_token(credentials, region, now, _USER_AGENT)
+
+
+def _environment_credentials(options: AwsOptions) -> AwsCredentials | None:
+    """Return the keys in the environment, None if there are none or others are asked for."""
+    access, secret = (os.environ.get(f"AWS_{n}") for n in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
+    if not options.is_of_environment or not access or not secret:
+        return None
+    return AwsCredentials(access, secret, os.environ.get("AWS_SESSION_TOKEN") or None)
+
+
+def _botocore_credentials(options: AwsOptions, region: str) -> AwsCredentials:
+    """Return what botocore finds. Raise TokenException if that is nothing."""
+    from botocore.exceptions import (  # noqa: PLC0415 - slow, and may be absent
+        BotoCoreError,
+        ClientError,
+        ProfileNotFound,
+    )
+    from botocore.session import Session  # noqa: PLC0415
+
+    try:
+        session = Session(profile=options.profile)
+        if options.role is not None:
+            client = session.create_client("sts", region_name=options.sts_region or region)
+            more = {} if options.external_id is None else {"ExternalId": options.external_id}
+            return _assumed(
+                client.assume_role(
+                    RoleArn=options.role,
+                    RoleSessionName=options.session_name or _SESSION_NAME,
+                    **more,
+                )["Credentials"]
+            )
+        found = session.get_credentials()
+        if found is not None:
+            keys = found.get_frozen_credentials()
+            # Nothing public tells it.
+            expires_at = getattr(found, "_expiry_time", None)
+            return AwsCredentials(
+                keys.access_key,
+                keys.secret_key,
+                keys.token,
+                expires_at.timestamp() if isinstance(expires_at, datetime) else None,
+            )
+    except ProfileNotFound:
+        why, is_final = f"there is no profile {printable(str(options.profile))!r}", True
+    except ClientError as error:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        why, is_final = f"STS refuses the role: {printable(code)}", code.startswith("Access")
+    except BotoCoreError as error:
+        # Its message may have a URL with a token.
+        why, is_final = f"botocore raised {type(error).__name__}", False
+    else:
+        why, is_final = "there are none: no variables, profile, role or metadata service", False
+    raise TokenException(why, is_final=is_final)
+
+
+def _assumed(given: Mapping[str, Any]) -> AwsCredentials:
+    expires_at = given.get("Expiration")
+    return AwsCredentials(
+        given["AccessKeyId"],
+        given["SecretAccessKey"],
+        given["SessionToken"],
+        expires_at.timestamp() if isinstance(expires_at, datetime) else None,
+    )

@@ -1,0 +1,198 @@
+"""Kerberos by the library gssapi, which is the extra ``kerberos``: the only module that imports it.
+
+Credentials of a keytab are kept in the memory of the process, without kinit. The library makes them
+anew at half of their life, as it does for any keytab of a client. Tickets of a cache are somebody
+else's: they are read for each login.
+
+Nothing here looks up names in DNS: what host names are in principals, krb5.conf says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions
+from spark_kafka_sink.auth.mechanisms import GSSAPI, printable
+from spark_kafka_sink.errors import (
+    ConfigException,
+    NetworkException,
+    Option,
+    SaslAuthenticationException,
+)
+
+# The library's numbers of errors: unsigned here, and from this one on (krb5.h).
+_FIRST_CODE: Final = -1765328384 + (1 << 32)
+_C_PRINCIPAL_UNKNOWN, _S_PRINCIPAL_UNKNOWN = 6, 7
+_PREAUTH_FAILED, _BAD_INTEGRITY = 24, 31
+_NO_CACHE: Final = (141, 195)
+# What passes by itself: the KDC is not reached, or it is too early for client or service.
+_PASSING: Final = frozenset({21, 22, 29, 33, 34, 156})
+_KEYTAB_MAGIC: Final = (b"\x05\x01", b"\x05\x02")
+
+
+def check_kerberos() -> None:
+    """Raise ConfigException if the library is not here."""
+    try:
+        import gssapi  # noqa: F401, PLC0415
+    except (ImportError, OSError) as error:
+        why = error.msg if isinstance(error, ImportError) else error.strerror
+        raise ConfigException(
+            f"{Option('sasl.mechanism', GSSAPI)} needs the Python package gssapi on the driver and "
+            "on each executor: pip install spark-kafka-sink[kerberos]; it is compiled, which needs "
+            f"libkrb5-dev (krb5-devel) and a C compiler ({why})"
+        ) from None
+
+
+def check_keytab(content: bytes, origin: str) -> None:
+    """Raise ConfigException if a file is no keytab."""
+    if not content.startswith(_KEYTAB_MAGIC):
+        raise ConfigException(f"{origin} is no keytab: ktutil or kadmin writes one")
+
+
+def cached_principal(options: KerberosOptions) -> str:
+    """Return whose tickets the cache has.
+
+    Raise SaslAuthenticationException if there are none.
+    """
+    return str(_credentials(options, b"").name)
+
+
+def gssapi_exchange(
+    options: KerberosOptions, host: str, keytab: bytes, principal: str | None = None
+) -> GssapiExchange:
+    """Return a login at the broker `host`. The KDC may be asked, which takes time.
+
+    keytab: what the file has. principal: who has logged in before by the same cache. Raise
+    SaslAuthenticationException if there are no tickets, and NetworkException if that may pass.
+    """
+    from gssapi import MechType, Name, NameType, RequirementFlag, SecurityContext  # noqa: PLC0415
+    from gssapi.exceptions import GSSError  # noqa: PLC0415
+
+    credentials = _credentials(options, keytab)
+    user = str(credentials.name)
+    if principal is not None and user != principal:
+        raise SaslAuthenticationException(
+            f"the ticket cache has tickets of {user!r} now, and had those of {principal!r}: a "
+            "client does not change its user"
+        )
+    service = f"{options.service}@{host}"
+    try:
+        context = SecurityContext(
+            name=Name(service, NameType.hostbased_service),
+            creds=credentials,
+            mech=MechType.kerberos,
+            usage="initiate",
+            flags=[RequirementFlag.mutual_authentication, RequirementFlag.integrity],
+        )
+        token = context.step()
+    except GSSError as error:
+        raise _failure(error, options, f"no ticket for the service {service}") from None
+    return GssapiExchange(_Context(context), bytes(token or b""))
+
+
+class _Context:
+    """A context of the library."""
+
+    def __init__(self, context: Any) -> None:  # noqa: ANN401 - of the library, which may be absent
+        self._context = context
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self._context.complete)
+
+    def step(self, token: bytes) -> bytes | None:
+        return self._checked(lambda: self._context.step(token))
+
+    def unwrap(self, message: bytes) -> bytes:
+        return self._checked(lambda: self._context.unwrap(message).message) or b""
+
+    def wrap(self, message: bytes) -> bytes:
+        return self._checked(lambda: self._context.wrap(message, encrypt=False).message) or b""
+
+    def _checked(self, call: Callable[[], bytes | None]) -> bytes | None:
+        from gssapi.exceptions import GSSError  # noqa: PLC0415
+
+        try:
+            return call()
+        except GSSError as error:
+            words = _words(error)
+        raise SaslAuthenticationException(
+            f"what the broker sent for Kerberos is not valid: {words}"
+        )
+
+
+def _credentials(options: KerberosOptions, keytab: bytes) -> Any:  # noqa: ANN401 - of the library
+    """Return the tickets to log in with."""
+    from gssapi import Credentials, Name, NameType  # noqa: PLC0415
+    from gssapi.exceptions import ExpiredCredentialsError, GSSError  # noqa: PLC0415
+
+    store: dict[str, str] | None = None
+    if options.keytab is not None:
+        # Of this principal and this key alone: another key never logs in by kept tickets.
+        digest = hashlib.sha256(b"\0".join((str(options.principal).encode(), keytab))).hexdigest()
+        store = {"client_keytab": f"FILE:{options.keytab}", "ccache": f"MEMORY:kafka-{digest}"}
+    elif options.cache is not None:
+        store = {"ccache": options.cache}
+    try:
+        name = None
+        if options.principal is not None:
+            name = Name(options.principal, NameType.kerberos_principal)
+        credentials = Credentials(name=name, usage="initiate", store=store)
+        # It may be taken though it has expired; brokers see that only some minutes later.
+        if not credentials.lifetime:
+            raise _expired(options)
+    except ExpiredCredentialsError:
+        raise _expired(options) from None
+    except GSSError as error:
+        raise _failure(error, options, f"no ticket for {options.user}") from None
+    return credentials
+
+
+def _expired(options: KerberosOptions) -> SaslAuthenticationException:
+    return SaslAuthenticationException(
+        f"the ticket of {options.user} has expired: run kinit again, or set "
+        f"{Option('sasl.kerberos.keytab')}"
+    )
+
+
+def _failure(
+    error: Any,  # noqa: ANN401 - of the library
+    options: KerberosOptions,
+    what: str,
+) -> SaslAuthenticationException | NetworkException:
+    """Return the error to raise, with the library's words and what to do."""
+    code = error.min_code - _FIRST_CODE
+    words = _words(error)
+    if code in _PASSING:
+        return NetworkException(f"{what}: {words}")
+    file = None if options.keytab is None else Path(options.keytab).name
+    advice = ""
+    if code == _S_PRINCIPAL_UNKNOWN:
+        advice = (
+            f"; compare {Option('sasl.kerberos.service.name')} with the brokers' principal, and "
+            "the broker's advertised host name, which cannot be an IP address, with its host"
+        )
+    elif code == _C_PRINCIPAL_UNKNOWN:
+        advice = f"; compare {Option('sasl.kerberos.principal')} and its realm with the KDC's"
+    elif code in (_PREAUTH_FAILED, _BAD_INTEGRITY) and file:
+        advice = f"; the keytab {file} has an old or a wrong key: write it again"
+    elif code in _NO_CACHE:
+        advice = (
+            f"; does the keytab {file} have a key of that principal and realm?"
+            if file
+            else "; run kinit as the same user of the system, or set "
+            f"{Option('sasl.kerberos.keytab')}"
+        )
+        words = "nothing was found" if file else words
+    return SaslAuthenticationException(f"{what}: {words}{advice}")
+
+
+def _words(error: Any) -> str:  # noqa: ANN401 - of the library
+    """Return what the library says of an error."""
+    found = error.get_all_statuses(error.min_code, False)  # noqa: FBT003 - not one of GSSAPI's own
+    if not found or found == ["Success"]:
+        found = error.get_all_statuses(error.maj_code, True)  # noqa: FBT003 - one of GSSAPI's own
+    return printable(", ".join(map(str, found)))

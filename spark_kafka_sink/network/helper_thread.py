@@ -1,0 +1,100 @@
+"""What may take long, such as asking a KDC for a ticket, is made beside the network's thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
+
+_T = TypeVar("_T")
+# What was made for a connection that did not come about; tickets' tokens are good for minutes.
+_STALE_S: Final = 60.0
+
+
+class HelperThread:
+    """A thread that makes calls one after the other, and is there as long as there are any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: deque[Callable[[], object]] = deque()
+        self._is_there = False
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Have the thread make a call, which raises nothing; from any thread."""
+        with self._lock:
+            self._calls.append(call)
+            if self._is_there:
+                return
+            self._is_there = True
+        threading.Thread(target=self._run, name="kafka-login", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._is_there = False
+                    return
+                call = self._calls.popleft()
+            call()
+
+
+@dataclass(frozen=True, slots=True)
+class _Made(Generic[_T]):
+    value: _T | None
+    error: KafkaException | None
+    at: float
+
+
+class MadeAhead(Generic[_T]):
+    """What the helper thread makes by a key; each is taken once.
+
+    make: may take long, and raises KafkaException where there is nothing. wake: called from the
+    helper thread when something was made.
+    """
+
+    def __init__(self, make: Callable[[str], _T], wake: Callable[[], None]) -> None:
+        self._make = make
+        self._wake = wake
+        self._thread = HelperThread()
+        # None: it is being made. Each change is one step, which no other thread sees half done.
+        self._made: dict[str, _Made[_T] | None] = {}
+
+    def is_there(self, key: str) -> bool:
+        """Return whether `take` returns or raises; otherwise it is being made from now on."""
+        made = self._made.get(key)
+        if made is not None and time.monotonic() < made.at + _STALE_S:
+            return True
+        if key not in self._made or made is not None:
+            self._made[key] = None
+            self._thread.run(as_options_are_named_here(lambda: self._run(key)))
+        return False
+
+    def take(self, key: str) -> _T | None:
+        """Return what was made, None while it is being made. Raise KafkaException if there is none.
+
+        The next one is not begun.
+        """
+        if not self.is_there(key):
+            return None
+        made = self._made.pop(key)
+        if made is None:
+            return None
+        if made.error is not None:
+            raise made.error
+        return made.value
+
+    def _run(self, key: str) -> None:
+        value, error = None, None
+        try:
+            value = self._make(key)
+        except KafkaException as failure:
+            error = failure
+        except Exception as failure:  # noqa: BLE001 - of libraries and of users' code
+            error = KafkaException(f"the login cannot be made: {type(failure).__name__}")
+        self._made[key] = _Made(value, error, time.monotonic())
+        self._wake()

@@ -1,0 +1,124 @@
+"""Kerberos: the logins of one configuration by GSSAPI, made ahead beside the network's thread.
+
+The KDC is asked for each broker's ticket, which may take long, so a login is made before its
+connection is, and before a session is renewed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions, kerberos_options
+from spark_kafka_sink.auth.mechanisms import GSSAPI, printable
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import ConfigException, Option
+from spark_kafka_sink.logs import masked, without_path
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.connection import Login
+from spark_kafka_sink.network.files import content
+from spark_kafka_sink.network.gssapi import (
+    cached_principal,
+    check_kerberos,
+    check_keytab,
+    gssapi_exchange,
+)
+from spark_kafka_sink.network.helper_thread import MadeAhead
+from spark_kafka_sink.network.option_values import OptionValues
+
+
+class Kerberos:
+    """Makes the logins of one configuration. Raise ConfigException if it cannot.
+
+    wake: called by another thread when a login is ready.
+    """
+
+    def __init__(
+        self, config: ProducerConfig, values: OptionValues, wake: Callable[[], None]
+    ) -> None:
+        self._config = config
+        self._values = values
+        self._logins = MadeAhead(self._exchange, wake)
+        # The principal of the ticket cache at the first login.
+        self._cached_principal = config.login_identity or None
+        self._options()
+        check_kerberos()
+
+    def has_login(self, node: Node) -> bool:
+        """Return whether `login` can be called now; if not, a login is being made."""
+        return self._logins.is_there(_host(node))
+
+    def login(self, node: Node, chance: float) -> Login:
+        """Return the login of a connection; `has_login` has returned True.
+
+        Raise SaslAuthenticationException if there are no tickets, and NetworkException if there may
+        be some later.
+        """
+        host = _host(node)
+        # The connection begins with the login that it has waited for.
+        first = [self._logins.take(host)]
+        user = self._options()[0].user
+        if self._cached_principal is not None:
+            user = f"principal {self._cached_principal!r}"
+        return Login(
+            lambda: first.pop() if first else self._logins.take(host),
+            f"of {printable(user)} by {GSSAPI}",
+            chance,
+        )
+
+    def identity(self) -> str:
+        """Return the principal of the ticket cache, empty if the options name one.
+
+        Raise SaslAuthenticationException if the cache has no tickets.
+        """
+        options, _ = self._options()
+        return "" if options.principal is not None else cached_principal(options)
+
+    def _exchange(self, host: str) -> GssapiExchange:
+        """Return a login at a broker; the helper thread calls this."""
+        options, keytab = self._options()
+        if options.principal is None and self._cached_principal is None:
+            self._cached_principal = cached_principal(options)
+        return gssapi_exchange(options, host, keytab, self._cached_principal)
+
+    def _options(self) -> tuple[KerberosOptions, bytes]:
+        """Return the options, and the contents of the keytab, empty if there is none.
+
+        Raise ConfigException if the options are not enough, or the keytab cannot be used.
+        """
+        config = self._config
+        if config.sasl_username is not None:
+            raise ConfigException(
+                f"{Option('sasl.username')} has no effect with {GSSAPI}, which is the default: set "
+                f"{Option('sasl.mechanism')}, or set {Option('sasl.kerberos.principal')} in its "
+                "place"
+            )
+        entry = None
+        if config.sasl_jaas_config is not None:
+            entry = self._values.jaas(config.sasl_jaas_config.value, GSSAPI)
+        principal, keytab = config.sasl_kerberos_principal, config.sasl_kerberos_keytab
+        options = kerberos_options(
+            None if entry is None else entry.options,
+            self._values.text("sasl.kerberos.principal", principal),
+            self._values.text("sasl.kerberos.keytab", keytab),
+            config.sasl_kerberos_service_name,
+        )
+        if options.keytab is None:
+            return options, b""
+        if keytab:
+            origin = f"the keytab {masked(keytab)} of {Option('sasl.kerberos.keytab')}"
+        else:
+            name = Path(options.keytab).name
+            origin = f"the keytab {name} of {Option('sasl.jaas.config')}"
+        try:
+            found = content(options.keytab)
+        except (OSError, ValueError) as error:
+            why = without_path(error)
+        else:
+            check_keytab(found, origin)
+            return options, found
+        raise ConfigException(f"{origin} cannot be read: {why}")
+
+
+def _host(node: Node) -> str:
+    return node.host.rstrip(".")

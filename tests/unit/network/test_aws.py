@@ -1,0 +1,230 @@
+"""AWS_MSK_IAM: where credentials come from, and a broker that computes the signature itself.
+
+No real service of AWS is asked: STS is a server of the test's own.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from support.brokers.msk_broker import MskBroker
+from support.brokers.scripted_broker import describe
+
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.errors import (
+    ConfigException,
+    KafkaException,
+    SaslAuthenticationException,
+)
+from spark_kafka_sink.network.login import SOURCES
+
+SECRET = "of-the-key/+"
+REGION = "eu-north-1"
+IAM = "software.amazon.msk.auth.iam"
+MODULE = f"{IAM}.IAMLoginModule required"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keys in the environment, and nothing else of AWS's; no test takes another one's tokens."""
+    for name in ("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "KEY")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_REGION", REGION)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    SOURCES.forget()
+
+
+@pytest.fixture
+def broker() -> Iterator[MskBroker]:
+    """A broker that knows two keys."""
+    running = MskBroker({"KEY": SECRET, "ROLEKEY": "of-the-role", "FILEKEY": "of-file"}, REGION)
+    running.metadata = describe(running.port, "t")
+    yield running
+    running.stop()
+
+
+def config(broker: MskBroker, **more: str) -> Any:  # noqa: ANN401 - a configuration
+    """Return a configuration; more: options with _ for the dot."""
+    return producer_config(
+        {
+            "bootstrap.servers": broker.address,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "AWS_MSK_IAM",
+            "max.block.ms": "20000",
+        }
+        | {name.replace("_", "."): value for name, value in more.items()}
+    )
+
+
+def log_in(broker: MskBroker, **more: str) -> None:
+    """Have the broker's metadata read."""
+    with KafkaAdmin(config(broker, **more)) as admin:
+        assert admin.topics(["t"])["t"].partitions == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {
+            "sasl_jaas_config": f"{MODULE} awsDebugCreds=true;",
+            "sasl_client_callback_handler_class": f"{IAM}.IAMClientCallbackHandler",
+        },
+        {
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_login_callback_handler_class": f"{IAM}.IAMOAuthBearerLoginCallbackHandler",
+        },
+    ],
+)
+def test_keys_of_the_environment_sign_a_token_that_the_broker_takes(
+    broker: MskBroker, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # They need nothing of AWS's.
+    monkeypatch.setattr("spark_kafka_sink.network.aws.find_spec", lambda name: None)
+    log_in(broker, **options)
+    assert set(broker.mechanisms) == {"OAUTHBEARER"}
+    assert len(set(broker.tokens)) == 1, "connections share a token"
+
+
+def test_a_wrong_secret_is_an_error_at_once(
+    broker: MskBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "WRONG-SECRET")
+    with pytest.raises(SaslAuthenticationException, match="invalid_token") as refused:
+        log_in(broker)
+    assert "by AWS_MSK_IAM" in str(refused.value)
+    assert "WRONG-SECRET" not in str(refused.value)
+    assert broker.tokens[0] not in str(refused.value)
+
+
+def test_a_profile_s_keys_are_read_by_botocore(broker: MskBroker, tmp_path: Path) -> None:
+    (tmp_path / "credentials").write_text(
+        "[kafka]\naws_access_key_id = FILEKEY\naws_secret_access_key = of-file\n"
+    )
+    log_in(broker, sasl_jaas_config=f'{MODULE} awsProfileName="kafka";')
+    with pytest.raises(KafkaException, match="there is no profile 'other'"):
+        log_in(broker, sasl_jaas_config=f'{MODULE} awsProfileName="other";')
+
+
+class Sts(HTTPServer):
+    """Gives a role's keys for `life_s`, or refuses."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.life_s = 3600
+        self.asked: list[dict[str, list[str]]] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        server = self.server
+        assert isinstance(server, Sts)
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        server.asked.append(form)
+        end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + server.life_s))
+        status, body = 200, (
+            '<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
+            "<AssumeRoleResult><Credentials><AccessKeyId>ROLEKEY</AccessKeyId>"
+            "<SecretAccessKey>of-the-role</SecretAccessKey><SessionToken>of/session+=</SessionToken>"
+            f"<Expiration>{end}</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
+        )  # fmt: skip
+        if form["RoleArn"] == ["arn:aws:iam::000000000000:role/forbidden"]:
+            status, body = (
+                403,
+                (
+                    "<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code>"
+                    "<Message>SECRET WORDS</Message></Error></ErrorResponse>"
+                ),
+            )
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def sts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sts]:
+    """STS on loopback."""
+    with Sts() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{server.server_port}")
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_role_is_assumed_by_a_session_whose_name_stays(broker: MskBroker, sts: Sts) -> None:
+    role = 'awsRoleArn="arn:aws:iam::000000000000:role/writer"'
+    log_in(broker, sasl_jaas_config=f"{MODULE} {role};")
+    log_in(broker, sasl_jaas_config=f'{MODULE} {role} awsRoleSessionName="mine";')
+    assert [each["RoleSessionName"] for each in sts.asked] == [["spark-kafka-sink"], ["mine"]]
+    url = base64.urlsafe_b64decode(broker.tokens[0] + "==").decode()
+    assert "X-Amz-Security-Token=of%2Fsession%2B%3D" in url
+
+
+def test_a_role_that_is_refused_and_one_that_ends_are_told(broker: MskBroker, sts: Sts) -> None:
+    forbidden = f'{MODULE} awsRoleArn="arn:aws:iam::000000000000:role/forbidden";'
+    with pytest.raises(KafkaException, match="STS refuses the role: AccessDenied") as refused:
+        log_in(broker, sasl_jaas_config=forbidden)
+    assert "SECRET WORDS" not in str(refused.value)
+    sts.life_s = 30
+    role = f'{MODULE} awsRoleArn="arn:aws:iam::000000000000:role/writer";'
+    with pytest.raises(KafkaException, match="end within a minute"):
+        log_in(broker, sasl_jaas_config=role, max_block_ms="1500")
+    assert broker.tokens == []
+
+
+def test_what_is_missing_is_told_before_any_connection(
+    broker: MskBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.delenv("AWS_SECRET_ACCESS_KEY")
+        patch.setattr("spark_kafka_sink.network.aws.find_spec", lambda name: None)
+        with pytest.raises(ConfigException, match=r"pip install spark-kafka-sink\[msk\]"):
+            log_in(broker)
+    with monkeypatch.context() as patch:
+        patch.delenv("AWS_REGION")
+        with pytest.raises(ConfigException, match="set the variable AWS_REGION"):
+            log_in(broker)
+    with monkeypatch.context() as patch:
+        patch.setenv("PYKAFKA_OAUTH_ALLOWED_URLS", "https://kafka.us-east-1.amazonaws.com/")
+        with pytest.raises(ConfigException, match="PYKAFKA_OAUTH_ALLOWED_URLS"):
+            log_in(broker)
+    assert broker.asked == []
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"sasl_login_callback_handler_class": "com.acme.Handler"}, "a Java class: expected"),
+        ({"sasl_client_callback_handler_class": "com.acme.Handler"}, "a Java class: expected"),
+        (
+            {"sasl_login_callback_handler_class": f"{IAM}.IAMOAuthBearerLoginCallbackHandler"},
+            "with sasl.mechanism=OAUTHBEARER",
+        ),
+        ({"sasl_username": "u", "sasl_password": "p"}, "has no effect with AWS_MSK_IAM"),
+        ({"sasl_jaas_config": f"{MODULE} x=y;"}, "not one of AWS's"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(
+    broker: MskBroker, options: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(ConfigException, match=sentence):
+        log_in(broker, **options)
