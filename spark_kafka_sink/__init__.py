@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_kafka_sink import errors
     from spark_kafka_sink.kafka_producer import KafkaProducer
-    from spark_kafka_sink.model import ProducerRecord, RecordMetadata
+    from spark_kafka_sink.model import ProducerRecord, RecordMetadata, __version__
     from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
     from spark_kafka_sink.spark.committing.report_files import last_reports
     from spark_kafka_sink.spark.driver.atomic_layout import atomic_layout
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from spark_kafka_sink.spark.driver.to_kafka import to_kafka
     from spark_kafka_sink.spark.driver.write_batch import write_batch
     from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
-
-__version__ = "0.1.0"
 
 __all__ = [
     "KafkaDataSource",
@@ -44,6 +42,7 @@ _HOME = {
     "ProducerInterceptor": "spark_kafka_sink.plugins.interceptors",
     "ProducerRecord": "spark_kafka_sink.model",
     "RecordMetadata": "spark_kafka_sink.model",
+    "__version__": "spark_kafka_sink.model",
     "atomic_layout": "spark_kafka_sink.spark.driver.atomic_layout",
     "last_reports": "spark_kafka_sink.spark.committing.report_files",
     "register": "spark_kafka_sink.spark.driver.register",

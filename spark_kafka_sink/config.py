@@ -1,11 +1,11 @@
 """Producer configuration: the Java client's names, from strings to one checked, frozen struct.
 
-Owns names, types, ranges, defaults and the rules between options (ProducerConfig). It reads no
-environment and no file. Every option of the Java producer is either a field of `ProducerConfig`, or
-in one of the tables below it: refused, or read and without effect. Names that are not known are
-refused with the nearest one that is.
+It defines names, types, ranges, defaults and the rules between options (ProducerConfig). It reads
+no environment and no file. Every option of the Java producer is either a field of `ProducerConfig`,
+or in one of the tables below it: refused, or read and ignored. An unknown name is refused, with the
+most similar known one.
 
-The string behind a field says what the option does; docs/configuration.md is made of them.
+The string after a field describes the option; docs/configuration.md is made of these strings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ NonNegative = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 NonNegativeLong = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-PositiveLong = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 IdleMs = Annotated[int, Meta(ge=5000, le=2**63 - 1)]
 BufferSize = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 WindowFactor = Annotated[float, Meta(ge=0.5, le=1.0)]
@@ -62,31 +61,36 @@ class ProducerConfig(
     bootstrap_servers: str = field(name="bootstrap.servers")
     """Brokers as `host:port`, separated by commas; any one that is up leads to the others."""
     client_id: str = field(name="client.id", default="")
-    """The name by which brokers log and limit this client."""
+    """The name of this client in the logs and quotas of brokers."""
 
     acks: Literal["all", "-1", "0", "1"] = "all"
-    """What counts as written: `all` in-sync replicas have it, 1: the leader has, 0: it was sent."""
+    """When a record counts as written: `all`: all in-sync replicas have it, 1: the leader has it,
+    0: it was sent."""
     enable_idempotence: bool = field(name="enable.idempotence", default=True)
-    """No duplicates and no changed order by retries; needs acks=all, and at most 5 in flight."""
+    """Retries cause no duplicates and keep the order; needs acks=all and at most 5 requests in
+    flight."""
     retries: NonNegative = 2**31 - 1
-    """How often a batch is sent again; delivery.timeout.ms is the better limit."""
+    """How often a batch is retried; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: NonNegative = field(name="delivery.timeout.ms", default=120_000)
-    """How long a record may take from append to acknowledgement; then its delivery has failed."""
+    """The longest time from the append of a record to its acknowledgement; then its delivery
+    fails."""
     request_timeout_ms: Positive = field(name="request.timeout.ms", default=30_000)
-    """How long an answer is waited for; then the connection is closed and its requests go again."""
+    """How long to wait for a response; then the connection is closed and its requests are
+    retried."""
     max_in_flight_requests_per_connection: Positive = field(
         name="max.in.flight.requests.per.connection", default=5
     )
-    """Produce requests under way to one broker."""
+    """Unanswered Produce requests to one broker."""
 
     linger_ms: NonNegativeLong = field(name="linger.ms", default=5)
-    """How long a batch that is not full waits for more; a flush ends it."""
+    """How long a batch that is not full waits for more records; a flush ends the wait."""
     batch_size: NonNegative = field(name="batch.size", default=16_384)
-    """Bytes of a batch of one partition, as it is sent."""
+    """The size of a batch of one partition, as it is sent, in bytes."""
     buffer_memory: NonNegativeLong = field(name="buffer.memory", default=33_554_432)
-    """Bytes held until they are acknowledged; appending waits when they are used up."""
+    """Memory for records that are not acknowledged yet, in bytes; appending waits while it is
+    full."""
     max_request_size: NonNegative = field(name="max.request.size", default=1_048_576)
-    """The largest request, and the largest record."""
+    """The largest request and the largest record, in bytes."""
     max_block_ms: NonNegativeLong = field(name="max.block.ms", default=60_000)
     """How long appending waits for memory or for metadata; `append` of an Arrow batch that is cut
     into slices may wait as long again for each further slice's memory."""
@@ -102,70 +106,73 @@ class ProducerConfig(
     """-131072 to 22."""
 
     partitioner_class: PartitionerName | None = field(name="partitioner.class", default=None)
-    """How rows without partition are spread: none for the built-in one, `roundrobin`, or
-    `uniformsticky` (keys are not looked at); the Java classes' names are understood. Or
-    `module.Name` of a Python callable that chooses the partitions of a whole Arrow batch."""
+    """The partitioner of rows without a partition: unset for the built-in one, `roundrobin`, or
+    `uniformsticky` (ignores keys); the names of the Java classes work as well. Or `module.Name` of
+    a Python callable that chooses the partitions of a whole Arrow batch."""
     partitioner_adaptive_partitioning_enable: bool = field(
         name="partitioner.adaptive.partitioning.enable", default=True
     )
-    """Whether rows without key go less to brokers that are slow (KIP-794)."""
+    """Whether slow brokers get fewer of the rows without key (KIP-794)."""
     partitioner_availability_timeout_ms: NonNegativeLong = field(
         name="partitioner.availability.timeout.ms", default=0
     )
-    """After how long without progress a broker's partitions get no rows without key; 0: never."""
+    """After this time without progress, the partitions of a broker get no rows without key; 0:
+    never."""
     partitioner_ignore_keys: bool = field(name="partitioner.ignore.keys", default=False)
-    """Whether rows with a key are spread like those without."""
+    """Whether to partition rows with a key like those without."""
 
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = (
         field(name="client.dns.lookup", default="use_all_dns_ips")
     )
-    """Try every address of a host (KIP-602), or take bootstrap hosts for their canonical names."""
+    """Try every address of a host (KIP-602), or resolve bootstrap hosts to their canonical
+    names."""
     metadata_max_age_ms: NonNegativeLong = field(name="metadata.max.age.ms", default=300_000)
-    """How old what is known of topics and brokers may get."""
+    """The age at which metadata of topics and brokers is refreshed."""
     metadata_max_idle_ms: IdleMs = field(name="metadata.max.idle.ms", default=300_000)
-    """After how long a topic that is not written to is forgotten (KIP-526)."""
+    """After this time without writes, the metadata of a topic is dropped (KIP-526)."""
     metadata_recovery_strategy: Literal["rebootstrap", "none"] = field(
         name="metadata.recovery.strategy", default="rebootstrap"
     )
-    """Whether the bootstrap servers are asked again when no broker answers (KIP-899)."""
+    """Whether to use the bootstrap servers again when no broker can be reached (KIP-899)."""
     metadata_recovery_rebootstrap_trigger_ms: NonNegativeLong = field(
         name="metadata.recovery.rebootstrap.trigger.ms", default=300_000
     )
-    """After how long without metadata every connection is given up for them (KIP-1102)."""
+    """After this time without metadata, all connections are closed and the bootstrap servers are
+    used again (KIP-1102)."""
     reconnect_backoff_ms: NonNegativeLong = field(name="reconnect.backoff.ms", default=50)
-    """The pause before connecting to a broker again; doubles up to the maximum."""
+    """The pause before reconnecting to a broker; doubles up to the maximum."""
     reconnect_backoff_max_ms: NonNegativeLong = field(name="reconnect.backoff.max.ms", default=1000)
-    """The longest pause before connecting again; reconnect.backoff.ms where only that is set."""
+    """The longest pause before reconnecting; reconnect.backoff.ms if only that is set."""
     retry_backoff_ms: NonNegativeLong = field(name="retry.backoff.ms", default=100)
-    """The pause before sending again; doubles up to the maximum (KIP-580)."""
+    """The pause before a retry; doubles up to the maximum (KIP-580)."""
     retry_backoff_max_ms: NonNegativeLong = field(name="retry.backoff.max.ms", default=1000)
-    """The longest pause before sending again; where it is under retry.backoff.ms, the only one."""
+    """The longest pause before a retry; if it is less than retry.backoff.ms, every pause has it."""
     socket_connection_setup_timeout_ms: NonNegativeLong = field(
         name="socket.connection.setup.timeout.ms", default=10_000
     )
-    """How long a connection may take to come up; doubles up to the maximum (KIP-601)."""
+    """How long connecting may take; doubles up to the maximum (KIP-601)."""
     socket_connection_setup_timeout_max_ms: NonNegativeLong = field(
         name="socket.connection.setup.timeout.max.ms", default=30_000
     )
-    """The longest time that a connection may ever take to come up."""
+    """The longest time that connecting may take."""
     connections_max_idle_ms: Long = field(name="connections.max.idle.ms", default=540_000)
-    """After how long an unused connection is closed; negative: never."""
+    """After this time without use, a connection is closed; negative: never."""
     send_buffer_bytes: BufferSize = field(name="send.buffer.bytes", default=131_072)
-    """The system's send buffer of a connection; -1 leaves it to the system."""
+    """The socket's send buffer (SO_SNDBUF); -1: the system's default."""
     receive_buffer_bytes: BufferSize = field(name="receive.buffer.bytes", default=32_768)
-    """The system's receive buffer of a connection; -1 leaves it to the system."""
+    """The socket's receive buffer (SO_RCVBUF); -1: the system's default."""
     transactional_id: Annotated[str, Meta(min_length=1)] | None = field(
         name="transactional.id", default=None
     )
-    """The name under which transactions go on after a restart; needs idempotence. Not for writes of
-    Spark, whose tasks would share it."""
+    """The name that identifies the producer of transactions across restarts; needs idempotence. Not
+    for writes of Spark, whose tasks would share it."""
     transaction_timeout_ms: Positive = field(name="transaction.timeout.ms", default=60_000)
-    """After how long the coordinator aborts a transaction that was not ended."""
+    """After this time, the coordinator aborts an open transaction."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = field(
         name="security.protocol", default="PLAINTEXT"
     )
-    """What brokers' listeners speak: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login),
-    `SASL_SSL` (TLS and a login)."""
+    """The protocol of the brokers' listener: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login)
+    or `SASL_SSL` (TLS and a login)."""
     sasl_mechanism: str = field(name="sasl.mechanism", default="GSSAPI")
     """How to log in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`, `GSSAPI` (Kerberos)
     or `AWS_MSK_IAM`."""
@@ -284,9 +291,9 @@ class ProducerConfig(
     )
     """Only by name: that of Amazon MSK for AWS_MSK_IAM."""
     sasl_jaas_config: Secret | None = field(name="sasl.jaas.config", default=None)
-    """Whom to log in, in Java's form: a login module and its options."""
+    """The credentials, in Java's form: a login module and its options."""
     sasl_username: str | None = field(name="sasl.username", default=None)
-    """Whom to log in, in place of sasl.jaas.config; not an option of Java's."""
+    """The user to log in, in place of sasl.jaas.config; not an option of Java's."""
     sasl_password: Secret | None = field(name="sasl.password", default=None)
     """The password of sasl.username; not an option of Java's."""
     sasl_kerberos_service_name: str | None = field(name="sasl.kerberos.service.name", default=None)
@@ -303,7 +310,7 @@ class ProducerConfig(
     ssl_truststore_certificates: Secret | None = field(
         name="ssl.truststore.certificates", default=None
     )
-    """The certificates to trust themselves, as PEM, in place of a file."""
+    """The certificates to trust, as PEM text, in place of a file."""
     ssl_truststore_type: StoreType = field(name="ssl.truststore.type", default="JKS")
     """Read and without effect: what a file is, its first bytes say."""
     ssl_truststore_password: Secret | None = field(name="ssl.truststore.password", default=None)
@@ -312,7 +319,7 @@ class ProducerConfig(
     """A PEM file with the client's private key and its chain of certificates, for brokers that ask
     for it."""
     ssl_keystore_key: Secret | None = field(name="ssl.keystore.key", default=None)
-    """The private key itself, as PEM, in place of a file."""
+    """The private key, as PEM text, in place of a file."""
     ssl_keystore_certificate_chain: Secret | None = field(
         name="ssl.keystore.certificate.chain", default=None
     )
@@ -322,16 +329,16 @@ class ProducerConfig(
     ssl_keystore_password: Secret | None = field(name="ssl.keystore.password", default=None)
     """Without effect: PEM has none; the key's own is ssl.key.password."""
     ssl_key_password: Secret | None = field(name="ssl.key.password", default=None)
-    """What opens an encrypted private key."""
+    """The password of an encrypted private key."""
     ssl_endpoint_identification_algorithm: Literal["https", ""] = field(
         name="ssl.endpoint.identification.algorithm", default="https"
     )
-    """`https`: a broker's certificate must have the name that it is reached by; empty: any name
-    does, with a warning."""
+    """`https`: a broker's certificate must have the host name that it is reached by; empty: any
+    host name is accepted, with a warning."""
     ssl_protocol: Literal["TLSv1.3", "TLSv1.2", "TLS"] = field(
         name="ssl.protocol", default="TLSv1.3"
     )
-    """`TLSv1.2`: that at most."""
+    """`TLSv1.2` for at most that version."""
     ssl_enabled_protocols: Annotated[str, Meta(pattern=_TLS_VERSIONS)] = field(
         name="ssl.enabled.protocols", default="TLSv1.2,TLSv1.3"
     )
@@ -341,11 +348,11 @@ class ProducerConfig(
     TLS 1.3 off."""
 
     metrics_num_samples: Positive = field(name="metrics.num.samples", default=2)
-    """How many samples a rate or an average is computed over."""
+    """The number of samples that rates and averages are computed over."""
     metrics_sample_window_ms: NonNegativeLong = field(
         name="metrics.sample.window.ms", default=30_000
     )
-    """How long one sample is."""
+    """The length of one sample."""
 
     login_identity: str = ""
     """No option: whose tickets of Kerberos the cache has, where no option says it; others are then
@@ -380,18 +387,18 @@ class ProducerConfig(
 
     @property
     def acks_number(self) -> int:
-        """The acks as they travel: -1 for all."""
+        """The acks of a request: -1 for all."""
         return -1 if self.acks == "all" else int(self.acks)
 
     @property
     def rebootstraps(self) -> bool:
-        """Whether the bootstrap addresses are tried again when no broker can be reached."""
+        """Whether to use the bootstrap addresses again when no broker can be reached."""
         return self.metadata_recovery_strategy == "rebootstrap"
 
     @property
     def bootstrap_nodes(self) -> list[Node]:
         """The bootstrap addresses as nodes with the ids -1, -2 and so on."""
-        # An @ is refused below. What stands before it may be a password, even with a comma in it.
+        # An @ is refused below. The text before it may be a password, even with a comma in it.
         servers = masked(self.bootstrap_servers)
         entries = dict.fromkeys(e.strip() for e in servers.split(",") if e.strip())
         return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
@@ -410,10 +417,10 @@ def producer_config(
     defaults: Mapping[str, Any] | None = None,
     lenient: bool = False,
 ) -> ProducerConfig:
-    """Check options and give them typed.
+    """Return the configuration of checked options. Raise ConfigException.
 
     options: Java names to strings or values. defaults: values in place of the Java client's.
-    lenient: ignore names that no Kafka producer has, with a warning. Raises ConfigException.
+    lenient: ignore unknown names, with a warning.
     """
     check_options(options)
     without_effect = check_names(options, lenient=lenient)
@@ -444,22 +451,22 @@ def producer_config(
 
 
 def check_options(options: object) -> Mapping[str, object]:
-    """Return options; refuse what is no mapping from names to values. Raises ConfigException."""
+    """Return options. Raise ConfigException if they are not a mapping from names to values."""
     if not isinstance(options, Mapping):
         kind = type(options).__name__
-        message = f"the configuration is a {kind}: expected a mapping from names of options"
+        message = f"the configuration is a {kind}: expected a mapping from option names to values"
         raise ConfigException(message)
     for name in options:
         if not isinstance(name, str):
-            message = f"{name!r} is not the name of an option: expected a str"
+            message = f"{name!r} is not an option name: expected a str"
             raise ConfigException(message)
     return options
 
 
 def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozenset[str]:
-    """Refuse, or warn of, options that are none of this producer's; as in `producer_config`.
+    """Raise ConfigException for, or warn of, unknown names; see `producer_config`.
 
-    Return those that have no effect with the protocol of the brokers' listener.
+    Return the options that have no effect with the given security.protocol.
     """
     known = {each.encode_name for each in option_fields()}
     without_effect = _check_security(options, lenient=lenient)
@@ -479,7 +486,7 @@ def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozens
 
 
 def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[str]:
-    """Refuse, or warn of, options of TLS and SASL where there is neither; return their names."""
+    """Return options of TLS and SASL that security.protocol does not use; raise or warn of them."""
     protocol = str(options.get("security.protocol") or "PLAINTEXT").strip().upper()
     unused = _UNUSED.get(protocol)
     if unused is None:
@@ -488,10 +495,11 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
     known = {each.encode_name for each in option_fields()} | NOT_YET
     found = [name for name in options if name.startswith(families) and name in known]
     if found:
+        have, it = ("has", "it") if len(found) == 1 else ("have", "them")
         message = (
-            f"{listed(str(Option(name)) for name in found)}: of no effect with "
-            f"{Option('security.protocol')}={protocol}, by which {why}; remove what is left over, "
-            f"or set {Option('security.protocol')} to what the brokers' listener speaks"
+            f"{listed(str(Option(name)) for name in found)} {have} no effect with "
+            f"{Option('security.protocol')}={protocol}, by which {why}; remove {it}, or set "
+            f"{Option('security.protocol')} to the protocol of the brokers' listener"
         )
         if not lenient:
             raise ConfigException(message)
@@ -525,7 +533,7 @@ def _check_handlers(config: ProducerConfig) -> None:
 
 
 def _check_secured(config: ProducerConfig) -> None:
-    """Refuse stores and credentials that are there twice, or by half."""
+    """Raise ConfigException for stores and credentials that are set twice, or incompletely."""
     user, password, jaas = config.sasl_username, config.sasl_password, config.sasl_jaas_config
     if (user is None) != (password is None):
         raise ConfigException(
@@ -534,7 +542,7 @@ def _check_secured(config: ProducerConfig) -> None:
         )
     if user is not None and jaas is not None:
         raise ConfigException(
-            f"{Option('sasl.username')} and {Option('sasl.jaas.config')} both say whom to log in: "
+            f"{Option('sasl.username')} and {Option('sasl.jaas.config')} both name a user: "
             "remove one of the two"
         )
     kerberos = {
@@ -554,8 +562,8 @@ def _check_secured(config: ProducerConfig) -> None:
     ):
         if location is not None and any(text is not None for text in texts):
             raise ConfigException(
-                f"{Option(f'ssl.{name}.location')} is set, and what it has is given by other "
-                "options too: remove one of the two"
+                f"{Option(f'ssl.{name}.location')} is set, and other options give its "
+                "contents as well: remove one of the two"
             )
     if (key is None) != (chain is None):
         found, missing = (
@@ -568,7 +576,7 @@ def _check_secured(config: ProducerConfig) -> None:
 
 
 def _check_text(config: ProducerConfig) -> None:
-    """Refuse names that no request can carry."""
+    """Raise ConfigException for names that are too long for a request, or not text."""
     names = {"client.id": config.client_id, "transactional.id": config.transactional_id or ""}
     for option, name in names.items():
         try:
@@ -585,7 +593,7 @@ def _check_text(config: ProducerConfig) -> None:
 
 
 def _normal(name: str, value: Any) -> Any:
-    """Bring letter case, blanks, lists and numbers to the form the struct expects."""
+    """Return a value with the letter case, blanks, list or number that the struct expects."""
     if name == "bootstrap.servers" and value is not None:
         entries = value if isinstance(value, list | tuple) else str(value).split(",")
         return ",".join(entry for each in entries if (entry := str(each).strip()))
@@ -612,26 +620,26 @@ def _normal_text(name: str, value: str) -> Any:
 
 
 def integer(value: Any) -> Any:
-    """Give the number that a text is, as Java reads it, or a float; anything else as it is."""
+    """Return the int of a text, as Java reads it, or of a whole float; anything else unchanged."""
     is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
     is_whole = isinstance(value, float) and value.is_integer()
     return int(value) if is_text or is_whole else value
 
 
 def _number(value: Any) -> Any:
-    """Give the number that a text is; anything else as it is."""
+    """Return the float of a text; anything else unchanged."""
     is_text = isinstance(value, str) and _DECIMAL.fullmatch(value.strip())
     return float(value) if is_text else value
 
 
 @functools.cache
 def _options_of(kind: type) -> frozenset[str]:
-    """Give the options whose values are of a kind."""
+    """Return the options whose defaults are of a type."""
     return frozenset(each.encode_name for each in option_fields() if type(each.default) is kind)
 
 
 def _check_off(name: str, value: Any) -> None:
-    """Take an option that can only be off here."""
+    """Raise ConfigException if an option that must be off is not."""
     if str(value).strip().lower() != "false":
         message = f"{Option(name)} is {value!r}: expected false, since {OFF_ONLY[name]}"
         raise ConfigException(message)
@@ -642,8 +650,7 @@ def _unknown(name: str) -> str:
         return f"{Option(name)} is refused: {REFUSED[name]}; remove it"
     if name in NOT_YET:
         return (
-            f"{Option(name)} is an option of the Java producer that this one does not have yet; "
-            "remove it"
+            f"{Option(name)} is an option of the Java producer that is not supported yet; remove it"
         )
     close = nearest(name, java_names())
     hint = f"; did you mean {Option(close)}?" if close else ""
@@ -652,19 +659,19 @@ def _unknown(name: str) -> str:
 
 @functools.cache
 def java_names() -> frozenset[str]:
-    """Give the options of the Java producer, also those that are not offered here."""
+    """Return the options of the Java producer, including those that are not supported here."""
     known = {each.encode_name for each in option_fields()}
     return frozenset(known | NOT_YET | REFUSED.keys() | NO_EFFECT.keys() | OFF_ONLY.keys())
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Give the name that was probably meant; None where none is much like it."""
+    """Return the most similar of names, None if none is similar."""
     close = get_close_matches(name, sorted(names), n=1, cutoff=_ALIKE)
     return close[0] if close else None
 
 
 def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, Any]) -> str:
-    """Give the sentence about the value of a field of `struct` that msgspec refuses."""
+    """Return the message about a value that msgspec refuses for a field of `struct`."""
     text = str(error)
     name = text.partition(" - at `$.")[2].rstrip("`")
     if name not in given:
@@ -703,7 +710,7 @@ _UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "SSL": (("sasl.",), "no client logs in by SASL"),
     "SASL_PLAINTEXT": (("ssl.",), "nothing is encrypted"),
 }
-# From here on two names are a name and its misspelling, and below, two names of different things.
+# The least similarity of a name and its misspelling.
 _ALIKE: Final = 0.76
 # No option takes a number of more digits, and int() does not look at some that have.
 _INTEGER: Final = re.compile(r"[+-]?\d{1,100}")
@@ -726,7 +733,7 @@ _UPPER_CASE: Final = (
     "ssl.truststore.type",
 )
 _LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
-# Options whose values nothing may show.
+# Options whose values must not be shown.
 SECRETS: Final = frozenset(
     {
         "sasl.jaas.config",
@@ -785,8 +792,8 @@ _ALLOWED: Final = {
 def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of ProducerConfig.postProcessAndValidateIdempotenceConfigs.
 
-    Idempotence that was asked for conflicts with what it needs otherwise: an error. Idempotence by
-    default gives way to acks and retries, but never to too many requests in flight.
+    Raise ConfigException if idempotence is set and another option contradicts it. Idempotence by
+    default is turned off by acks and retries, but not by too many requests in flight.
     """
     if config.transactional_id is not None:
         _check_transactional(config)
@@ -802,9 +809,9 @@ def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> P
         raise ConfigException(message)
     conflicts = []
     if config.acks_number != -1:
-        conflicts.append(f"{Option('acks')} is {config.acks}, it needs all")
+        conflicts.append(f"{Option('acks')} is {config.acks} and must be all")
     if config.retries == 0:
-        conflicts.append(f"{Option('retries')} is 0, it needs more")
+        conflicts.append(f"{Option('retries')} is 0 and must be positive")
     if not conflicts:
         return config
     if "enable.idempotence" in options:
@@ -814,21 +821,21 @@ def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> P
 
 
 def _check_transactional(config: ProducerConfig) -> None:
-    """Refuse what a transactional producer cannot do without: idempotence and what that needs."""
+    """Raise ConfigException if a transactional producer has no idempotence, or cannot have it."""
     conflicts = []
     if not config.enable_idempotence:
-        conflicts.append(f"{Option('enable.idempotence')} is false, it needs true")
+        conflicts.append(f"{Option('enable.idempotence')} is false and must be true")
     if config.acks_number != -1:
-        conflicts.append(f"{Option('acks')} is {config.acks}, it needs all")
+        conflicts.append(f"{Option('acks')} is {config.acks} and must be all")
     if config.retries == 0:
-        conflicts.append(f"{Option('retries')} is 0, it needs more")
+        conflicts.append(f"{Option('retries')} is 0 and must be positive")
     if conflicts:
         message = f"{Option('transactional.id')} is set, but {' and '.join(conflicts)}"
         raise ConfigException(message)
 
 
 def _settle_delivery_timeout(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
-    """Hold delivery.timeout.ms to at least linger.ms + request.timeout.ms, as the Java client."""
+    """Raise delivery.timeout.ms to linger.ms + request.timeout.ms, as the Java client does."""
     least = min(config.linger_ms + config.request_timeout_ms, 2**31 - 1)
     if config.delivery_timeout_ms >= least:
         return config
@@ -844,8 +851,8 @@ def _settle_delivery_timeout(config: ProducerConfig, options: Mapping[str, Any])
 def _settle_backoffs(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of CommonClientConfigs on pairs of a pause and its maximum.
 
-    A reconnect.backoff.ms that is set alone is constant. A pause over its maximum is the maximum,
-    always; that is said, since who set it will not expect it.
+    If only reconnect.backoff.ms is set, it is constant. A pause longer than its maximum becomes the
+    maximum, with a warning.
     """
     if "reconnect.backoff.ms" in options and "reconnect.backoff.max.ms" not in options:
         config = msgspec.structs.replace(
@@ -864,7 +871,7 @@ def _settle_backoffs(config: ProducerConfig, options: Mapping[str, Any]) -> Prod
         if base > most:
             message = (
                 f"{Option(f'{name}.ms')}={base} is more than {Option(f'{name}.max.ms')}={most}: "
-                "it is always the latter"
+                f"using {most} ms"
             )
             warn_once(logger, message)
     return config
@@ -882,7 +889,7 @@ def _node(node_id: int, entry: str) -> Node:
     return Node(id=node_id, host=found["six"] or found["host"], port=int(found["port"]))
 
 
-# Options of the Java producer that are read and change nothing, and why.
+# Options of the Java producer that have no effect, and why.
 NO_EFFECT: Final[Mapping[str, str]] = {
     "auto.include.jmx.reporter": "it is about the Java runtime",
     "metric.reporters": "it names Java classes",
@@ -907,16 +914,16 @@ NO_EFFECT: Final[Mapping[str, str]] = {
     "sasl.kerberos.ticket.renew.jitter": "the Kerberos library renews tickets of a keytab",
     "sasl.kerberos.ticket.renew.window.factor": "the Kerberos library renews tickets of a keytab",
 }
-# Options of the Java producer that can be off here and not on, and why.
+# Options of the Java producer that must be off, and why.
 OFF_ONLY: Final[Mapping[str, str]] = {
     "enable.metrics.push": "this producer sends brokers no metrics of its own (KIP-714)",
     "transaction.two.phase.commit.enable": "brokers offer it to no client by default (KIP-939)",
 }
-# Options of the Java producer that this one will not have, and why.
+# Options of the Java producer that are refused, and why.
 REFUSED: Final[Mapping[str, str]] = {
     "buffer.memory.allocation.strategy": "memory is allocated as it is used",
-    "config.providers": "env, file and directory are there without it, and no others",
-    "interceptor.classes": "interceptors see row by row: only KafkaProducer.send has them",
+    "config.providers": "the providers env, file and directory are built in; there are no others",
+    "interceptor.classes": "interceptors see single rows: only KafkaProducer.send has them",
     "key.serializer": "keys are the bytes of a column: only KafkaProducer.send has serializers",
     "sasl.login.class": "it names a Java class",
     "security.providers": "it names Java classes",

@@ -1,19 +1,19 @@
 """Every exception the package raises on purpose, as one tree.
 
-Class names are the Java client's where the thing is the same, so that a message can be looked up
-where Kafka users look. Each exception carries what it is about (topic, partition, node, API, error
-code, attempts, row of the Arrow batch) as attributes; the message is one sentence or two: what was
-found, what is expected, what to do.
+Class names are the Java client's if it has the same exception, so that Kafka users can look them
+up. Each exception has its subject (topic, partition, node, API, error code, attempts, row of the
+Arrow batch) as attributes. The message is one sentence or two: what was found, what is expected,
+what to do.
 
-``KafkaException`` is the root. ``ConfigException`` and ``DataException`` mean the caller's input is
-wrong; ``ApiException`` and below, what a broker answered or failed to; ``ProtocolError``, that
-bytes from a peer are not Kafka's.
+``KafkaException`` is the root. ``ConfigException`` and ``DataException`` mean that the caller's
+input is wrong; ``ApiException`` and its subclasses, that a broker answered with an error or not at
+all; ``ProtocolError``, that the bytes of a peer do not follow Kafka's protocol.
 
-What can be done about an ApiException is said by its base class, as in the Java client (KIP-1050):
-``RetriableException``, the same again may help; ``RefreshRetriableException``, once leaders or
-coordinators are looked up again; ``TransactionAbortableException``, abort the transaction;
-``ApplicationRecoverableException``, close the producer and make a new one;
-``InvalidConfigurationException``, somebody has to change a setting, a permission or the data.
+The base class of an ApiException says how to recover, as in the Java client (KIP-1050):
+``RetriableException``: retry; ``RefreshRetriableException``: retry after leaders or coordinators
+were looked up again; ``TransactionAbortableException``: abort the transaction;
+``ApplicationRecoverableException``: close the producer and make a new one;
+``InvalidConfigurationException``: change a setting, a permission or the data.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _MOST_LISTED: Final = 10
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names for a message: the first ten, then how many more there are."""
+    """Return names for a message: the first ten, then the number of the others."""
     every = list(names)
     more = len(every) - _MOST_LISTED
     return ", ".join(every[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-# How messages name an option: as in a configuration, unless its user writes it in another way.
+# The name of an option in messages: as in a configuration, or as its user writes it.
 _option_name: Final[ContextVar[Callable[[str], str]]] = ContextVar("option_name", default=str)
 
 
 @contextmanager
 def name_options(name: Callable[[str], str]) -> Iterator[None]:
-    """Have the messages that are made in this thread name options as `name` does.
+    """Name options in the messages of this thread by `name`, which returns the name to show.
 
-    The threads of a producer that is made meanwhile do so, too (`as_options_are_named_here`).
+    The threads of a producer that is made in this context do so as well.
     """
     before = _option_name.set(name)
     try:
@@ -55,7 +55,7 @@ def name_options(name: Callable[[str], str]) -> Iterator[None]:
 
 
 def as_options_are_named_here(function: Callable[[], None]) -> Callable[[], None]:
-    """Return a function to call in another thread, whose messages name options as this one's."""
+    """Return `function` for another thread, with this thread's names of options in messages."""
     name = _option_name.get()
 
     def call() -> None:
@@ -85,10 +85,10 @@ def message_of(error: BaseException) -> str:
 
 
 class KafkaException(Exception):
-    """The root; `message` is what the user reads, the rest what it is about.
+    """The root of all exceptions.
 
-    row: of the Arrow batch; place: what to call it instead, as ``row 7 of task 2``. Where there is
-    a row, what the user reads begins with it.
+    row: the number of the row in the Arrow batch; place: its name in the text, as ``row 7 of task
+    2``. If there is a row, the text of the exception begins with it.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class KafkaException(Exception):
         return f"{self.place or f'row {self.row} of the Arrow batch'}: {self.message}"
 
     def with_message(self, message: str) -> Self:
-        """Return a copy that says something else of the same."""
+        """Return a copy with another message."""
         other = copy.copy(self)
         other.message = message
         other.args = (message,)
@@ -144,11 +144,11 @@ class ProtocolError(KafkaException):
 
 
 class IllegalStateException(KafkaException):
-    """A call that the object's state does not allow, such as a send after close."""
+    """The object's state does not allow the call, such as a send after close."""
 
 
 class IllegalArgumentException(KafkaException):
-    """A call with an argument that it never takes, such as a negative time limit."""
+    """An argument is never valid, such as a negative time limit."""
 
 
 class ApiException(KafkaException):
@@ -158,11 +158,11 @@ class ApiException(KafkaException):
 
 
 class RetriableException(ApiException):
-    """A retry might have helped; the retries that the configuration allows were made."""
+    """A retry may help; the retries that the configuration allows were made."""
 
 
 class RefreshRetriableException(RetriableException):
-    """A retry might have helped once leaders or coordinators were looked up again."""
+    """A retry may help after leaders or coordinators were looked up again."""
 
 
 class InvalidMetadataException(RefreshRetriableException):
@@ -170,11 +170,11 @@ class InvalidMetadataException(RefreshRetriableException):
 
 
 class ApplicationRecoverableException(ApiException):
-    """The producer is over, its application is not: close it and make a new one."""
+    """The producer cannot go on: close it and make a new one."""
 
 
 class InvalidConfigurationException(ApiException):
-    """No retry helps before a setting, a permission or the data is changed."""
+    """Retries fail until a setting, a permission or the data is changed."""
 
 
 class AuthorizationException(InvalidConfigurationException):
@@ -182,33 +182,33 @@ class AuthorizationException(InvalidConfigurationException):
 
 
 class AuthenticationException(InvalidConfigurationException):
-    """Client and broker did not agree who the other is."""
+    """Client and broker could not authenticate each other."""
 
 
 class SaslAuthenticationException(AuthenticationException):
-    """A login by SASL failed: the broker refused it, or the broker is not who it should be."""
+    """A SASL login failed: the broker refused it, or could not prove its own identity."""
 
     code = error_codes.SASL_AUTHENTICATION_FAILED
 
 
 class SslAuthenticationException(AuthenticationException):
-    """A TLS handshake failed: one side refused the other's certificate, or they share no suite."""
+    """A TLS handshake failed: a certificate was refused, or there is no common cipher suite."""
 
 
 class UnsupportedSaslMechanismException(AuthenticationException):
-    """The broker's listener does not offer the mechanism."""
+    """The broker's listener does not support the SASL mechanism."""
 
     code = error_codes.UNSUPPORTED_SASL_MECHANISM
 
 
 class IllegalSaslStateException(AuthenticationException):
-    """A request of SASL came where the broker does not take one."""
+    """The broker did not expect a SASL request."""
 
     code = error_codes.ILLEGAL_SASL_STATE
 
 
 class TimeoutException(RetriableException):
-    """A time limit of the configuration has passed; the message names it."""
+    """A time limit of the configuration has expired; the message names it."""
 
 
 class BufferExhaustedException(TimeoutException):
@@ -216,7 +216,7 @@ class BufferExhaustedException(TimeoutException):
 
 
 class NetworkException(InvalidMetadataException):
-    """A connection broke before the answer came."""
+    """A connection broke before the response came."""
 
 
 class UnknownTopicOrPartitionException(InvalidMetadataException):
@@ -224,11 +224,11 @@ class UnknownTopicOrPartitionException(InvalidMetadataException):
 
 
 class LeaderNotAvailableException(InvalidMetadataException):
-    """The partition has no leader at present."""
+    """The partition has no leader now."""
 
 
 class NotLeaderOrFollowerException(InvalidMetadataException):
-    """The broker asked does not lead the partition."""
+    """The broker does not lead the partition."""
 
 
 class CoordinatorNotAvailableException(RefreshRetriableException):
@@ -236,7 +236,7 @@ class CoordinatorNotAvailableException(RefreshRetriableException):
 
 
 class NotCoordinatorException(RefreshRetriableException):
-    """The broker asked does not coordinate the transaction or the group."""
+    """The broker does not coordinate the transaction or the group."""
 
 
 class NotEnoughReplicasException(RetriableException):
@@ -252,7 +252,7 @@ class CorruptRecordException(RetriableException):
 
 
 class OffsetOutOfRangeException(ApiException):
-    """The partition's log does not have the offset (any more)."""
+    """The partition's log does not have the offset, or no longer has it."""
 
 
 class RecordTooLargeException(ApiException):
@@ -276,11 +276,11 @@ class ClusterAuthorizationException(AuthorizationException):
 
 
 class InvalidRequiredAcksException(InvalidConfigurationException):
-    """The broker does not know the acks that were asked for."""
+    """The broker does not support the requested acks."""
 
 
 class InvalidTimestampException(ApiException):
-    """A timestamp is outside what the topic accepts."""
+    """A timestamp is outside the range that the topic accepts."""
 
 
 class UnsupportedVersionException(InvalidConfigurationException):
@@ -292,7 +292,7 @@ class UnsupportedForMessageFormatException(InvalidConfigurationException):
 
 
 class UnsupportedCompressionTypeException(ApiException):
-    """The topic or the broker does not take the codec."""
+    """The topic or the broker does not support the codec."""
 
 
 class PolicyViolationException(ApiException):
@@ -304,11 +304,11 @@ class InvalidRecordException(InvalidConfigurationException):
 
 
 class OutOfOrderSequenceException(ApiException):
-    """The broker is missing a batch that came before this one."""
+    """The broker does not have the batch before this one."""
 
 
 class UnknownProducerIdException(OutOfOrderSequenceException):
-    """The broker no longer knows the producer id, as after retention removed its records."""
+    """The broker does not know the producer id: retention may have removed its records."""
 
 
 class InvalidProducerEpochException(ApplicationRecoverableException):
@@ -332,11 +332,11 @@ class InvalidTxnStateException(ApiException):
 
 
 class InvalidPidMappingException(ApplicationRecoverableException):
-    """The coordinator knows the transactional id with another producer id, or not at all."""
+    """The coordinator does not know the transactional id, or has another producer id for it."""
 
 
 class InvalidTxnTimeoutException(ApiException):
-    """transaction.timeout.ms is more than the brokers allow."""
+    """transaction.timeout.ms is longer than the brokers allow."""
 
 
 class TransactionalIdAuthorizationException(AuthorizationException):
@@ -348,11 +348,11 @@ class GroupAuthorizationException(AuthorizationException):
 
 
 class IllegalGenerationException(ApplicationRecoverableException):
-    """The consumer group has begun another generation since."""
+    """The consumer group has a newer generation."""
 
 
 class UnknownMemberIdException(ApplicationRecoverableException):
-    """The consumer group does not know the member (any more)."""
+    """The consumer group does not know the member."""
 
 
 class FencedInstanceIdException(ApplicationRecoverableException):
@@ -360,11 +360,11 @@ class FencedInstanceIdException(ApplicationRecoverableException):
 
 
 class UnknownServerException(ApiException):
-    """The broker failed in a way that no other code describes; its log says more."""
+    """The broker failed in a way that no other code describes; see its log."""
 
 
 class ReplicaNotAvailableException(InvalidMetadataException):
-    """The broker asked has no replica of the partition."""
+    """The broker has no replica of the partition."""
 
 
 class CoordinatorLoadInProgressException(RetriableException):
@@ -372,7 +372,7 @@ class CoordinatorLoadInProgressException(RetriableException):
 
 
 class ConcurrentTransactionsException(RetriableException):
-    """The transaction before is still being completed."""
+    """The previous transaction is still being completed."""
 
 
 class KafkaStorageException(InvalidMetadataException):
@@ -380,15 +380,15 @@ class KafkaStorageException(InvalidMetadataException):
 
 
 class ListenerNotFoundException(InvalidMetadataException):
-    """The partition's leader does not have the listener that was asked."""
+    """The partition's leader does not have the listener of the request."""
 
 
 class FencedLeaderEpochException(InvalidMetadataException):
-    """The client knows an older leader than the broker does."""
+    """The client's leader epoch is older than the broker's."""
 
 
 class UnknownLeaderEpochException(RetriableException):
-    """The client knows a newer leader than the broker does."""
+    """The client's leader epoch is newer than the broker's."""
 
 
 class ThrottlingQuotaExceededException(RetriableException):
@@ -404,7 +404,7 @@ class InconsistentTopicIdException(InvalidMetadataException):
 
 
 class InvalidRequestException(ApiException):
-    """The request makes no sense to the broker, or cannot be written."""
+    """The request is invalid for the broker, or cannot be encoded."""
 
 
 class DuplicateSequenceException(ApiException):
@@ -412,11 +412,11 @@ class DuplicateSequenceException(ApiException):
 
 
 class OperationNotAttemptedException(ApiException):
-    """Another part of the request failed, so that this one was not tried."""
+    """This part of the request was not tried, because another part failed."""
 
 
 class CommitFailedException(KafkaException):
-    """Offsets of a consumer group were refused: its membership has changed."""
+    """The offsets of a consumer group were refused, because its membership has changed."""
 
 
 _CLASSES: Final[dict[int, type[ApiException]]] = {
@@ -486,7 +486,7 @@ class _Advice(NamedTuple):
     option: str = ""
 
 
-# What a user who writes can do about an error code (those who read: `consumer.list_offsets`).
+# Advice to a writer about an error code; advice to a reader: `consumer.list_offsets`.
 _ADVICE: Final[Mapping[int, _Advice]] = {
     3: _Advice("create the topic"),
     10: _Advice("make the record smaller, compress it, or raise the topic's max.message.bytes"),
@@ -510,15 +510,13 @@ _ADVICE: Final[Mapping[int, _Advice]] = {
 }
 
 
-_INTERNAL: Final = (
-    "is internal to Kafka, and brokers let no producer write to it: name another topic"
-)
+_INTERNAL: Final = "is internal to Kafka, and producers may not write to it: use another topic"
 
 
 def advice(code: int, *, topic: str | None = None) -> str | None:
-    """Return a sentence to stand behind the message of an error code, None where there is none.
+    """Return the advice to a writer about an error code, None if there is none.
 
-    It is for those who write. topic: the topic that the error is about.
+    topic: the topic of the error.
     """
     is_about_name = code in (
         error_codes.INVALID_TOPIC_EXCEPTION,
@@ -531,14 +529,14 @@ def advice(code: int, *, topic: str | None = None) -> str | None:
 
 
 def topic_advice(code: int, topic: str) -> str | None:
-    """Return `advice` on the error that describing a topic gave."""
+    """Return `advice` on an error code of describing a topic."""
     return advice(code, topic=topic)
 
 
 class Cause(NamedTuple):
-    """What the driver, a task, the producer and the reader may all meet: one class, one sentence.
+    """An error that driver, tasks, producer and reader all report: with one class and one sentence.
 
-    sentence: with {names} for what is known of the case.
+    sentence: has {names} for details.
     """
 
     kind: type[ApiException]
@@ -553,14 +551,14 @@ class Cause(NamedTuple):
         row: int | None = None,
         **known: object,
     ) -> ApiException:
-        """Make the exception; known: what the sentence has besides the topic."""
+        """Return the exception; known: the details of the sentence besides the topic."""
         message = self.sentence.format(topic=topic, **known)
         return self.kind(message, topic=topic, partition=partition, api=api, row=row)
 
 
-# limit: of time or size, as the option with its value; servers: likewise; trouble: of connections,
-# in brackets; found: what brokers say; size: exact, or "up to" the bound that is compared; hint:
-# what can be done.
+# limit: of time or size, an option with its value; servers: likewise; trouble: the errors of
+# connections, in brackets; found: the answer of brokers; size: exact, or "up to" an upper bound;
+# hint: what to do.
 NO_BROKER: Final = Cause(
     TimeoutException, "no broker has answered within {limit}; check {servers}{trouble}"
 )
@@ -584,22 +582,22 @@ RAISE_LIMIT: Final = (
 
 
 def topic_refusal(code: int, topic: str, hint: str | None) -> ApiException:
-    """Return the exception for what brokers say of a topic that is to be written to, or read.
+    """Return the exception for a topic that brokers refuse to have written or read.
 
-    hint: what can be done about it, as `topic_advice` gives it for those who write.
+    hint: what to do, for a writer `topic_advice`.
     """
     message = words_of_refusal(code, topic, hint)
     return api_exception(code, message, topic=topic, api="Metadata")
 
 
 def words_of_refusal(code: int, topic: str, hint: str | None) -> str:
-    """Return the words of `topic_refusal`, with which other answers about a topic begin as well."""
+    """Return the message of `topic_refusal`; other refusals of a topic begin with it as well."""
     said = f"topic {topic}: {error_code(code).name} ({code})"
     return "; ".join(part for part in (said, hint) if part)
 
 
-# Topics that brokers keep for themselves (Topic.INTERNAL_TOPICS), and the client.id for which they
-# take records nevertheless (AdminUtils.ADMIN_CLIENT_ID).
+# Topics of the brokers themselves (Topic.INTERNAL_TOPICS), and the client.id that may write to them
+# nevertheless (AdminUtils.ADMIN_CLIENT_ID).
 INTERNAL_TOPICS: Final = frozenset(
     ("__consumer_offsets", "__share_group_state", "__transaction_state")
 )
@@ -607,13 +605,13 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 
 
 def internal_topic_error(topic: str) -> ApiException:
-    """Return the exception for a topic that brokers keep for themselves."""
+    """Return the exception for a topic of the brokers themselves."""
     code = error_codes.INVALID_TOPIC_EXCEPTION
     return api_exception(code, f"topic {topic} {_INTERNAL}", topic=topic)
 
 
 def exception_class(code: int) -> type[ApiException]:
-    """Give the exception class of a broker's error code; one that is not Kafka's is -1's."""
+    """Return the exception class of an error code; the class of -1 for an unknown code."""
     known = _CLASSES.get(code if code in ERROR_CODES else error_codes.UNKNOWN_SERVER_ERROR)
     if known is not None:
         return known
@@ -633,7 +631,7 @@ def api_exception(
     api: str | None = None,
     attempts: int | None = None,
 ) -> ApiException:
-    """Make the exception for a broker's error `code` with the context given."""
+    """Return the exception for the error `code` of a broker."""
     error = exception_class(code)(
         message, topic=topic, partition=partition, node_id=node_id, api=api, attempts=attempts
     )
@@ -642,5 +640,5 @@ def api_exception(
 
 
 def corrupt(found: str) -> ApiException:
-    """Give the CorruptRecordException that says what was found."""
+    """Return the CorruptRecordException for unreadable records; found: what is wrong with them."""
     return api_exception(error_codes.CORRUPT_MESSAGE, f"records cannot be read: {found}")

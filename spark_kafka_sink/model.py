@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+__version__ = "0.1.0"
+
 MAX_NAME_LENGTH: Final = 249
 # The names that brokers accept (Topic.validate).
 TOPIC_NAME: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._-]{{1,{MAX_NAME_LENGTH}}}\Z")

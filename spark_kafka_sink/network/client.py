@@ -34,7 +34,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.logs import safe_logging, warn_once
 from spark_kafka_sink.metrics import Metrics
-from spark_kafka_sink.model import Node
+from spark_kafka_sink.model import Node, __version__
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
@@ -472,6 +472,7 @@ class NetworkClient:
             has_tls=layer is not None,
             login=login,
             peer=str(node),
+            software_version=__version__,
         )
         with safe_logging():
             logger.debug("connecting to %s at %s", node, address)

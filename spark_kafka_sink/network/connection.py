@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from spark_kafka_sink import __version__, error_codes
+from spark_kafka_sink import error_codes
 from spark_kafka_sink.auth.mechanisms import SaslExchange, printable
 from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
@@ -197,6 +197,7 @@ class Connection:
         has_tls: bool = False,
         login: Login | None = None,
         peer: str = "",
+        software_version: str = "unknown",
     ) -> None:
         self._login = login
         self._peer = peer or f"node {node_id}"
@@ -208,6 +209,7 @@ class Connection:
         self.node_id = node_id
         self._has_tls = has_tls
         self._api_versions_version = api_versions_version
+        self._software_version = software_version
         self.in_flight = InFlightRequests(request_timeout_s)
         self._client_id = client_id
         self._state = ConnectionState.CONNECTING
@@ -353,7 +355,7 @@ class Connection:
 
     def _ask_api_versions(self, version: int, now: float) -> None:
         message = ApiVersionsRequest(
-            client_software_name=_SOFTWARE_NAME, client_software_version=__version__
+            client_software_name=_SOFTWARE_NAME, client_software_version=self._software_version
         )
         self._ask(API_VERSIONS, version, message, now)
 

@@ -1,1 +1,1 @@
-"""Code of the user's: loading it, and calling it so that nothing it raises does harm."""
+"""User code: loading it, and calling it so that its exceptions do no harm."""

@@ -1,11 +1,12 @@
-"""A user's own partitioner: a callable that chooses the partitions of a whole Arrow batch.
+"""The user's own partitioner: a callable that chooses the partitions of a whole Arrow batch.
 
-It is named by partitioner.class, as an object or as ``module.Name``, and called as
-``partitioner(topic, batch, partitions)``: the name of the topic, a pyarrow.RecordBatch (of `append`
-its own columns; of `send` key, value and timestamp) and how many partitions the topic has. It gives
-an array, Arrow's or numpy's or a list, of one integer per row, null where the built-in partitioner
-is to choose. An explicit partition of a row wins over it. The thread that calls `append` calls it,
-for rows of `send` a thread of its own (`client.partitioner_threads`); several may do so at a time.
+partitioner.class is the callable, or its name as ``module.Name``. It is called as
+``partitioner(topic, batch, partitions)``: with the name of the topic, a pyarrow.RecordBatch (for
+`append` with its own columns, for `send` with key, value and timestamp) and the partition count of
+the topic. It returns an Arrow array, a numpy array or a list with one integer per row; null leaves
+the row to the built-in partitioner. An explicit partition of a row has precedence. The thread of
+`append` calls it; rows of `send` have their own threads for it (`client.partitioner_threads`).
+Several threads may call it at once.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _LEFT_OPEN: Final = -1
 
 
 def load_partitioner(given: object) -> BatchPartitioner | None:
-    """Return the callable that partitioner.class names, None for one of the producer's own.
+    """Return the callable that partitioner.class names, None for a built-in one.
 
-    Raises ConfigException.
+    Raise ConfigException.
     """
     option = str(Option(PARTITIONER_CLASS))
     if not names_own_partitioner(given):
@@ -60,10 +61,11 @@ def with_partitions(
     topics: Sequence[TopicMetadata],
     partitioner: BatchPartitioner,
 ) -> Rows:
-    """Have the partitions of `rows`, which are those of `batch`, chosen where any is open.
+    """Return `rows` with partitions that the partitioner chooses for rows without one.
 
-    topics: the metadata of each of ``rows.topics``. Raises DataException for an answer that is no
-    partition for every row, and whatever the partitioner raises.
+    batch: the rows as the partitioner sees them; topics: the metadata of each of ``rows.topics``.
+    Raise DataException if the result is not one partition per row, and exceptions of the
+    partitioner.
     """
     explicit = rows.partitions
     if explicit is not None and (explicit >= 0).all():
@@ -79,7 +81,7 @@ def with_partitions(
 
 
 def sent_batch(rows: Rows) -> pa.RecordBatch:
-    """Give rows that were sent one by one as the batch that a partitioner sees."""
+    """Return rows of `send` as the batch that a partitioner sees."""
     columns = rows.columns
     keys = pa.nulls(len(rows), pa.binary()) if columns.key is None else _arrow(columns.key)
     times = pa.array(columns.timestamps_ms)
@@ -97,10 +99,10 @@ def _arrow(column: BinaryColumn) -> pa.Array:
 def chosen_partitions(
     partitioner: BatchPartitioner, topic: str, batch: pa.RecordBatch, partitions: int
 ) -> Int64s:
-    """Return what a partitioner chooses for the rows of a batch, int64, -1 where that is null.
+    """Return the partitions that a partitioner chooses for the rows of a batch, int64, -1 for null.
 
-    partitions: how many the topic has. Raises DataException for an answer that is no partition for
-    every row, and whatever the partitioner raises.
+    partitions: the partition count of the topic. Raise DataException if the result is not one
+    partition per row, and exceptions of the partitioner.
     """
     option = Option(PARTITIONER_CLASS)
     given = partitioner(topic, batch, partitions)
@@ -115,16 +117,16 @@ def chosen_partitions(
         raise DataException(message, topic=topic) from error
     if len(chosen) != batch.num_rows:
         message = (
-            f"{option} gave {len(chosen)} partitions for {batch.num_rows} rows of topic {topic}: "
-            "expected one for each row"
+            f"{option} returned {len(chosen)} partitions for {batch.num_rows} rows of topic "
+            f"{topic}: expected one for each row"
         )
         raise DataException(message, topic=topic)
-    # The filter leaves nulls out: -1 means null only from here on, and is refused before.
+    # The filter drops nulls. -1 is refused above, and means null only below.
     is_wrong = pc.or_(pc.less(chosen, 0), pc.greater_equal(chosen, partitions))
     wrong = chosen.filter(is_wrong)
     if len(wrong):
         message = (
-            f"{option} gave partition {wrong[0].as_py()} for a row of topic {topic}: "
+            f"{option} returned partition {wrong[0].as_py()} for a row of topic {topic}: "
             f"expected null or 0 to {partitions - 1}"
         )
         raise DataException(message, topic=topic)
@@ -133,9 +135,9 @@ def chosen_partitions(
 
 
 class Topics(NamedTuple):
-    """Topics with their partitions, which are numbered one topic after the other.
+    """Topics whose partitions have consecutive numbers, one topic after the other.
 
-    partitions: of each topic; first: the number of its first one; tasks: how many there are.
+    partitions: the count of each topic; first: the number of its first one; tasks: the total count.
     """
 
     names: list[str]
@@ -145,16 +147,17 @@ class Topics(NamedTuple):
 
     @classmethod
     def of(cls, partitions: Mapping[str, int]) -> Topics:
-        """Give each partition its number, from how many a topic has."""
+        """Return the topics; partitions: the count of each topic."""
         counts = list(partitions.values())
         *first, tasks = accumulate(counts, initial=0)
         return cls(list(partitions), counts, first, tasks)
 
 
 def topic_places(topics: Topics, names: pa.Array) -> pa.StructArray:
-    """Give the partitions of each row's topic and the number of the first one, int32 of rows.
+    """Return the partition count of each row's topic and the number of its first partition, int32.
 
-    names: of each row, a string or null. Both are null for a topic that is not among `topics`.
+    names: the topic of each row, a string or null. Both are null for a topic that is not in
+    `topics`.
     """
     numbers = pc.index_in(names, pa.array(topics.names, names.type))
     counts, first = (
@@ -164,12 +167,12 @@ def topic_places(topics: Topics, names: pa.Array) -> pa.StructArray:
 
 
 def keys_count(config: ProducerConfig) -> bool:
-    """Tell whether a row's key has a say, where nobody else chooses its partition."""
+    """Return whether the built-in partitioner uses keys."""
     return uses_keys(config.partitioner_class, ignore_keys=config.partitioner_ignore_keys)
 
 
 def key_hashes(keys: pa.Array) -> pa.Array:
-    """Give the positive murmur2 of each key, int32 of rows, null for a null key.
+    """Return the positive murmur2 of each key, int32, null for a null key.
 
     keys: string or binary, also large ones.
     """
@@ -184,12 +187,12 @@ _load = cache(load_partitioner)
 def own_partitions(
     name: str | None, topics: pa.Array, partitions: pa.Array, rows: pa.StructArray
 ) -> pa.Array:
-    """Give the partition that a user's own partitioner chooses for each row, int32 of rows.
+    """Return the partition that the user's own partitioner chooses for each row, int32.
 
-    name: of partitioner.class; topics: of each row, a string or null; partitions: how many that
-    topic has, int32 or null. Raises ConfigException where
-    the partitioner is not there, DataException for an answer that is no partition, and what it
-    raises itself.
+    name: the value of partitioner.class; topics: of each row, a string or null; partitions: the
+    partition count of the topic of each row, int32 or null. Raise ConfigException if the
+    partitioner cannot be loaded, DataException if it returns an invalid partition, and its own
+    exceptions.
     """
     partitioner = _load(name)
     if partitioner is None:

@@ -1,9 +1,9 @@
-"""The one way in which a producer calls user code whose result it does not need.
+"""Calls of user code whose result the producer does not need.
 
 Callbacks, interceptors and plugins may raise anything, also SystemExit or asyncio's CancelledError.
-In the I/O thread nobody can catch that, and a producer whose I/O thread ends delivers nothing any
-more: everything is logged and dropped. In a caller's thread an Exception is logged, as in the Java
-client. Anything else is the caller's, who raises it when all other work is done.
+In the I/O thread everything is logged and dropped: nobody could catch it, and a producer whose I/O
+thread ends delivers nothing any more. In a caller's thread an Exception is logged, as in the Java
+client. Other exceptions are returned to the caller, who raises them after all other work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 def call_in_io_thread(what: str, function: Callable[..., object], *arguments: object) -> None:
     """Call user code from the I/O thread; log and drop whatever it raises.
 
-    what: the function's role, for the log line, which also has the first argument.
+    what: the function's role for the log line, which also has the first argument.
     """
     try:
         function(*arguments)
@@ -31,10 +31,10 @@ def call_in_io_thread(what: str, function: Callable[..., object], *arguments: ob
 def call_in_caller(
     what: str, functions: Iterable[Callable[..., object]], *arguments: object
 ) -> BaseException | None:
-    """Call user code from a caller's thread; return what the caller has to raise in the end.
+    """Call user code from a caller's thread; return the exception that the caller must raise.
 
-    functions: each is called, whatever those before it raise. Exceptions are logged; the first that
-    is no Exception is returned.
+    functions: all are called, whatever others raise. Exceptions are logged; the first BaseException
+    that is not an Exception is returned.
     """
     raised: BaseException | None = None
     for function in functions:

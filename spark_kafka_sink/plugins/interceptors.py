@@ -1,7 +1,8 @@
 """Interceptors: user code that sees every record before it is sent and after it is acknowledged.
 
-Owns the chain and its rule: an interceptor that raises is logged and skipped (ProducerInterceptors
-of the Java client). What is no Exception, as SystemExit, reaches the caller, never the I/O thread.
+An interceptor that raises is logged and skipped (ProducerInterceptors of the Java client). An
+exception that is not an Exception, such as SystemExit, reaches the caller, but never the I/O
+thread.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ INTERCEPTORS = "interceptor.classes"
 
 
 class ProducerInterceptor:
-    """What an interceptor may do; derive from it or offer the same methods."""
+    """The interface of interceptors; derive from it or implement some of its methods."""
 
     def configure(self, configs: Mapping[str, object]) -> None:
         """Take the producer's configuration; called once, for interceptors given as classes."""
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """See, and maybe replace, a record before it is serialized; in the caller's thread."""
+        """Return the record to send, before it is serialized; in the caller's thread."""
         return record
 
     def on_acknowledgement(
         self, metadata: RecordMetadata | None, error: BaseException | None
     ) -> None:
-        """See what became of a record, before its own callback does; in the I/O thread.
+        """Take the result of a record, before its own callback; in the I/O thread.
 
-        A record that `send` itself refuses is told of in the caller's thread; its metadata is None
-        where there is not even a topic.
+        For a record that `send` itself refuses, it is called in the caller's thread; metadata is
+        None if there is no topic.
         """
 
     def close(self) -> None:
-        """Let go of resources; called when the producer is closed."""
+        """Release resources; called when the producer is closed."""
 
 
 class ProducerInterceptors:
@@ -54,7 +55,7 @@ class ProducerInterceptors:
         return bool(self._interceptors)
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """Give what the chain makes of a record: each sees the last good one."""
+        """Return the record after all interceptors; each gets the last valid one."""
         for interceptor in self._interceptors:
             try:
                 made = interceptor.on_send(record)
@@ -62,7 +63,7 @@ class ProducerInterceptors:
                     record = made
                 else:
                     logger.warning(
-                        "on_send of %r gave %r, which is not a ProducerRecord; it is ignored",
+                        "on_send of %r returned %r, which is not a ProducerRecord; it is ignored",
                         interceptor,
                         made,
                     )
@@ -80,14 +81,14 @@ class ProducerInterceptors:
     def on_send_error(
         self, topic: str, partition: int | None, error: BaseException
     ) -> BaseException | None:
-        """Call all for a record that `send` could not take; return what the caller has to raise."""
+        """Call all for a record that `send` refuses; return what the caller must raise."""
         if not self._interceptors:
             return None
         calls = [interceptor.on_acknowledgement for interceptor in self._interceptors]
         return call_in_caller("interceptor", calls, unsent_metadata(topic, partition), error)
 
     def close(self) -> BaseException | None:
-        """Close all, each once; return what the caller has to raise."""
+        """Close all, each once; return the exception that the caller must raise."""
         return call_in_caller("interceptor", self._closes())
 
     def _closes(self) -> Iterator[Callable[[], None]]:
@@ -96,15 +97,15 @@ class ProducerInterceptors:
 
 
 def unsent_metadata(topic: str, partition: int | None) -> RecordMetadata:
-    """Give the metadata of a record that is not in the log: where it was to go, and -1."""
+    """Return the metadata of a record that is not in the log: its target, with -1 for the rest."""
     return RecordMetadata(topic, -1 if partition is None else partition, -1, -1, -1, -1)
 
 
 def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerInterceptors:
-    """Make the chain from the value of interceptor.classes.
+    """Return the chain for the value of interceptor.classes.
 
-    given: a list of objects, classes and names, or names separated by commas; a name or a class
-    that stands there twice is made once. Raises ConfigException.
+    given: a list of objects, classes and names, or names separated by commas; a repeated name or
+    class is instantiated once. Raise ConfigException.
     """
     if isinstance(given, str):
         given = [name for name in given.split(",") if name.strip()]
@@ -121,26 +122,28 @@ def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerI
                 interceptor = _Adapted(interceptor)
             chain.append(interceptor)
     except BaseException:
-        ProducerInterceptors(chain).close()  # what ended this is raised, and nothing else
+        ProducerInterceptors(chain).close()  # only the first exception is raised
         raise
     return ProducerInterceptors(chain)
 
 
 def _each_once(given: Iterable[object]) -> Iterator[object]:
-    """Give a name or a class once, as the lists of Java's ConfigDef; objects as often as given."""
+    """Yield names and classes once, as lists of Java's ConfigDef; objects as often as given."""
     seen: set[object] = set()
     for item in given:
         name = item.strip() if isinstance(item, str) else item
         if isinstance(name, str | type):
             if name in seen:
-                logger.warning("%s names %r more than once; it is made once", INTERCEPTORS, name)
+                logger.warning(
+                    "%s names %r more than once; it is instantiated once", INTERCEPTORS, name
+                )
                 continue
             seen.add(name)
         yield item
 
 
 class _Adapted(ProducerInterceptor):
-    """An object that has some of the methods, as an interceptor with all of them."""
+    """An interceptor from an object that has some of the methods."""
 
     _METHODS = ("on_send", "on_acknowledgement", "close")
 

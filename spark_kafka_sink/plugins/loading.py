@@ -1,4 +1,4 @@
-"""Objects that a configuration names: given as they are, as a class, or as ``module.Name``."""
+"""Objects of a configuration: as they are, as a class, or as a name ``module.Name``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 
 from spark_kafka_sink.errors import ConfigException, message_of
 
-# A package that begins with a top-level domain turned round, as is the custom in Java.
+# A package that begins with a reversed domain name, as usual in Java.
 _JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*")
 
 
 def load(option: str, given: object) -> object:
-    """Give the class or object that an option names; what is not a string is given back.
+    """Return the class or object that an option names; a value that is not a string is one.
 
-    Raises ConfigException where a name cannot be imported.
+    Raise ConfigException if the name cannot be imported.
     """
     if not isinstance(given, str):
         return given
@@ -24,10 +24,10 @@ def load(option: str, given: object) -> object:
     try:
         found: object = getattr(import_module(module_name), name)
     except (Exception, SystemExit) as error:
-        # A module of the user's own may raise whatever it likes, and scripts exit.
+        # A user's module may raise anything, and scripts exit.
         why = _described(error)
         if _JAVA_CLASS.fullmatch(given.strip()):
-            why += "; it looks like a Java class, and this producer is Python and runs none"
+            why += "; it looks like a Java class, which this Python producer cannot run"
         message = (
             f"{option} is {given!r}, which cannot be imported ({why}): expected a Python object, "
             "a class, or the name of one as module.Name"
@@ -37,7 +37,7 @@ def load(option: str, given: object) -> object:
 
 
 def instance(option: str, given: object) -> tuple[object, bool]:
-    """Make the object that an option stands for, and tell whether it was made here."""
+    """Return the object of an option, and whether it was instantiated here."""
     found = load(option, given)
     if not isinstance(found, type):
         return found, False
@@ -45,7 +45,7 @@ def instance(option: str, given: object) -> tuple[object, bool]:
         return found(), True
     except Exception as error:
         why = _described(error)
-        message = f"{option} is {given!r}, which cannot be made without arguments: {why}"
+        message = f"{option} is {given!r}, which cannot be instantiated without arguments: {why}"
         raise ConfigException(message) from error
 
 

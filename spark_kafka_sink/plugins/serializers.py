@@ -1,7 +1,7 @@
-"""Serializers: keys and values of the row API to bytes.
+"""Serializers: convert keys and values of the row API to bytes.
 
 A serializer is a function of the value, or an object with ``serialize(topic, value)``. Without one,
-bytes, str (as UTF-8) and None are taken as they are.
+bytes, str (as UTF-8) and None are accepted.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ Serializer: TypeAlias = Callable[[str, object], bytes | None]
 
 
 class LoadedSerializer(NamedTuple):
-    """A serializer: the function that is called, and the user's object behind it."""
+    """A serializer: the function to call, and the user's object."""
 
     serialize: Serializer
     plugin: object
 
 
 def as_bytes(option: str, data: object) -> bytes | None:
-    """Give bytes, str or None as a record carries it.
+    """Return the bytes of bytes, str or None.
 
-    option: the serializer's option, for the message. Raises SerializationException.
+    option: the serializer's option, for the message. Raise SerializationException.
     """
     if data is None or isinstance(data, bytes):
         return data
@@ -35,7 +35,7 @@ def as_bytes(option: str, data: object) -> bytes | None:
         return bytes(data)
     message = (
         f"Can't convert {option.partition('.')[0]} of class {type(data).__name__} to bytes: "
-        f"expected bytes, str or None; serialize it, or set {option} to what does"
+        f"expected bytes, str or None; serialize it, or set {option}"
     )
     raise SerializationException(message)
 
@@ -51,9 +51,9 @@ def _utf8(option: str, text: str) -> bytes:
 def load_serializer(
     option: str, given: object, configs: Mapping[str, object]
 ) -> LoadedSerializer | None:
-    """Make the serializer that an instance or the value of an option stands for; None for none.
+    """Return the serializer of an instance or of the value of an option, None for None.
 
-    option: key.serializer or value.serializer. Raises ConfigException.
+    option: key.serializer or value.serializer. Raise ConfigException.
     """
     if given is None:
         return None
@@ -94,7 +94,7 @@ def _named(option: str, plugin: object, serialize: Callable[[str, object], objec
             return as_bytes(option, made)
         except SerializationException:
             message = (
-                f"{name}, specified in {option}, made {type(made).__name__} of "
+                f"{name}, specified in {option}, returned {type(made).__name__} for "
                 f"{type(data).__name__}: expected bytes, str or None"
             )
             raise SerializationException(message, topic=topic) from None

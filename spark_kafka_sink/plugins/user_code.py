@@ -1,8 +1,7 @@
-"""The code of the user's that a producer calls: serializers, interceptors and a partitioner.
+"""The user code of a producer: serializers, interceptors and a partitioner.
 
-Owns their making from a configuration and their end: each is closed once, with its producer, and
-one that raises keeps no other from being closed (closeQuietly of the Java client). It calls none of
-them otherwise.
+They are made from a configuration and closed with their producer, each once. One that raises does
+not keep others from being closed (closeQuietly of the Java client).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ VALUE_SERIALIZER = "value.serializer"
 
 
 def without_user_code(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a configuration without the options that name code of the user's."""
+    """Return a configuration without the options that name user code."""
     named = {KEY_SERIALIZER, VALUE_SERIALIZER, INTERCEPTORS}
     if names_own_partitioner(given.get(PARTITIONER_CLASS)):
         named.add(PARTITIONER_CLASS)
@@ -40,10 +39,10 @@ def without_user_code(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class UserCode:
-    """What is called, None or empty where the user named nothing.
+    """The user code of a configuration; None or empty if the user named none.
 
-    given: the configuration; key_serializer, value_serializer: in place of its options. Raises
-    ConfigException; what was made or given by then is closed.
+    given: the configuration; key_serializer, value_serializer: in place of its options. Raise
+    ConfigException, after closing what was made or given until then.
     """
 
     def __init__(
@@ -68,9 +67,9 @@ class UserCode:
             raise
 
     def close(self) -> KafkaException | None:
-        """Close all that is open; return the first failure, besides those of interceptors.
+        """Close everything; return the first failure, besides those of interceptors.
 
-        Raises what is no Exception, as SystemExit, when all is closed.
+        When all is closed, raise an exception that is not an Exception, such as SystemExit.
         """
         raised = self.interceptors.close()
         failures: list[KafkaException] = []
@@ -79,7 +78,7 @@ class UserCode:
             VALUE_SERIALIZER: self.value_serializer and self.value_serializer.plugin,
             KEY_SERIALIZER: self.key_serializer and self.key_serializer.plugin,
         }
-        # An object that is more than one of them stands under the first it is closed as.
+        # An object with several roles has the first one in which it is closed.
         once = {id(plugin): (option, plugin) for option, plugin in plugins.items()}
         for option, plugin in reversed(once.values()):
             if id(plugin) in self._closed:

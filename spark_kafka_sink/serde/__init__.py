@@ -1,4 +1,4 @@
-"""Columns as users have them to columns as records need them: pure functions over Arrow."""
+"""Conversion of users' columns to columns of records: pure functions over Arrow."""
 
 from typing import Final
 

@@ -35,10 +35,10 @@ from spark_kafka_sink.serde.row_rules import (
     to_numpy,
 )
 
-# Lengths, deltas and attributes of a record at their widest, its number of headers included.
+# The largest size of a record's lengths, deltas, attributes and count of headers.
 _FRAME_BYTES: Final = 40
 
-# Gives how many partitions topics have, by name; of each, how many are expected, since topics grow.
+# Returns the partition counts of topics, for the counts that are expected, since topics grow.
 PartitionCounts: TypeAlias = Callable[[Mapping[str, int]], Mapping[str, int]]
 
 
@@ -46,14 +46,14 @@ FAULTS: Final = tuple(Fault)
 _FAULT_OF_CODE: Final = {
     codes.MESSAGE_TOO_LARGE: Fault.TOO_LARGE,
     codes.RECORD_LIST_TOO_LARGE: Fault.TOO_LARGE,
-    # Which of the two it is brokers say of a batch, not of each row that they blame.
+    # Brokers return the code for the batch, so it may not be that of each row.
     codes.INVALID_TIMESTAMP: Fault.REFUSED,
     codes.INVALID_RECORD: Fault.REFUSED,
 }
 
 
 def fault_of_error(error: KafkaException) -> Fault | None:
-    """Give what is wrong with a row for which brokers refused a batch, None if nothing is."""
+    """Return the row's fault for which brokers refused a batch, None for another error."""
     return _FAULT_OF_CODE.get(error.code) if isinstance(error, ApiException) else None
 
 
@@ -69,17 +69,17 @@ class BadRows:
     codes: UInt8s
 
     def has(self, fault: Fault) -> bool:
-        """Tell whether any of them has this fault."""
+        """Return whether any of them has this fault."""
         return bool((self.codes == FAULTS.index(fault)).any())
 
     def good(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give the other rows of the batch."""
+        """Return the other rows of the batch."""
         mask = np.ones(batch.num_rows, np.bool_)
         mask[self.rows] = False
         return batch.filter(pa.array(mask))
 
     def bad(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give the bad rows of the batch."""
+        """Return the bad rows of the batch."""
         return batch.take(pa.array(self.rows))
 
 
@@ -91,12 +91,12 @@ def find_bad_rows(
     now_ms: int,
     max_message_bytes: int | None = None,
 ) -> BadRows | None:
-    """Find the rows that cannot be sent; None where every row can.
+    """Return the rows that cannot be sent, None if every row can.
 
-    topic: for all rows, in place of a topic column; limits: bytes that a record may have with what
-    surrounds it, by option; now_ms: the timestamp of rows without one; max_message_bytes: of the
-    topic, where it is known. Raises what `partition_counts` raises, and DataException for columns
-    of a wrong type.
+    topic: for all rows, in place of a topic column; limits: the bytes that a batch with one record
+    may have, by option; now_ms: the timestamp of rows without one; max_message_bytes: of the topic,
+    if it is known. Raise the exceptions of `partition_counts`, and DataException for columns of a
+    wrong type.
     """
     columns = SinkColumns(batch, topic)
     check_types(columns, topic)
@@ -120,7 +120,7 @@ def find_bad_rows(
 
 
 class _Found:
-    """Collects the faults of rows; the first that is marked stays."""
+    """Collects the faults of rows; each row keeps the first one."""
 
     def __init__(self, rows: int) -> None:
         self.good: Bools = np.ones(rows, np.bool_)
@@ -180,17 +180,17 @@ def _beyond_of_each(
 
 
 def _longest_record(columns: Mapping[str, pa.Array]) -> int:
-    """Give a size in bytes that no record of the batch exceeds, without measuring each."""
+    """Return an upper bound of the records' sizes in bytes, without measuring each."""
     longest = [
         pc.max(pc.binary_length(columns[n])).as_py() for n in ("key", "value") if n in columns
     ]
-    # A header takes at most ten bytes of lengths in a record, and eight of offsets in Arrow. A byte
-    # of its key that is no text becomes three.
+    # A header takes at most ten bytes of lengths in a record, and eight of offsets in Arrow. An
+    # invalid byte of its key becomes three.
     headers = 3 * columns["headers"].nbytes if "headers" in columns else 0
     return _FRAME_BYTES + sum(each or 0 for each in longest) + headers
 
 
 def _too_large(columns: RecordColumns, limit: int, message_limit: int) -> Bools:
-    """Measure rows as `KafkaProducer.append` does: for a topic's limit, as if alone in a batch."""
+    """Return the rows that are too large by the checks of `KafkaProducer.append`."""
     bad: Bools = record_sizes(columns) > limit
     return bad | (record_size_bounds(columns, 0, 0) > message_limit)

@@ -1,9 +1,9 @@
-"""The mark that `atomic_layout` leaves: how many partitions each topic had when rows were laid out.
+"""The mark of `atomic_layout`: the partition counts of topics when rows were laid out.
 
-It stands in the metadata of the column ``partition``, so it goes wherever that column goes: through
-selects and sorts, over Spark Connect, into foreachBatch and into files. A topic that has another
-number of partitions when the rows are written has other partitions for the keys. The driver
-compares the numbers before the job, and each task before its first row of a topic.
+It is in the metadata of the column ``partition``, so it follows that column: through selects and
+sorts, over Spark Connect, into foreachBatch and into files. With another partition count, a topic
+has other partitions for the keys. The driver compares the counts before the job, and each task
+before its first row of a topic.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _KEY: Final = "pykafka.partitions"
 
 
 def as_metadata(counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return the mark as metadata of a column; counts: the partitions of each topic."""
+    """Return the mark as metadata of a column; counts: of partitions, by topic."""
     return {_KEY: dict(counts)}
 
 
 def laid_out_counts(schema: StructType) -> dict[str, int]:
-    """Return the partitions that topics had when the rows were laid out; empty if they were not."""
+    """Return the partition counts of the mark; empty if the rows were not laid out."""
     marks = (f.metadata.get(_KEY) for f in schema.fields if f.name == "partition" and f.metadata)
     return next((dict(mark) for mark in marks if mark), {})
 
 
 def check_laid_out_topic(laid_out: Mapping[str, int], topic: str) -> None:
-    """Raise DataException where rows for `topic` were laid out for other topics."""
+    """Raise DataException if the rows were laid out for other topics than `topic`."""
     if laid_out and topic not in laid_out:
         first, *others = laid_out
         more = f" and {len(others)} more" if others else ""
@@ -44,9 +44,9 @@ def check_laid_out_topic(laid_out: Mapping[str, int], topic: str) -> None:
 
 
 def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]) -> None:
-    """Raise DataException where a topic does not have the partitions that rows were laid out for.
+    """Raise DataException if a topic has another partition count than the rows were laid out for.
 
-    found: the partitions of topics, each of which is in `laid_out`.
+    found: the partition counts of topics, each of which is in `laid_out`.
     """
     for topic, partitions in found.items():
         expected = laid_out[topic]
@@ -60,7 +60,7 @@ def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]
 
 
 class LayoutCheck:
-    """Compares the mark with the topics that a task writes to, once for each.
+    """Compares the mark with each topic that a task writes to, once.
 
     topic: of all rows, None for a topic column; partition_counts: as that of `KafkaProducer`.
     """
@@ -77,7 +77,7 @@ class LayoutCheck:
         self._partition_counts = partition_counts
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Raise DataException as `check_partition_counts` does, for topics of an Arrow batch."""
+        """Check the topics of an Arrow batch; see `check_partition_counts`."""
         if not self._unchecked:
             return
         topics = {self._topic} if self._topic is not None else _topics_of(batch)
@@ -88,6 +88,6 @@ class LayoutCheck:
 
 
 def _topics_of(batch: pa.RecordBatch) -> set[str]:
-    # Spark's strings may hold bytes that are no text.
+    # Spark's strings may hold bytes that are not UTF-8.
     names = batch.column("topic").unique().drop_null().cast("large_binary").to_pylist()
     return {name.decode(errors="replace") for name in names}

@@ -1,11 +1,11 @@
 """The options of ``df.write.format("pykafka")``: Spark's names to a checked, picklable struct.
 
-Owns which option names exist. ``kafka.*`` goes to the producer's configuration; the sink's own are
-in `_OWN`, and ``topic.config.*``. Names arrive in lower case, however the user wrote them.
+It defines the option names. ``kafka.*`` are the producer's; the sink's own are in `_OWN`, besides
+``topic.config.*``. Spark passes names in lower case, however the user wrote them.
 
 Options of Spark's Kafka *source* and of consumers are ignored with a warning, so that existing jobs
-run; any other unknown name is an error with the nearest one that is none of those, since a misspelt
-option that is ignored is worse than one that is refused.
+run; any other unknown name is an error that suggests a similar name, since an ignored misspelt
+option is worse than a refused one.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from spark_kafka_sink.errors import ConfigException, name_options
 from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.model import TOPIC_NAME, Node
 
-# What stands before the path in file:/a, file:///a and file://localhost/a, and its likes.
+# The part before the path in file:/a, file:///a and file://localhost/a, and similar.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
 
-# Bytes, on every filesystem that is usual, and in every call of Linux.
+# Bytes, on usual filesystems and in calls of Linux.
 _LONGEST_NAME: Final = 255
 _LONGEST_PATH: Final = 4095
 _SHOWN: Final = 60
 
 
 def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
-    """Give the path that an option names. Raises ConfigException.
+    """Return the path that an option names. Raise ConfigException.
 
-    elsewhere: what is to be said of a path with another scheme or of another host; expected: of
-    what it should be.
+    elsewhere: the message about a path with another scheme or of another host; expected: the
+    message about valid paths.
     """
     scheme = _SCHEME.match(value)
     path = value if scheme is None else value[scheme.end() :]
@@ -63,7 +63,7 @@ def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
     elif _is_impossible(path):
         shown = masked(value)
         cut = "" if len(shown) <= _SHOWN else "…"
-        found = f"{shown[:_SHOWN]!r}{cut}, which has a NUL or is too long for a filesystem"
+        found = f"{shown[:_SHOWN]!r}{cut}, which contains NUL or is too long for a filesystem"
     else:
         return Path(path)
     message = f"option {option} is {found}: expected {expected}"
@@ -75,7 +75,7 @@ def _is_impossible(path: str) -> bool:
     return "\0" in path or max(names) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH
 
 
-# What deadLetterPath has to be.
+# The expected value of deadLetterPath.
 DEAD_LETTER_FOLDER: Final = (
     "a folder on a filesystem that the driver and every executor have mounted, as "
     "/shared/dead-letters or file:///shared/dead-letters"
@@ -84,7 +84,7 @@ BAD_ROW_OPTIONS: Final = ("onError", "deadLetterTopic", "deadLetterPath")
 
 
 class OnError(Enum):
-    """What is done about bad rows, by the value of the option."""
+    """What to do about bad rows: the values of the option onError."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -93,7 +93,7 @@ class OnError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BadRowPolicy:
-    """What becomes of bad rows; with DEAD_LETTER one of topic and path is set, else none."""
+    """What to do about bad rows; either topic or path is set with DEAD_LETTER only."""
 
     on_error: OnError = OnError.FAIL
     topic: str | None = None
@@ -104,16 +104,16 @@ FAIL_ON_BAD_ROWS: Final = BadRowPolicy()
 
 
 def bad_row_policy(given: Mapping[str, str], topic: str | None, acks: str) -> BadRowPolicy:
-    """Check the three options. Raises ConfigException.
+    """Check the three options. Raise ConfigException.
 
-    given: options by their names in lower case; topic: where good rows go, None for a column; acks:
-    the producer's, since with 0 brokers do not say which rows they refuse.
+    given: options by their names in lower case; topic: of good rows, None for a column; acks: of
+    the producer, since with 0 brokers do not return refused rows.
     """
     on_error = _on_error(given.get("onerror", OnError.FAIL.value))
     if on_error is not OnError.FAIL and acks == "0":
         message = (
-            f"onError={on_error.value} needs answers of the brokers, found kafka.acks=0, with "
-            "which rows that they refuse are lost in silence: set kafka.acks to all or 1"
+            f"onError={on_error.value} needs responses of the brokers, found kafka.acks=0, with "
+            "which refused rows are lost silently: set kafka.acks to all or 1"
         )
         raise ConfigException(message)
     targets = {name: given[name.lower()] for name in BAD_ROW_OPTIONS[1:] if name.lower() in given}
@@ -154,7 +154,8 @@ def _topic(value: str, topic: str | None) -> str:
         raise ConfigException(message)
     if value == topic:
         message = (
-            f"option deadLetterTopic is {value}, where the good rows go as well: name another topic"
+            f"option deadLetterTopic is {value}, which is also the topic of good rows: use another "
+            "topic"
         )
         raise ConfigException(message)
     return value
@@ -173,9 +174,9 @@ def _path(value: str) -> Path:
 
 logger = logging.getLogger(__name__)
 
-# A task knows that it has much to send, and the end of its input flushes: larger batches than the
-# Java client's defaults cost no latency. The system makes a connection's buffer as large as it
-# has to be; with 128 KiB, a batch takes several turns of the I/O thread.
+# A task has much to send and flushes at the end of its input, so larger batches than the Java
+# client's cost no latency. The system sizes the send buffer as needed; with 128 KiB, sending a
+# batch takes several polls of the I/O thread.
 SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
     "client.id": "pykafka",
     "batch.size": 512 * 1024,
@@ -192,8 +193,8 @@ _OWN: Final = {
         "unknownOptions", *BAD_ROW_OPTIONS,
     )
 }  # fmt: skip
-# What Spark itself puts among the options, save(path), and a stream's name and checkpoint, and what
-# it looks for there itself.
+# Options that Spark itself adds: the path of save(path), the name and checkpoint of a stream; and
+# options that it reads.
 _SPARKS: Final = {
     name.lower(): name
     for name in (
@@ -201,7 +202,7 @@ _SPARKS: Final = {
         "checkpointLocation", "path", "queryName",
     )
 }  # fmt: skip
-# Of Java's consumers and not of its producers; kafka.client.rack is refused by its name.
+# Options of Java's consumers that its producers do not have.
 _CONSUMERS: Final = (
     "allow.auto.create.topics", "auto.commit.interval.ms", "auto.offset.reset", "check.crcs",
     "default.api.timeout.ms", "enable.auto.commit", "exclude.internal.topics",
@@ -243,14 +244,14 @@ _TOPIC_CONFIG: Final = "topic.config."
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of one write; topic is None where the data has a topic column.
+    """The options of one write; topic is None if the data has a topic column.
 
-    new_topic: what topics that do not exist are created with, None where they are not.
-    laid_out: the partitions of each topic for which `atomic_layout` laid the rows out.
-    max_message_bytes, partitions: the topic's, None and 0 where there is none; retention_ms: after
-    how long the topic loses a record by its own timestamp, None where it does not or nobody knows;
-    brokers: the cluster's. No option says any of the last five: the driver finds them before tasks
-    start.
+    new_topic: for creating missing topics, None if they are not created.
+
+    The driver finds the following before tasks start. laid_out: the partition count of each topic
+    for which `atomic_layout` laid the rows out. max_message_bytes, partitions: of the topic, None
+    and 0 if unknown; retention_ms: of records by their own timestamps, None if there is none or it
+    is unknown; brokers: of the cluster.
     """
 
     producer: ProducerConfig
@@ -266,10 +267,10 @@ class SinkOptions:
 
     @property
     def new_dead_letter_topic(self) -> NewTopic | None:
-        """What the topic for bad rows is created with.
+        """The settings for creating the dead letter topic.
 
-        Without topic.config.*, which are about good rows: a compacted topic, for one, would refuse
-        the letters that have no key.
+        Without topic.config.*, which are for good rows: a compacted topic, for example, would
+        refuse dead letters without a key.
         """
         return self.new_topic and replace(self.new_topic, configs=())
 
@@ -285,13 +286,13 @@ def check_given_options(options: object) -> None:
 
 @contextmanager
 def name_kafka_options() -> Iterator[None]:
-    """Have messages about options of the producer name them as `DataFrameWriter.option` does."""
+    """Name the producer's options in messages as users of Spark write them: ``kafka.acks``."""
     with name_options(_KAFKA.__add__):
         yield
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Check the options of a write. Raises ConfigException."""
+    """Check the options of a write. Raise ConfigException."""
     with name_kafka_options():
         return _sink_options(options)
 
@@ -320,7 +321,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         elif not is_sink_option(name) and name not in _SPARKS:
             _complain(not_an_option(name), lenient=lenient)
     if not kafka.get("bootstrap.servers"):
-        # It may be there, misspelt.
+        # It may be misspelt.
         check_names(kafka, lenient=lenient)
         message = (
             "Kafka option bootstrap.servers is not set. Please make sure it is set and retry: "
@@ -339,7 +340,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def is_sink_option(name: str) -> bool:
-    """Tell whether a name is known here, however it is written, without being the producer's."""
+    """Return whether a name in any letter case is an option of the sink and not of the producer."""
     name = name.lower()
     return _is_own(name) or (name in _SOURCE_ONLY and not name.startswith(_KAFKA))
 
@@ -357,16 +358,16 @@ def _lenient(value: str) -> bool:
 
 
 def report_path(value: str) -> Path:
-    """Give the file that reportPath names: a path of the driver, or the same behind ``file:``.
+    """Return the file that reportPath names: a path on the driver, with or without ``file:``.
 
-    Raises ConfigException.
+    Raise ConfigException.
     """
     example = "a file on the driver, as /reports/job.json or file:///reports/job.json"
     return local_path("reportPath", value, "which is not on the driver", example)
 
 
 def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
-    """Give what createTopics and topic.* ask for."""
+    """Return the settings that createTopics and topic.* request for new topics."""
     creates = given.get("createtopics", "false").strip().lower()
     if creates not in ("true", "false"):
         message = f"option createTopics is {given['createtopics']!r}: expected true or false"
@@ -399,7 +400,7 @@ def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
 
 
 def not_an_option(name: str) -> str:
-    """Give the sentence about a name that nobody knows, with what was probably meant.
+    """Return the message about an unknown name, with a similar one.
 
     That is never an option of the source or of consumers, which would be ignored.
     """
@@ -424,7 +425,7 @@ def _meant(name: str) -> str | None:
 
 
 def _meant_of_topic(rest: str) -> str:
-    """Give what was meant by a name with several dots; rest: what is behind ``topic.``."""
+    """Return the intended name for one with several dots; rest: the part after ``topic.``."""
     second, _, setting = rest.partition(".")
     close = get_close_matches(second, ("config", "partitions", "replication"), 1, cutoff=0.75)
     if close == ["config"]:
@@ -461,7 +462,7 @@ def with_shipped_files(config: ProducerConfig) -> ProducerConfig:
     found = {}
     for option in _MAY_BE_SHIPPED:
         name = getattr(config, option)
-        # Outside of Spark's processes there is no folder for them.
+        # Only Spark's processes have a folder for them.
         with suppress(AssertionError):
             if name and "/" not in name and Path(shipped := SparkFiles.get(name)).is_file():
                 found[option] = shipped

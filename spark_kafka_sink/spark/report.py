@@ -1,7 +1,6 @@
-"""The report of a job or a micro-batch: what it holds, and how tasks' parts of it add up.
+"""The report of a job or a micro-batch, and how the parts of its tasks add up.
 
-Its fields, as JSON, are what docs/report.md describes. It holds sizes and places of rows, never
-their contents.
+docs/report.md describes its fields, as JSON. It has sizes and places of rows, never their contents.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ _TOPICS_NAMED: Final = 10
 
 @dataclass(kw_only=True)
 class PartitionReport:
-    """What was written to one Kafka partition; offsets are -1 where brokers do not say (acks=0).
+    """The rows written to one Kafka partition; offsets are -1 with acks=0.
 
     Records of other producers may lie between first_offset and last_offset. It has no slots, so
-    that `vars` gives its fields: a job may have thousands, for each of which asdict takes 8 µs.
+    that `vars` returns its fields: a job may have thousands of these, and asdict takes 8 µs for
+    each.
     """
 
     topic: str
@@ -39,7 +39,7 @@ class PartitionReport:
     last_offset: int
 
     def add(self, other: PartitionReport) -> None:
-        """Add what another task wrote to the same partition."""
+        """Add the rows of another task in the same partition."""
         self.records += other.records
         self.bytes += other.bytes
         self.batches += other.batches
@@ -51,7 +51,7 @@ class PartitionReport:
 
 
 def merged(parts: Iterable[PartitionReport]) -> list[PartitionReport]:
-    """Add up what tasks wrote, in the order of topics and partitions."""
+    """Return the sums of partitions, in the order of topics and partitions."""
     found: dict[tuple[str, int], PartitionReport] = {}
     for part in parts:
         known = found.get((part.topic, part.partition))
@@ -64,10 +64,10 @@ def merged(parts: Iterable[PartitionReport]) -> list[PartitionReport]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRowSample:
-    """Where a bad row is and what is wrong; row counts the rows of the task from 0.
+    """The place and the fault of a bad row; row: its number in the task, from 0.
 
-    detail: what brokers said, where they refused it. topic and partition are what its columns, or
-    the option, say. Sizes are None for null.
+    detail: the error of the brokers, if they refused it. topic, partition: of its columns or the
+    option. Sizes are None for null.
     """
 
     task: int
@@ -82,10 +82,10 @@ class BadRowSample:
 
 @dataclass(slots=True, kw_only=True)
 class BadRowsReport:
-    """What became of bad rows.
+    """The bad rows of a task or a job.
 
-    dead_letters: the topic or the folder they went to, None where they were skipped; files: those
-    in the folder; partitions: those of the topic.
+    dead_letters: their topic or folder, None if they were skipped; files: in the folder;
+    partitions: of the topic.
     """
 
     on_error: str
@@ -98,7 +98,7 @@ class BadRowsReport:
 
     @classmethod
     def of(cls, parts: list[BadRowsReport]) -> BadRowsReport:
-        """Add up what tasks found, at least one."""
+        """Return the sum of the reports of tasks, at least one."""
         reasons: Counter[str] = Counter()
         for part in parts:
             reasons.update(part.reasons)
@@ -113,7 +113,7 @@ class BadRowsReport:
         )
 
     def summary(self) -> str:
-        """Give it in one line."""
+        """Return the report in one line."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
         sample = self.samples[0]
         fate = "were skipped" if self.dead_letters is None else f"went to {self.dead_letters}"
@@ -172,7 +172,7 @@ class ExpiredRowsReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """A task, by the number of its partition of the DataFrame, and where it ran."""
+    """A task, with the number of its partition of the DataFrame and its host."""
 
     task: int
     attempt: int
@@ -183,7 +183,7 @@ class TaskReport:
 
 @dataclass(slots=True, kw_only=True)
 class CommitReport:
-    """What a job, or a micro-batch, wrote.
+    """The rows that a job or a micro-batch wrote.
 
     bytes: of records before compression; compressed_bytes: of batches as sent. rows, both sizes,
     retries and partitions are those of good rows. throttle_ms: how long brokers asked tasks to
@@ -205,7 +205,7 @@ class CommitReport:
     partitions: list[PartitionReport]
 
     def summary(self) -> str:
-        """Give the report in one line."""
+        """Return the report in one line."""
         topics = sorted({p.topic for p in self.partitions})
         where = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
         batch = "" if self.batch_id is None else f" in micro-batch {self.batch_id}"
@@ -222,7 +222,7 @@ class CommitReport:
         return line + (f"; throttled for {self.throttle_ms} ms" if self.throttle_ms else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Give the report as JSON values."""
+        """Return the report as JSON values."""
         values = asdict(replace(self, partitions=[]))
         values["partitions"] = [dict(vars(partition)) for partition in self.partitions]
         return values
@@ -230,7 +230,7 @@ class CommitReport:
 
 @dataclass(kw_only=True)
 class SinkCommitMessage(WriterCommitMessage):
-    """What one task wrote.
+    """The rows that one task wrote.
 
     started_at: seconds since 1970; partitions: those of good rows.
     """

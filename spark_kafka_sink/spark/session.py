@@ -1,7 +1,6 @@
-"""Spark's sessions and DataFrames, classic or of Spark Connect: checks of them, and settings.
+"""Sessions and DataFrames of Spark, classic or of Spark Connect: type checks, and settings.
 
-`register` changes some; a session, classic or of Spark Connect, may lack one or keep it fixed, and
-the sink works without.
+`register` changes settings. A session may lack one or forbid its change; the sink works without.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 def change_setting(
     spark: SparkSession, name: str, change: Callable[[str | None], str | None]
 ) -> str | None:
-    """Set what `change` makes of the value that a setting has; None from it leaves that.
+    """Set a setting to the result of `change` of its value, unless the result is None.
 
-    Gives why it could not be done, None where it was.
+    Return why that failed, None if it succeeded.
     """
     try:
         wanted = change(spark.conf.get(name))
@@ -34,13 +33,13 @@ def change_setting(
 
 
 def is_connect(of: object) -> bool:
-    """Tell whether a session or a frame is one of Spark Connect."""
+    """Return whether a session or a frame is one of Spark Connect."""
     return ".connect." in type(of).__module__
 
 
 def check_session(call: str, spark: object) -> None:
-    """Refuse what is no session, classic or of Spark Connect; raises IllegalArgumentException."""
-    # By name, since that of Spark Connect is another class.
+    """Raise IllegalArgumentException if `spark` is not a session, classic or of Spark Connect."""
+    # By name, since Spark Connect has another class.
     if not any(kind.__name__ == "SparkSession" for kind in type(spark).__mro__):
         kind = type(spark).__name__
         message = f"{call}: spark is of type {kind}: expected a SparkSession"
@@ -48,7 +47,7 @@ def check_session(call: str, spark: object) -> None:
 
 
 def check_frame(call: str, df: object) -> None:
-    """Raise DataException if `df` is no DataFrame; call: the function that takes it."""
+    """Raise DataException if `df` is not a DataFrame; call: the function that takes it."""
     if not isinstance(df, DataFrame):
         message = f"{call}: df is of type {type(df).__name__}: expected a DataFrame of Spark"
         raise DataException(message)

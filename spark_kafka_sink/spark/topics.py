@@ -1,8 +1,8 @@
-"""What tasks find out about topics: one that is missing, and how large a record may be.
+"""Topics as tasks see them: creating missing ones, and the limit of a record's size.
 
-Which topics a column names is known only from the rows, so the driver cannot create them; that of
-the option it has created, but a stream remembers that it did, and the topic may be gone since.
-Tasks that meet the same one at once may all ask for it: one creates it, the others find it there.
+The topics of a column are known only from the rows, so the driver cannot create them. It creates
+the topic of the option, but a stream does so only once, and the topic may be deleted later. Several
+tasks may try to create a topic at once: one creates it, the others find it.
 
 Nor can the driver look at the retention of the topics that a column names.
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def suggest_create_topics(options: SinkOptions) -> Iterator[None]:
-    """Name the option createTopics in the error of a topic that does not exist."""
+    """Suggest the option createTopics in the error about a missing topic."""
     try:
         yield
     except TimeoutException as error:
@@ -50,18 +50,18 @@ def suggest_create_topics(options: SinkOptions) -> Iterator[None]:
 
 
 def check_not_internal(config: ProducerConfig, topic: str, *, is_internal: bool = False) -> None:
-    """Raise InvalidTopicException for a topic that brokers keep for themselves.
+    """Raise InvalidTopicException for a topic of the brokers themselves.
 
-    is_internal: whether they say so; Kafka's own are known by name, also before they exist.
+    is_internal: whether brokers say so; Kafka's own are known by name, also before they exist.
     """
     if (is_internal or topic in INTERNAL_TOPICS) and config.client_id != ADMIN_CLIENT_ID:
         raise internal_topic_error(topic)
 
 
 class MissingTopics:
-    """What a task knows of its topics; it asks once for each.
+    """The topics that a task creates if they are missing; each is checked once.
 
-    topic: of all rows, None for a topic column; new: what is created, None for nothing.
+    topic: of all rows, None for a topic column; new: settings of new topics, None to create none.
     """
 
     def __init__(self, options: SinkOptions, topic: str | None, new: NewTopic | None) -> None:
@@ -71,21 +71,21 @@ class MissingTopics:
         self._there: set[str] = set()
 
     def create_those_of(self, batch: pa.RecordBatch) -> None:
-        """Create the topics of an Arrow batch where createTopics asks for it; see `create`."""
+        """Create the missing topics of an Arrow batch; see `create`."""
         if self._new is None:
             return
         if self._topic is not None:
             self.create([self._topic])
             return
-        # Spark's strings may hold bytes that are no text.
+        # Spark's strings may hold bytes that are not UTF-8.
         met = batch.column("topic").unique().drop_null().cast("large_binary").to_pylist()
         self.create([name.decode(errors="replace") for name in met])
 
     def create(self, names: Iterable[str]) -> None:
-        """Create topics where createTopics asks for it and they are not known to be there.
+        """Create missing topics, if the option createTopics is set.
 
-        What no topic can be called is left to who appends the rows. Raises as
-        `KafkaAdmin.topics` does, and InvalidTopicException for a topic of the brokers' own.
+        Invalid names are skipped; the append refuses them. Raise the exceptions of
+        `KafkaAdmin.topics`, and InvalidTopicException for a topic of the brokers themselves.
         """
         if self._new is None:
             return
@@ -101,23 +101,23 @@ class MissingTopics:
 logger = logging.getLogger(__name__)
 
 _NAME: Final = "max.message.bytes"
-# Brokers themselves take as long to hear of a change, and a question takes a connection.
+# Brokers need about as long to learn of a change, and each request needs a connection.
 GOOD_FOR_S: Final = 1.0
 
 
 def settings_with_limit(
     admin: KafkaAdmin, topic: str, names: Iterable[str] = ()
 ) -> dict[str, str | None]:
-    """Give the limit and other settings by name; nothing at all if the brokers do not tell."""
+    """Return the limit and other settings by name; empty if the brokers do not return them."""
     try:
         return admin.topic_configs(topic, list(dict.fromkeys((_NAME, *names))))
     except ApiException as error:
-        logger.info("the settings of topic %s are not known: %s", topic, error)
+        logger.info("the settings of topic %s could not be read: %s", topic, error)
         return {}
 
 
 def limit_of(settings: Mapping[str, str | None]) -> int | None:
-    """Give the limit if it was told; if not, brokers refuse by themselves what is over it."""
+    """Return the limit, None if it is unknown; brokers then enforce it."""
     value = settings.get(_NAME)
     return int(value) if value is not None and value.isdecimal() else None
 
@@ -146,7 +146,7 @@ def retention_of_topics(options: SinkOptions, topics: Sequence[str]) -> dict[str
 
 
 class TopicLimit:
-    """The limit of the option's topic, as a task knows it; None where nobody says, or no option.
+    """The size limit of the option's topic; None if it is unknown or there is no such option.
 
     `clock` gives seconds.
     """
@@ -160,11 +160,11 @@ class TopicLimit:
 
     @property
     def by_topic(self) -> dict[str, int]:
-        """The limit, where it is known."""
+        """The limit by topic, if it is known."""
         return {} if self._topic is None or self.bytes is None else {self._topic: self.bytes}
 
     def look_anew(self) -> dict[str, int]:
-        """Ask the cluster, for a row that seems to be over it, a second apart; gives `by_topic`."""
+        """Read the limit again, at most once per second; return `by_topic`."""
         if self._topic is not None and self.bytes is not None and self._clock() >= self._good_until:
             with KafkaAdmin(with_shipped_files(self._producer), brokers=self._brokers) as admin:
                 self.bytes = limit_of(settings_with_limit(admin, self._topic))

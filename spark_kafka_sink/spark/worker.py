@@ -1,4 +1,4 @@
-"""A Python process of Spark's: what it must have before the sink is imported, and its settings.
+"""The Python processes of Spark: checks before the sink is imported, and settings of the process.
 
 pip does not install pyspark with the sink, and `--py-files` ships no C extensions. Without these
 checks, a missing module is the last line of a long traceback.
@@ -63,21 +63,21 @@ _MMAP_THRESHOLD_BYTES: Final = 32 * 1024 * 1024
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
-# Python knows, too, but would count all that is frozen to tell.
+# gc.get_freeze_count() would count all frozen objects.
 _is_frozen = False
 
 
 def keep_heap() -> None:
-    """Set glibc's thresholds in this process; elsewhere than on glibc, do nothing."""
+    """Set glibc's malloc thresholds in this process; do nothing without glibc."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        # Either call ends glibc's adapting of the mmap threshold, so the second alone does harm.
+        # Either call ends glibc's dynamic mmap threshold, so the second one alone would do harm.
         if mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES) == 1:
             mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def freeze_imports() -> None:
-    """Have collections of garbage in this process leave out, from now on, what is there now."""
+    """Exclude all objects of this process from garbage collections from now on."""
     global _is_frozen  # noqa: PLW0603 - of this process
     if not _is_frozen:
         _is_frozen = True
@@ -88,12 +88,12 @@ _OPEN_FILES: Final = Path("/proc/self/fd")
 
 
 def acknowledge_now() -> None:
-    """Have what this process has received over TCP acknowledged; elsewhere than on Linux, nothing.
+    """Have Linux acknowledge what this process received over TCP; do nothing elsewhere.
 
-    Which connection is Spark's is not known here. On others, such as those of a producer that is
-    kept, it means an acknowledgement that would have come a little later. What is no connection
-    over TCP refuses the option. Python's own sockets are not used: to make one of an open file
-    would take it out of blocking where a program has set a default timeout.
+    It is not known which connection is Spark's. On others, such as those of a kept producer, it
+    only advances an acknowledgement a little. Files that are not TCP connections refuse the option.
+    Python's sockets are not used: making one from an open file would make it non-blocking if a
+    program has set a default timeout.
     """
     with suppress(OSError, AttributeError):
         setsockopt = ctypes.CDLL(None).setsockopt

@@ -1,8 +1,8 @@
 """The writers Spark calls: planned on the driver, run in tasks, committed on the driver.
 
-A writer is pickled into every task, and commit and abort run on another copy of it in another
-process. It holds the tasks' options as bytes, so that the process which commits imports nothing of
-what they are and what tasks do with them: of a job with new processes, a third of a second.
+A writer is pickled into every task; commit and abort run on another copy in another process. It
+keeps the tasks' options as bytes, so that the committing process need not import their modules,
+which takes a third of a second in a new process.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 CONTINUOUS_REFUSAL: Final = (
-    "the continuous trigger loses every row of a Python data source: Spark hands it no rows then. "
+    "the continuous trigger loses every row of a Python data source: Spark passes it no rows. "
     'Use .trigger(processingTime="1 second") or .trigger(availableNow=True)'
 )
 
 
 def mode_refusal(mode: str) -> str:
-    """Give the sentence about a save mode that is not append, by the name that it was given."""
-    afresh = "; to start afresh, delete or truncate the topic first"
+    """Return the message about a save mode that is not append."""
+    afresh = "; to start over, delete or truncate the topic first"
     return (
         f"Save mode {mode} not allowed for Kafka, expected append: records of a topic can be added "
         f'and not replaced. Use .mode("append"){afresh if mode.lower() == "overwrite" else ""}'
@@ -45,7 +45,7 @@ def mode_refusal(mode: str) -> str:
 
 
 class _TaskWriter:
-    """What the writers of jobs and of streams have in common: their tasks."""
+    """The part that writers of jobs and of streams share: their tasks."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = pickle.dumps(options)
@@ -62,29 +62,29 @@ class _TaskWriter:
 class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
     """Writes a batch job."""
 
-    # Of the micro-batch that the job writes, if it does.
+    # The number of the micro-batch that the job writes, if any.
     _batch_id: int | None = None
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report what all tasks wrote. Raises KafkaException where one did not say."""
+        """Publish the report of all tasks. Raise KafkaException if one is missing."""
         freeze_imports()
         publish(commit_report(messages, self._batch_id), self._report_path)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: what tasks have written is in Kafka and stays there."""
+        """Do nothing: rows that are in Kafka cannot be removed."""
 
 
 class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Report what a micro-batch wrote. Raises KafkaException where a task did not say."""
+        """Publish the report of a micro-batch. Raise KafkaException if a task did not report."""
         if messages and all(message is None for message in messages):
             raise ConfigException(CONTINUOUS_REFUSAL)
         publish(commit_report(messages, batchId), self._report_path)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: what tasks have written is in Kafka and stays there."""
+        """Do nothing: rows that are in Kafka cannot be removed."""
 
 
 BATCH_ID: Final = "pykafka.batch.id"
@@ -92,18 +92,18 @@ _FROM_HERE: Final = re.compile("write_batch:(-?[0-9]+)")
 
 
 def as_option(batch_id: int) -> dict[str, str]:
-    """Give the option that hands a number over."""
+    """Return the option that carries the number of a micro-batch."""
     return {BATCH_ID: f"write_batch:{batch_id}"}
 
 
 def handed_over(options: Mapping[str, str]) -> int | None:
-    """Give the number that `as_option` put among options with names in lower case, if it did."""
+    """Return the number that `as_option` put among options, None if it did not."""
     found = _FROM_HERE.fullmatch(options.get(BATCH_ID, ""))
     return int(found[1]) if found else None
 
 
 class MicroBatchWriter(KafkaArrowWriter):
-    """Writes a micro-batch as a batch job; its report is a line, as a stream's."""
+    """Writes a micro-batch as a batch job; its report is a line, as in a stream."""
 
     def __init__(self, options: SinkOptions, batch_id: int) -> None:
         super().__init__(options)

@@ -156,7 +156,7 @@ COLUMNS = [
          Refused("column other has a struct with two fields named a and cannot be handed to "),
          theirs=one()),
     Case("year-month-interval", "'v' AS value, INTERVAL '1' YEAR AS other",
-         Refused("column other is of type interval year and cannot be handed to Python"),
+         Refused("column other is of type interval year and cannot be passed to Python"),
          theirs=Refused("doesn't support the column `other` of the type \"INTERVAL YEAR\"")),
     Case("day-time-interval-and-variant",
          "'v' AS value, INTERVAL '1' DAY AS other, parse_json('1') AS b, NULL AS c", one(),

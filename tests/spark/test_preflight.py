@@ -133,7 +133,7 @@ def test_topics_that_kafka_keeps_for_itself_are_refused(guarded_kafka: KafkaClus
     for attempt, topic in attempts:
         with pytest.raises(InvalidTopicException) as refused:
             attempt()
-        said = f"{topic} is internal to Kafka, and brokers let no producer write to it: name"
+        said = f"{topic} is internal to Kafka, and producers may not write to it: use"
         assert said in str(refused.value)
         assert "characters" not in str(refused.value)
     assert missing not in client.list_topics(timeout=30).topics
@@ -247,8 +247,8 @@ def test_a_topic_that_is_not_as_it_would_have_been_created_is_warned_of_once(
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert record.getMessage() == (
-        f"topic {topic} exists and stays as it is; options for topics that do not exist say "
-        "otherwise: topic.partitions=5 (it has 2), topic.replication=2 (it has 1), "
+        f"topic {topic} exists and is not changed; options for new topics differ from it: "
+        "topic.partitions=5 (it has 2), topic.replication=2 (it has 1), "
         "topic.config.max.massage.bytes=1 (Kafka has no such setting), "
         "topic.config.retention.ms=6000 (it has 5000)"
     )

@@ -258,7 +258,7 @@ def test_a_task_makes_no_folder_for_dead_letters(
     assert write(kafka, {"value": ["good"]}, given).report.rows == 1
     with pytest.raises(ConfigException) as refused:
         write(kafka, {"value": ["bad"], "partition": pa.array([-1], pa.int32())}, given)
-    assert f"deadLetterPath is {folder}, which is no folder on {os.uname().nodename}: " in str(
+    assert f"deadLetterPath is {folder}, which is not a folder on {os.uname().nodename}: " in str(
         refused.value
     )
     assert list(tmp_path.iterdir()) == []
@@ -308,7 +308,7 @@ def test_what_a_partitioner_of_the_users_own_gives_wrong_fails_the_task(
         "onError": "skip",
         "kafka.partitioner.class": f"{__name__}.too_high",
     }
-    said = r"kafka\.partitioner\.class gave partition 99 for a row .* expected null or 0 to 2"
+    said = r"kafka\.partitioner\.class returned partition 99 for a row .* expected null or 0 to 2"
     with pytest.raises(DataException, match=said):
         write(kafka, {"value": ["a", "b"]}, given)
 

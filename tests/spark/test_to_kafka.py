@@ -108,7 +108,7 @@ def test_an_argument_that_is_neither_name_nor_column_is_refused(
             to_kafka(spark.range(1), **{argument: given})
         assert str(refused.value) == (
             f"to_kafka: {argument} is of type {type(given).__name__}: expected the name of a "
-            "column, or a Column, as functions.lit makes of a value"
+            "column, or a Column, such as functions.lit(value)"
         )
 
 

@@ -335,7 +335,7 @@ def test_java_takes_and_refuses_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(NOT_YET))
 def test_what_is_not_there_yet_says_so(name: str) -> None:
-    message = f"kafka.{name} is an option of the Java producer that this one does not have yet"
+    message = f"kafka.{name} is an option of the Java producer that is not supported yet"
     given = ADDRESS | {"security.protocol": "sasl_ssl", name: "x"}
     for lenient in (False, True):
         with pytest.raises(ConfigException, match=message):
@@ -356,7 +356,7 @@ def test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_onc
     (record,) = caplog.records
     said = record.getMessage()
     assert said == str(refused.value)
-    assert f"kafka.{names[9]} and {len(names) - 10} more: of no effect with " in said
+    assert f"kafka.{names[9]} and {len(names) - 10} more have no effect with " in said
     assert "kafka.security.protocol=PLAINTEXT, by which nothing is encrypted" in said
     assert "secret" not in said
 
@@ -546,7 +546,7 @@ def test_the_rules_between_options_give_what_java_gives(tmp_path: Path) -> None:
 
 def test_idempotence_that_was_asked_for_names_what_stands_against_it() -> None:
     options = {"enable.idempotence": "true", "acks": "1", "retries": "0"}
-    message = "acks is 1, it needs all and kafka.retries is 0, it needs more"
+    message = "acks is 1 and must be all and kafka.retries is 0 and must be positive"
     with pytest.raises(ConfigException, match=message):
         config_of_spark(ADDRESS | options)
 
@@ -554,8 +554,8 @@ def test_idempotence_that_was_asked_for_names_what_stands_against_it() -> None:
 def test_a_transactional_producer_names_all_that_it_cannot_do_without() -> None:
     options = {"enable.idempotence": "false", "acks": "0", "retries": "0"}
     message = (
-        "^kafka.transactional.id is set, but kafka.enable.idempotence is false, it needs true and "
-        "kafka.acks is 0, it needs all and kafka.retries is 0, it needs more$"
+        "^kafka.transactional.id is set, but kafka.enable.idempotence is false and must be true "
+        "and kafka.acks is 0 and must be all and kafka.retries is 0 and must be positive$"
     )
     with pytest.raises(ConfigException, match=message):
         config_of_spark(ADDRESS | {"transactional.id": "orders"} | options)
@@ -582,7 +582,7 @@ def test_a_pause_over_its_maximum_is_said(name: str, caplog: pytest.LogCaptureFi
     config_of_spark(ADDRESS | {f"{name}.ms": 11, f"{name}.max.ms": 10})
     (record,) = caplog.records
     assert record.message == (
-        f"kafka.{name}.ms=11 is more than kafka.{name}.max.ms=10: it is always the latter"
+        f"kafka.{name}.ms=11 is more than kafka.{name}.max.ms=10: using 10 ms"
     )
 
 

@@ -1,8 +1,7 @@
-"""What the driver does with the messages of tasks when a job commits.
+"""Commit of a job: checks that every task reported, and publishes the report.
 
-Owns the check that every task reported, and where the report goes: lines on
-stderr (commit runs in a Python process whose logging nobody sees), the file of the option
-reportPath, and the application's own file (`last_reports`).
+The report goes to stderr (commit runs in a Python process whose logging nobody sees), to the file
+of the option reportPath, and to the application's own file (`last_reports`).
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ from spark_kafka_sink.spark.report import (
 def commit_report(
     messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None
 ) -> CommitReport:
-    """Sum up the messages of all tasks.
+    """Return the sum of the messages of all tasks.
 
-    Raises KafkaException where a task did not report: what became of its rows is then unknown.
+    Raise KafkaException if a task did not report, since its rows may not be written.
     """
     reported = [m for m in messages if isinstance(m, SinkCommitMessage)]
     if len(reported) != len(messages):
         message = (
             f"{len(messages) - len(reported)} of {len(messages)} tasks did not report what they "
-            "wrote: their rows may be missing from Kafka, so this write does not count as done"
+            "wrote: their rows may be missing from Kafka, so the write fails"
         )
         raise KafkaException(message)
     partitions = merged(p for message in reported for p in message.partitions)
@@ -56,7 +55,7 @@ def commit_report(
     return CommitReport(
         batch_id=batch_id,
         committed_at=datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
-        # Clocks of other hosts may be ahead.
+        # The clocks of other hosts may be ahead.
         seconds=max(0.0, now - min((m.started_at for m in reported), default=now)),
         tasks=len(reported),
         rows=sum(task.rows for task in tasks),
@@ -72,11 +71,11 @@ def commit_report(
 
 
 def publish(report: CommitReport, path: Path | None) -> None:
-    """Print the summary, and write the report to where it can be read.
+    """Print the summary and write the report.
 
-    A batch job's report replaces the file as a whole; a stream's reports are lines of it, one per
-    micro-batch. The rows are in Kafka already, so a report that cannot be written is said on stderr
-    and never fails the job.
+    The report of a batch job replaces the file; the reports of a stream are lines of it, one per
+    micro-batch. The rows are in Kafka already, so a failure to write the report is printed on
+    stderr and does not fail the job.
     """
     _say(report.summary())
     if report.bad_rows is not None and report.bad_rows.rows:
@@ -86,7 +85,7 @@ def publish(report: CommitReport, path: Path | None) -> None:
     try:
         remember(report.to_json())
     except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
-        _say(f"pykafka: last_reports will not have this report: {error}")
+        _say(f"pykafka: last_reports will not return this report: {error}")
     if path is None:
         return
     try:
@@ -102,7 +101,7 @@ def publish(report: CommitReport, path: Path | None) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all; what is no file, or may not be replaced, is kept."""
+    """Replace a file atomically, or write into it if it cannot be replaced."""
     if is_special(path):
         _write_into(path, os.O_APPEND, text)
         return

@@ -1,7 +1,7 @@
 """Reports as lines of a file, one JSON object each, which several processes append to.
 
-Owns what holds where a process dies, or the disk is full, in the middle of a line: the next report
-begins a line of its own, and the one that was broken off is passed over.
+If a process dies or the disk is full in the middle of a line, the next report begins a new line,
+and readers skip the broken one.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file for `append_report`; what cannot be read back, as a pipe, just to write."""
+    """Open a file for `append_report`; one that cannot be read, as a pipe, only for writing."""
     if not path.exists() or (path.is_file() and os.access(path, os.R_OK)):
         return path.open("a+b")
     return open_to_write(path, os.O_APPEND)
 
 
 def is_special(path: Path) -> bool:
-    """Tell of what must not be replaced: pipes and devices, /dev/stderr where it is a file."""
+    """Return whether a path is a pipe, a device or /dev/stderr, which must not be replaced."""
     return path.exists() and (not path.is_file() or path.parts[1:2] in (("dev",), ("proc",)))
 
 
 def open_to_write(path: Path, flag: int) -> BinaryIO:
-    """Open what is there, flag: os.O_APPEND or os.O_TRUNC.
+    """Open an existing file for writing; flag: os.O_APPEND or os.O_TRUNC.
 
-    A pipe that nobody has open to read is an OSError, and not waited for.
+    Raise OSError for a pipe without a reader, in place of waiting for one.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | flag)
     os.set_blocking(descriptor, True)
@@ -47,7 +47,7 @@ def open_to_write(path: Path, flag: int) -> BinaryIO:
 def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
     """Add a report to a file that is open for appending, and for reading if it can be read.
 
-    Raises OSError.
+    Raise OSError.
     """
     line = json.dumps(report).encode() + b"\n"
     if lines.readable() and lines.seek(0, os.SEEK_END):
@@ -58,7 +58,7 @@ def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
 
 
 def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
-    """Give the last n reports of a file's lines, the newest last."""
+    """Return the last n reports of a file, the newest last."""
     found: list[dict[str, Any]] = []
     for line in reversed(lines.splitlines()):
         if len(found) >= n:
@@ -71,12 +71,12 @@ def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
 
 
 _NAME: Final = ".pykafka-reports.jsonl"
-# Beyond this the older half of the file is dropped: a stream goes on for weeks.
+# At this size the older half of the file is dropped: a stream runs for weeks.
 _FULL_BYTES: Final = 8 * 1024 * 1024
 
 
 def remember(report: dict[str, Any]) -> None:
-    """Add a report to those of the application; on the commit side. Raises OSError."""
+    """Add a report to the application's file, when a job commits. Raise OSError."""
     folder = _folder()
     if folder is None:
         return
@@ -89,10 +89,10 @@ def remember(report: dict[str, Any]) -> None:
 
 
 def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
-    """Give the reports of the application's last n writes and micro-batches, the newest last.
+    """Return the reports of the application's last n writes and micro-batches, the newest last.
 
-    spark: a classic session; with Spark Connect the driver's files are out of reach. Raises
-    KafkaException for such a session, IllegalArgumentException for what is none.
+    spark: a classic session. Raise KafkaException for a session of Spark Connect, which cannot
+    reach the driver's files, and IllegalArgumentException for any other object.
     """
     check_session("last_reports", spark)
     checked_number("n", n, 0, LARGEST_INT32)
@@ -111,7 +111,7 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
 
 
 def _folder() -> Path | None:
-    """Give the folder of driver's files, None where no Spark runs."""
+    """Return the folder of the driver's files, None if no SparkContext runs."""
     try:
         return Path(SparkFiles.getRootDirectory())
     except AssertionError:  # how PySpark says that there is no SparkContext

@@ -1,12 +1,12 @@
 """``atomic_layout(df, options)``: rows laid out so that one task writes each Kafka partition.
 
-A task that has rows for every partition keeps a connection to every broker, sends small batches to
-all of them and leaves a producer state with each partition; one that has the rows of one partition
-does none of this. It costs one shuffle. Which partition a row belongs to is what the sink itself
-would choose, and is given to it as the column ``partition``.
+A task with rows for every partition keeps a connection to every broker, sends small batches to all
+of them and leaves a producer state in each partition; a task with the rows of one partition does
+not. The layout costs one shuffle. The partition of a row is the one that the sink would choose; the
+sink gets it as the column ``partition``.
 
-No row is written here. The cluster is asked how many partitions there are, and rows are looked at
-only for the topics of a topic column.
+No row is written here. The cluster is asked for the partition counts, and rows are read only for
+the topics of a topic column.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from spark_kafka_sink.spark.topics import suggest_create_topics
 
 _INT: Final = "INT"
 _PLACES: Final = "partitions INT, first INT"
-# What rows are spread by that no key places: a row that is computed again is found where it was.
+# The columns whose hash places rows without a key, so that a row computed again has the same place.
 _SPREAD_BY: Final = ("key", "value", "timestamp")
-# A column that is there only until rows are laid out.
+# A temporary column.
 _PLACE: Final = "place"
 
 
 class _Frame(NamedTuple):
-    """A frame whose columns have numbers for names, since Spark tells no key from a KEY."""
+    """A frame with numbers as column names, since names in Spark are case-insensitive."""
 
     df: DataFrame
     names: list[str]
@@ -69,9 +69,9 @@ class _Frame(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A row's topic, how many partitions that has, and the task of its first partition.
+    """The topic of a row, its partition count, and the task of its first partition.
 
-    The last two are null where the topic is none that was found.
+    The last two are null for a topic that was not found.
     """
 
     topic: Column
@@ -80,19 +80,21 @@ class _Place(NamedTuple):
 
 
 def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
-    """Give `df` with a column ``partition``, the rows of each Kafka partition in their own task.
+    """Return `df` with a column ``partition``, the rows of each Kafka partition in their own task.
 
-    options: of the sink, as for the write that is to follow; createTopics is obeyed. There are as
-    many Spark partitions as the topics have Kafka partitions together, from now on. The write is
-    refused where a topic has another number of partitions by then; a stream whose topic may grow is
-    better laid out inside foreachBatch. A partition that a row names is kept;
-    then come kafka.partitioner.class if it is your own, the key as in the Java client, and a hash
-    of key, value and timestamp. All of these have to be the same when Spark computes a row again.
+    options: of the sink, as for the following write; createTopics works as there. The result has as
+    many Spark partitions as the topics have Kafka partitions in total. The write fails if a topic
+    has another number of partitions by then; lay out a stream whose topic may grow inside
+    foreachBatch.
 
-    Topics of a column are found by a query over all rows, which a stream cannot answer. Whatever
-    shuffles belongs before the layout, and ``sortWithinPartitions`` behind it. Over Spark Connect
-    the client asks the brokers. Raises ConfigException, DataException and what the brokers say, as
-    a write does.
+    The partition of a row is chosen by its column partition, or else by your own
+    kafka.partitioner.class, the key as in the Java client, or a hash of key, value and timestamp.
+    All of these must be the same if Spark computes a row again.
+
+    Topics of a column are found by a query over all rows, which does not work for a stream. Do
+    everything that shuffles before the layout, and ``sortWithinPartitions`` after it. Over Spark
+    Connect the client asks the brokers. Raise ConfigException, DataException and errors of the
+    brokers, as a write does.
 
     >>> laid_out = atomic_layout(flights, options)  # doctest: +SKIP
     >>> laid_out.write.format("pykafka").mode("append").options(**options).save()  # doctest: +SKIP
@@ -110,7 +112,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     partition = _partition(checked, frame, place)
     chosen = frame.df.withColumn("partition", partition)
     task = place.first + F.pmod(F.coalesce(F.col("partition"), F.lit(0)), place.partitions)
-    # Rows without a topic are somewhere: what becomes of them is for the write to say.
+    # Rows without a topic go to the first task; the write refuses or handles them.
     laid_out = chosen.repartitionById(max(1, topics.tasks), F.coalesce(task, F.lit(0)))
     columns = [frame.column(name).alias(name) for name in frame.names if name != "partition"]
     counts = dict(zip(topics.names, topics.partitions, strict=True))
@@ -119,7 +121,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
 
 def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
-    """Give the topics of the rows; those that cannot be topics are for the write to refuse."""
+    """Return the topics of the rows; the write refuses invalid names."""
     if options.topic is not None:
         names = [options.topic]
     elif frame.df.isStreaming:
@@ -143,7 +145,7 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
 
 
 def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame, _Place]:
-    """Give the frame with what the places of its rows are made of."""
+    """Return the frame with columns for the places of its rows, and the places."""
     if options.topic is not None:
         return frame, _Place(F.lit(options.topic), F.lit(topics.tasks), F.lit(0))
     column = frame.column("topic")
@@ -155,7 +157,7 @@ def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame
 
 
 def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
-    """Give each row's Kafka partition; without a topic, only one that the row names."""
+    """Return each row's Kafka partition; without a topic, only that of the column partition."""
     choices = []
     if frame.has("partition"):
         choices.append(frame.column("partition"))
@@ -172,7 +174,7 @@ def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
 def _own(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
     name = options.producer.partitioner_class
     rows = F.struct(*(frame.column(column).alias(column) for column in frame.names))
-    # Spark takes a function with these annotations for one of another kind.
+    # Not a function with annotations, by which Spark would choose another kind of UDF.
     return _computed(
         lambda topics, partitions, rows: _own_partitions(name, topics, partitions, rows),
         _INT,
@@ -188,7 +190,7 @@ def _own_partitions(
 
 
 def _computed(function: Callable[..., pa.Array], kind: str, *columns: Column) -> Column:
-    """Give what a function computes of whole Arrow arrays."""
-    # The stub wants the kind of function by its number; Spark warns of that.
+    """Return the column that a function computes from Arrow arrays."""
+    # The type stub requires the number of the kind, of which Spark warns.
     udf: Callable[..., Column] = arrow_udf(function, kind)  # type: ignore[call-overload]
     return udf(*columns)

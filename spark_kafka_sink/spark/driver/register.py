@@ -1,4 +1,4 @@
-"""``register(spark)``: the sink by name, the bare ``save()``, and nothing lost or shown.
+"""``register(spark)``: makes the sink known to a session, and changes its settings.
 
 What Spark's writers do after it is in `hooks.writers`.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
-# What Spark gives where nobody has set it (SQLConf, 4.1 to 4.3).
+# Spark's default (SQLConf, 4.1 to 4.3).
 SPARKS_DEFAULT: Final = "67108864b"
 # Under 8 MiB with the row that goes over it: with a buffer of 16 MiB, rows of 1 and 10 KB cost the
 # JVM a sixth to a quarter more (docs/performance.md).
@@ -31,10 +31,10 @@ LIMIT_BYTES: Final = 15 * 512 * 1024
 
 
 def limit_arrow_batches(spark: SparkSession) -> None:
-    """Limit Arrow batches to `LIMIT_BYTES`, unless somebody has set the limit.
+    """Limit Arrow batches to `LIMIT_BYTES`, unless the limit is set already.
 
-    It counts for whatever else the session hands to Python, too. Where the setting is not there, or
-    may not be changed, nothing happens.
+    The limit applies to everything else that the session passes to Python as well. If the setting
+    does not exist or cannot be changed, do nothing.
     """
     reason = change_setting(
         spark, SETTING, lambda given: str(LIMIT_BYTES) if given == SPARKS_DEFAULT else None
@@ -43,7 +43,7 @@ def limit_arrow_batches(spark: SparkSession) -> None:
         logger.info("%s is left as it is: %s", SETTING, reason)
 
 
-# Spark's own words, and what Kafka calls secrets besides.
+# Spark's own words, and Kafka's names of secrets.
 _SECRET: Final = "secret|password|passphrase|token|access[.]?key|jaas[.]config|keystore[.]key"  # noqa: S105 - words
 SECRET_NAMES: Final = f"(?i:{_SECRET})"
 # An option in a request's text: key: "name" and then, in a line of its own, value: "…", or the same
@@ -58,9 +58,9 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 
 def mask_secrets(spark: SparkSession) -> None:
-    """Have a session, classic or of Spark Connect, mask what is secret besides what it masks now.
+    """Have a session, classic or of Spark Connect, mask secrets of Kafka as well.
 
-    Calling it again changes nothing. Where the settings may not be changed it warns and goes on.
+    Calling it again changes nothing. Log a warning if the settings cannot be changed.
     """
     for name, regex in SETTINGS.items():
         reason = change_setting(spark, name, partial(_with, regex))
@@ -75,23 +75,23 @@ def mask_secrets(spark: SparkSession) -> None:
 def _with(regex: str, given: str | None) -> str | None:
     if given is None:
         return regex
-    # Ours first: flags at the beginning of theirs are none of ours.
+    # Ours first, so that flags at the beginning of theirs do not apply to it.
     return None if regex in given else f"{regex}|{given}"
 
 
 def register(spark: SparkSession) -> None:
     """Make ``format("pykafka")`` known to a session, and let its bare ``save()`` append.
 
-    From then on the session masks Kafka's secrets where Spark itself shows options, and hands rows
-    to Python in smaller batches, unless it was told how large they may be.
+    The session then masks Kafka's secrets where Spark shows options, and passes rows to Python in
+    smaller batches, unless their size is set already.
 
     In local mode, the workers run the driver's Python, unless PYSPARK_PYTHON or
     spark.pyspark.python names another one. Raise ConfigException if that one lacks the sink or is
     of another minor version, and IllegalArgumentException if `spark` is no session.
 
     For classic sessions and Spark Connect; calling it again is harmless. Call it before
-    ``df.write``: a classic writer that is older keeps Spark's meaning of a bare save. After
-    ``pip install`` the name is known without it; ``save()`` then needs ``.mode("append")``.
+    ``df.write``: a classic writer that is older keeps Spark's meaning of a bare save. After ``pip
+    install`` the name is known without it; ``save()`` then needs ``.mode("append")``.
     """
     check_session("register", spark)
     if not is_connect(spark):

@@ -1,7 +1,7 @@
-"""``to_kafka(df)``: any DataFrame as one with the sink's columns, by Spark's own expressions.
+"""``to_kafka(df)``: a DataFrame with the sink's columns, made by Spark's own expressions.
 
-It only puts a select over the DataFrame, classic or Connect, batch or stream: nothing runs here,
-and no row passes through Python.
+It only adds a select to the DataFrame, classic or Connect, batch or stream: nothing runs here, and
+no row passes through Python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 from spark_kafka_sink.errors import DataException, listed
 from spark_kafka_sink.spark.session import check_frame
 
-# The value that stands for the whole row; a column of this name is given as a Column.
+# The value for the whole row; pass a column of this name as a Column.
 JSON: Final = "json"
 _BYTES: Final = ("key", "value")
 
@@ -37,14 +37,14 @@ def to_kafka(
     topic: str | Column | None = None,
     partition: str | Column | None = None,
 ) -> DataFrame:
-    """Give the sink's columns of `df`, and nothing else.
+    """Return a DataFrame that has only the sink's columns.
 
     Each argument is the name of a column or a Column. value "json" is the whole row as a JSON
-    object, with every column of `df`, the key's and the others' too; as always with ``to_json``, a
-    field that is null is left out. Keys and values that are structs, arrays or maps become JSON as
-    well, and other types than string and binary are cast to string. What headers, timestamp, topic
-    and partition may be is what the sink takes. Raises DataException for a name that no column has,
-    and for what is neither.
+    object with every column of `df`, also those of other arguments; as always with ``to_json``,
+    null fields are left out. Keys and values that are structs, arrays or maps become JSON as well,
+    and other types than string and binary are cast to string. headers, timestamp, topic and
+    partition need the types that the sink requires. Raise DataException for an unknown column, and
+    for another type of argument.
 
     >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
     """
@@ -75,7 +75,7 @@ def _checked_column(argument: str, given: object) -> str | Column:
         return given
     message = (
         f"to_kafka: {argument} is of type {type(given).__name__}: expected the name of a "
-        "column, or a Column, as functions.lit makes of a value"
+        "column, or a Column, such as functions.lit(value)"
     )
     raise DataException(message)
 
@@ -98,8 +98,8 @@ def _unknown(df: DataFrame, argument: str, name: str) -> str:
 
 
 def _as_bytes(name: str, kind: DataType) -> Column:
-    """Give a column as string or binary."""
-    # A string with a collation is cast to one without: the sink takes only those.
+    """Return a column as string or binary."""
+    # A string with a collation is cast to one without, since the sink takes only those.
     if kind.simpleString() in ("string", "binary"):
         return F.col(name)
     if isinstance(kind, StructType | ArrayType | MapType | VariantType):

@@ -116,7 +116,9 @@ def _problem(python: str, python_path: str) -> str | None:
     if version and version != _drivers_version():
         return f"is Python {version}"
     if done.returncode != 0:
-        return f"cannot be started ({(done.stderr.strip() or 'it says nothing').splitlines()[-1]})"
+        return (
+            f"cannot be started ({(done.stderr.strip() or 'it printed nothing').splitlines()[-1]})"
+        )
     return f"has no module {', '.join(missing.split())}" if missing else None
 
 

@@ -1,6 +1,6 @@
-"""``write_batch``: a micro-batch written as a batch job, for ``foreachBatch``.
+"""``write_batch``: writes a micro-batch as a batch job, for ``foreachBatch``.
 
-This is how output mode update gets into Kafka, which Spark refuses for every Python sink.
+This is the way to write a stream in output mode update, which Spark refuses for Python sinks.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from spark_kafka_sink.spark.writer import BATCH_ID, as_option
 
 
 def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> None:
-    """Append a micro-batch; returns when every row is acknowledged.
+    """Append a micro-batch; return when every row is acknowledged.
 
     >>> stream.writeStream.outputMode("update").foreachBatch(  # doctest: +SKIP
     ...     functools.partial(write_batch, options={"kafka.bootstrap.servers": "localhost:9092"})
     ... )
 
     options: of the sink, as for ``df.write``. A batch that Spark runs again is written again
-    (at-least-once). As in a stream, the cluster is looked at once in kafka.metadata.max.age.ms, and
-    reportPath gets a line. In a classic session what stands against the write is found before Spark
-    begins to work for it. Raises what ``df.write`` raises, and Spark then ends the query.
+    (at-least-once). As in a stream, the cluster is checked once in kafka.metadata.max.age.ms, and
+    the report is a line of reportPath. In a classic session errors are found before Spark computes
+    the rows. Raise the exceptions of ``df.write``; Spark then ends the query.
     """
     check_frame("write_batch", df)
     is_number = isinstance(batch_id, int) and not isinstance(batch_id, bool)

@@ -1,7 +1,7 @@
-"""KafkaDataSource: what ``format("pykafka")`` names.
+"""KafkaDataSource: the data source of ``format("pykafka")``.
 
-Spark makes one on the driver for every write (and one for every micro-batch and its commit), so it
-is cheap to make and decides nothing but what is wrong.
+Spark makes one on the driver for every write, every micro-batch and its commit, so it must be cheap
+to make. It only validates.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ from spark_kafka_sink.spark.writer import (
 class KafkaDataSource(DataSource):
     """The Kafka sink as a Python data source."""
 
-    # Spark plans with a source that it makes in the planning process, and commits with one that was
-    # made elsewhere and came pickled.
+    # Spark plans with a source that the planning process makes, and commits with a pickled copy.
     _is_copy = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -49,23 +48,23 @@ class KafkaDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name to use in ``format``."""
+        """Return the name to use in ``format``."""
         return "pykafka"
 
     def schema(self) -> StructType:
-        """Refuse to read: Spark asks for a schema only then. Raises ConfigException."""
+        """Refuse to read: Spark asks for a schema only then. Raise ConfigException."""
         message = 'pykafka is a sink: read Kafka with spark.read.format("kafka")'
         raise ConfigException(message)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaArrowWriter:  # noqa: FBT001 - Spark's signature
-        """Plan a batch write. Raises ConfigException, DataException and what the brokers say."""
+        """Plan a batch write. Raise ConfigException, DataException and errors of the brokers."""
         freeze_imports()
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
         return self.plan(schema)
 
     def plan(self, schema: StructType) -> KafkaArrowWriter:
-        """Check all that can be known before there is a row; raises as `writer` does."""
+        """Check everything that can be checked before there are rows; raise as `writer` does."""
         options, batch_id = self.check(schema)
         in_batches = batch_id is not None
         options = check_surroundings(
@@ -76,9 +75,9 @@ class KafkaDataSource(DataSource):
         return KafkaArrowWriter(options)
 
     def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
-        """Check options and columns; give the options and the number that `write_batch` hands over.
+        """Check options and columns; return the options, and the batch number of `write_batch`.
 
-        Raises ConfigException and DataException.
+        Raise ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
         batch_id = handed_over(given)
@@ -90,7 +89,7 @@ class KafkaDataSource(DataSource):
         """Plan a micro-batch; also called, on a copy of this source, to commit or abort one.
 
         overwrite is True in output mode complete: as in Spark's own sink, every result is appended
-        again. Raises as `writer` does; to commit, nothing is checked that may have changed since.
+        again. Raise as `writer` does. To commit, what may have changed since is not checked again.
         """
         freeze_imports()
         options = _checked_options(self.options, schema)
@@ -108,10 +107,10 @@ def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOption
 def check_surroundings(
     options: SinkOptions, schema: StructType, *, in_batches: bool, may_remember: bool
 ) -> SinkOptions:
-    """Check what may change between a plan and its commit, and warn, which is done once.
+    """Check what may change between plan and commit, and log warnings.
 
-    Gives the options with what was found. in_batches: whether it is micro-batches that are written;
-    may_remember: be content with what was found lately.
+    Return the options with the results. in_batches: whether micro-batches are written;
+    may_remember: whether recent results may be used.
     """
     check_partitioner(options)
     check_report_path(options, in_batches=in_batches)
@@ -124,19 +123,19 @@ def check_surroundings(
 
 
 def look_ahead(schema: StructType, options: Mapping[str, str]) -> None:
-    """Raise whatever stands against writing rows of a schema, on the driver, without a row."""
+    """Check on the driver that rows of a schema can be written; raise what is wrong."""
     with warnings_disabled():
         KafkaDataSource(dict(options)).plan(schema)
 
 
 def look_at_stream(schema: StructType, options: Mapping[str, str]) -> None:
-    """Raise whatever stands against a stream of rows of a schema, likewise."""
+    """Check that a stream of rows of a schema can be written; raise what is wrong."""
     with warnings_disabled():
         checked, _ = KafkaDataSource(dict(options)).check(schema)
         check_surroundings(checked, schema, in_batches=True, may_remember=False)
 
 
 def look_at_options(schema: StructType, options: Mapping[str, str]) -> None:
-    """Raise what is wrong with the options or the columns; nothing around is looked at."""
+    """Check only the options and the columns; raise what is wrong."""
     with warnings_disabled():
         KafkaDataSource(dict(options)).check(schema)

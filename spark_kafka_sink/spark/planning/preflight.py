@@ -1,10 +1,9 @@
-"""What is checked on the driver before any task writes: partitioner, report, brokers and topic.
+"""Checks on the driver before any task writes: partitioner, report, brokers and topic.
 
-One clear error from the driver takes the place of four attempts of every task. Stream writers are
-planned for every micro-batch, so what was found is remembered per process and set of options for
-metadata.max.age.ms, as long as Spark keeps the process that plans (it ends one that was idle for a
-minute); a batch job looks anew. Nothing is checked on the commit side: rows are in
-Kafka then.
+One clear error from the driver replaces four attempts of every task. Stream writers are planned for
+every micro-batch, so results are cached per process and set of options for metadata.max.age.ms.
+(Spark ends a planning process that was idle for a minute.) A batch job checks again. The commit
+checks nothing, since the rows are in Kafka then.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ logger = logging.getLogger(__name__)
 def warn_of_differences(
     topic: TopicDescription, new: NewTopic, settings: Mapping[str, str | None]
 ) -> None:
-    """Say, once, which options are not what the topic has, or where that is not known.
+    """Log a warning for options that differ from an existing topic, or cannot be compared.
 
-    settings: the topic's, as far as the brokers tell; none at all where they do not.
+    settings: of the topic, as far as the brokers return them; empty if they return none.
     """
     if topic.is_new:
         return
@@ -71,14 +70,14 @@ def warn_of_differences(
             different.append(f"{name}={asked} (it has {found})")
     if different:
         message = (
-            f"topic {topic.name} exists and stays as it is; options for topics that do not exist "
-            f"say otherwise: {', '.join(different)}"
+            f"topic {topic.name} exists and is not changed; options for new topics differ from it: "
+            f"{', '.join(different)}"
         )
         warn_once(logger, message)
 
 
 def _meaning(value: str) -> frozenset[str | Decimal]:
-    """Give what brokers read in a value: a list, or one entry; numbers as numbers."""
+    """Return the parsed value of a setting: a list or one entry, with numbers as numbers."""
     return frozenset(_entry(entry.strip().lower()) for entry in value.split(","))
 
 
@@ -97,7 +96,7 @@ _Asked: TypeAlias = tuple[
 
 
 class _Found(NamedTuple):
-    """What was found, and when."""
+    """The results of the checks, and their time."""
 
     at: float
     max_message_bytes: int | None
@@ -106,34 +105,34 @@ class _Found(NamedTuple):
     brokers: tuple[Node, ...]
 
 
-# By streams and write_batch, which ask again and again.
+# The results for streams and write_batch, which check repeatedly.
 _found: dict[_Asked, _Found] = {}
 
 
 @name_kafka_options()
 def check_partitioner(options: SinkOptions) -> None:
-    """Raise ConfigException where kafka.partitioner.class is a name that cannot be imported."""
+    """Raise ConfigException if kafka.partitioner.class cannot be imported."""
     given = options.producer.partitioner_class
     if names_own_partitioner(given):
-        # It is for Arrow batches, which who plans has no other use for.
+        # It imports pyarrow, which planning does not need otherwise.
         from spark_kafka_sink.plugins.batch_partitioner import load_partitioner  # noqa: PLC0415
 
         load_partitioner(given)
 
 
 def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
-    """Raise ConfigException where no report can be written to reportPath.
+    """Raise ConfigException if no report can be written to reportPath.
 
-    in_batches: whether a line is to be added for every micro-batch; a job's report takes the file's
-    place, or, where its folder may not be written into, overwrites it.
+    in_batches: whether every micro-batch adds a line; the report of a job replaces the file, or
+    overwrites it if its folder is not writable.
     """
     path = options.report_path
     if path is None:
         return
     try:
         found = _against_report(path, in_batches=in_batches)
-    except (OSError, RuntimeError) as error:  # of links that lead round
-        found = f"which cannot be looked at ({without_path(error)})"
+    except (OSError, RuntimeError) as error:  # circular symbolic links
+        found = f"which cannot be checked ({without_path(error)})"
     if found is None:
         return
     shown = masked(str(path))
@@ -142,7 +141,7 @@ def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
 
 
 def _against_report(path: Path, *, in_batches: bool) -> str | None:
-    """Give what stands against a report at a path, None where nothing does."""
+    """Return why no report can be written to a path, None if one can."""
     may_write = path.exists() and os.access(path, os.W_OK)
     file = path.resolve() if path.is_symlink() and not is_special(path) else path
     folder = masked(str(file.parent))
@@ -153,14 +152,14 @@ def _against_report(path: Path, *, in_batches: bool) -> str | None:
     if path.exists() and not may_write and (in_batches or is_special(path)):
         return "which the driver may not write"
     if not may_write and not os.access(file.parent, os.W_OK | os.X_OK):
-        return f"in the folder {folder}, which the driver may not write into"
+        return f"in the folder {folder}, to which the driver may not write"
     return None
 
 
 def make_dead_letter_path(options: SinkOptions) -> None:
-    """Make the folder for bad rows, if there is to be one; raise ConfigException where it cannot.
+    """Make the folder for bad rows, if the options name one. Raise ConfigException if that fails.
 
-    Tasks make none: an executor that has not mounted the filesystem would make one on its own disk.
+    Tasks do not make it: an executor without the mounted filesystem would make it on its own disk.
     """
     path = options.bad_rows.path
     if path is None:
@@ -169,7 +168,7 @@ def make_dead_letter_path(options: SinkOptions) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         message = (
-            f"option deadLetterPath is {masked(str(path))}, which the driver cannot make "
+            f"option deadLetterPath is {masked(str(path))}, which the driver cannot create "
             f"({error.strerror}): expected {DEAD_LETTER_FOLDER}"
         )
         raise ConfigException(message) from None
@@ -179,14 +178,15 @@ def make_dead_letter_path(options: SinkOptions) -> None:
 def check_cluster(
     options: SinkOptions, *, has_headers: bool, may_remember: bool = False
 ) -> SinkOptions:
-    """Give the options with what was found of brokers and topic, created where that is asked.
+    """Return the options with the properties of brokers and topic; create the topic if requested.
 
-    has_headers: whether the data has a column of headers. may_remember: be content with what this
-    process has found, metadata.max.age.ms ago at most. Raises what stands against writing to the
-    topic, within kafka.max.block.ms, and rows that were laid out for another number of partitions.
-    Topics of a topic column are not known before the rows are, but for those that rows were laid
-    out for: else only that a broker answers, is not too old, and would create such as are asked
-    for, is checked then.
+    has_headers: whether the data has a column of headers. may_remember: whether results of this
+    process may be used that are not older than metadata.max.age.ms. Raise errors of the brokers and
+    the topic within kafka.max.block.ms, and DataException for rows that were laid out for another
+    number of partitions.
+
+    The topics of a topic column are known only for rows that were laid out. For others, the check
+    is that a broker answers, is not too old, and can create topics as requested.
     """
     laid_out = tuple(options.laid_out.items())
     asked = (options.producer, options.topic, options.new_topic, has_headers, laid_out)
@@ -207,7 +207,7 @@ def check_cluster(
 
 @name_kafka_options()
 def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False) -> None:
-    """Look at the topic for bad rows, if there is one, as at the topic of all rows."""
+    """Check the topic for bad rows, if there is one, like the topic of all rows."""
     if options.bad_rows.topic is None:
         return
     letters = replace(
@@ -217,18 +217,17 @@ def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False)
         check_cluster(letters, has_headers=True, may_remember=may_remember)
     except UnsupportedForMessageFormatException as error:
         message = (
-            f"option deadLetterTopic is {letters.topic}: what is wrong with a row stands in "
-            "headers, which Kafka has from 0.11 on, and a broker is older; set deadLetterPath "
-            "instead"
+            f"option deadLetterTopic is {letters.topic}: dead letters need headers, which Kafka "
+            "has since 0.11, and a broker is older; set deadLetterPath instead"
         )
         raise UnsupportedForMessageFormatException(message, topic=letters.topic) from error
 
 
 def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
-    """Ask the cluster; the topic's max.message.bytes is None where it is not known.
+    """Ask the cluster; max.message.bytes of the topic is None if it is not known.
 
-    again: with the same options as before; settings that were right then stay so, while a broker
-    that is being restarted may have others say otherwise.
+    again: whether the same options were checked before; settings that were valid then are not
+    checked again, since the other brokers may answer differently while one restarts.
     """
     name = options.topic
     with KafkaAdmin(with_shipped_files(options.producer), has_headers=has_headers) as admin:

@@ -1,8 +1,8 @@
 """The DataFrame's columns, checked on the driver before any task writes.
 
-The rules and the words are those of Spark's own Kafka sink (KafkaWriter.validateQuery), so that a
-job gets the message it would get there. The timestamp column, headers as a map and header values
-that are strings are this sink's own, and so is the warning about columns that are not sent.
+Rules and messages are those of Spark's own Kafka sink (KafkaWriter.validateQuery), so that a job
+gets the same message. This sink adds the timestamp column, headers as a map, header values that are
+strings, and the warning about columns that are not sent.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
-    """Raise DataException where a column is missing or has a type that cannot be sent.
+    """Raise DataException if a column is missing or has a type that cannot be sent.
 
-    topic: the option, which makes a topic column irrelevant.
+    topic: the option, with which a topic column is ignored.
     """
     types = _types_by_name(schema)
     for name, kind in types.items():
@@ -45,7 +45,8 @@ def check_schema(schema: StructType, topic: str | None) -> None:
         raise DataException(" ".join([NO_TOPIC, *_other_case(types, "topic")]))
     if "value" not in types:
         hints = _other_case(types, "value") or [
-            'Name one so, as in df.selectExpr("to_json(struct(*)) AS value"), or use to_kafka(df).'
+            'Name a column value, as in df.selectExpr("to_json(struct(*)) AS value"), or use '
+            "to_kafka(df)."
         ]
         raise DataException(" ".join([f"{NO_VALUE}.", *hints]))
     if topic is None:
@@ -58,9 +59,9 @@ def check_schema(schema: StructType, topic: str | None) -> None:
 
 
 def warn_of_unsent_columns(schema: StructType) -> None:
-    """Log a warning that names the columns that are no part of a record, if there are any.
+    """Log a warning that names the columns that are not part of a record, if there are any.
 
-    Once for a schema and process: a stream is planned anew for every micro-batch.
+    It is logged once per schema and process, since a stream is planned for every micro-batch.
     """
     names = [field.name for field in schema.fields]
     unsent = [name for name in names if name not in COLUMNS]
@@ -79,7 +80,7 @@ def warn_of_unsent_columns(schema: StructType) -> None:
 
 
 def _types_by_name(schema: StructType) -> dict[str, DataType]:
-    # Spark cannot hand over such a frame, and says so only when the first rows are under way.
+    # Spark cannot pass such a frame to Python, and fails only at the first rows.
     for name, count in Counter(schema.fieldNames()).items():
         if count > 1:
             message = (
@@ -91,11 +92,11 @@ def _types_by_name(schema: StructType) -> dict[str, DataType]:
 
 
 def _check_can_be_handed_over(name: str, kind: DataType) -> None:
-    """Raise DataException for a column, sent or not, of which Spark or Arrow makes an error later.
+    """Raise DataException for a column, sent or not, for which Spark or Arrow would fail later.
 
-    Spark hands all columns to Python's Arrow, which knows no months inside a frame (inside arrays
-    and structs it lets them be), and which Spark gives no struct with two fields of one name. A
-    calendar interval no data source may have, however deep in a type.
+    Spark passes all columns to Python as Arrow. There, year-month intervals fail as columns (not
+    inside arrays and structs), and structs fail with two fields of one name. Data sources do not
+    support calendar intervals at any depth of a type.
     """
     twice = _field_there_twice(kind)
     what_to_do = "cast it to string, or drop it, before writing"
@@ -106,7 +107,7 @@ def _check_can_be_handed_over(name: str, kind: DataType) -> None:
         reason = f"is of type {_stored(kind).simpleString()}"
     else:
         return
-    message = f"column {name} {reason} and cannot be handed to Python: {what_to_do}"
+    message = f"column {name} {reason} and cannot be passed to Python: {what_to_do}"
     raise DataException(message)
 
 
@@ -116,7 +117,7 @@ def _has_calendar_interval(kind: DataType) -> bool:
 
 
 def _field_there_twice(kind: DataType) -> str | None:
-    """Give the name of a field that a struct has twice, however deep in the type."""
+    """Return the name of a field that a struct has twice, at any depth of the type."""
     kind = _stored(kind)
     if isinstance(kind, StructType):
         for name, count in Counter(kind.fieldNames()).items():
@@ -127,7 +128,7 @@ def _field_there_twice(kind: DataType) -> str | None:
 
 
 def _inner(kind: DataType) -> list[DataType]:
-    """Return the types that a type is made of."""
+    """Return the types of the fields, elements, keys and values of a type."""
     if isinstance(kind, StructType):
         return [field.dataType for field in kind.fields]
     if isinstance(kind, ArrayType):
@@ -140,7 +141,7 @@ def _stored(kind: DataType) -> DataType:
 
 
 def _other_case(types: dict[str, DataType], wanted: str) -> list[str]:
-    """Give a hint for each column whose name differs from the wanted one only in case."""
+    """Return a hint for each column whose name differs only in case."""
     return [
         f"Column names are case-sensitive: rename {name} to {wanted}."
         for name in types
@@ -161,7 +162,7 @@ def _check(
 
 
 def _is_string(kind: DataType) -> bool:
-    # A collated string is a type of its own in Spark; its own sink refuses it as well.
+    # A string with a collation is another type, which Spark's own sink refuses as well.
     return isinstance(kind, StringType) and kind.simpleString() == "string"
 
 

@@ -1,9 +1,9 @@
-"""Where bad rows go: to a Kafka topic, or to a Parquet file in a folder.
+"""Dead letters: bad rows in a Kafka topic, or in a Parquet file of a folder.
 
-In the topic a row is what it would have been in its own: key, value, headers, timestamp; what is
-wrong with it stands in headers behind its own ones (`ERROR_HEADERS`). What that topic does not take
-either goes without value and timestamp, and, where that is not enough, without key and headers.
-The file has all columns of the row.
+In the topic, a dead letter has the key, value, headers and timestamp of the row; more headers
+(`ERROR_HEADERS`) say what is wrong with it. If the topic refuses the dead letter, it is sent
+without value and timestamp, and if that is refused, without key and headers. The file has all
+columns of the row.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ ERROR_HEADERS: Final = (
     "pykafka.error.value.bytes",
     "pykafka.error.left.out",
 )
-# The name of a header that has none.
+# The name of a header whose key is null.
 UNNAMED_HEADER: Final = "pykafka.error.unnamed"
-# A name that is no topic's may be anything.
+# An invalid topic name may have any length.
 _TOPIC_BYTES: Final = 300
-# What a dead letter goes without, attempt by attempt.
+# The columns that a dead letter lacks, by attempt.
 _LEFT_OUT: Final = ((), ("value", "timestamp"), ("key", "value", "headers", "timestamp"))
 
 
 class BadBatch(NamedTuple):
     """Bad rows.
 
-    codes: index into `FAULTS` of each, uint8; numbers: of each in the task, int64; detail: what
-    brokers said of them, if they have seen them.
+    codes: the index into `FAULTS` of each row, uint8; numbers: the number of each row in the task,
+    int64; detail: the error of the brokers, if they refused the rows.
     """
 
     rows: pa.RecordBatch
@@ -66,30 +66,30 @@ class BadBatch(NamedTuple):
     detail: str | None = None
 
     def part(self, rows: npt.NDArray[np.int64]) -> BadBatch:
-        """Give some of them."""
+        """Return a part of the rows."""
         return self._replace(
             rows=self.rows.take(pa.array(rows)), codes=self.codes[rows], numbers=self.numbers[rows]
         )
 
 
 class DeadLetters(Protocol):
-    """Takes the bad rows of one task."""
+    """Writes the bad rows of one task."""
 
     def take(self, bad: BadBatch) -> None:
-        """Take some bad rows."""
+        """Write bad rows."""
 
     def settle(self) -> bool:
-        """Deal with what has been refused since; tell whether there was anything."""
+        """Handle the dead letters that were refused since; return whether there were any."""
 
     def finish(self) -> list[str]:
-        """Make what was taken last, and give the files it is in."""
+        """Complete the dead letters; return their files."""
 
     def discard(self) -> None:
-        """Leave nothing behind, unless `finish` was called."""
+        """Remove what is incomplete, unless `finish` was called."""
 
 
 class Faults:
-    """What is wrong with some rows, as columns of text."""
+    """The faults of rows, as columns of text."""
 
     def __init__(self, bad: BadBatch, topic: str | None, task: int) -> None:
         names = pa.array([fault.value for fault in FAULTS])
@@ -101,7 +101,7 @@ class Faults:
 
 
 def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
-    """Give where rows were to go, as bytes of a length that is bearable.
+    """Return the topics of rows, as bytes of a limited length.
 
     topic: for all rows, in place of a topic column.
     """
@@ -119,17 +119,17 @@ class DeadLetterTopic:
         self._producer = producer
         self._topic = topic
         self._task = task
-        # A partitioner of the user's own looks for columns that letters do not have.
+        # The user's partitioner expects columns that dead letters do not have.
         self._appender: CarefulAppender[tuple[BadBatch, int]] = CarefulAppender(
             producer, name, built_in_partitioner=True
         )
 
     def take(self, bad: BadBatch) -> None:
-        """Append the rows, each as whole as it can be."""
+        """Append the rows with all of their columns."""
         self._send(bad, 0)
 
     def settle(self) -> bool:
-        """Send with less in them what the topic refused. Raises where it refuses the least."""
+        """Send refused dead letters again with fewer columns; raise if none is left to drop."""
         refused = False
         for (bad, attempt), culprits, others, _, error in self._appender.refusals():
             if len(culprits) and attempt + 1 == len(_LEFT_OUT):
@@ -159,15 +159,15 @@ class DeadLetterTopic:
         self._appender.append(letters, (bad, attempt))
 
     def finish(self) -> list[str]:
-        """Give no files."""
+        """Return no files."""
         return []
 
     def discard(self) -> None:
-        """Do nothing: what is in Kafka stays there."""
+        """Do nothing: records in Kafka cannot be removed."""
 
 
 def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.RecordBatch:
-    """Make dead letters of rows."""
+    """Return rows as dead letters."""
     columns = named_columns(bad.rows)
     rows = bad.rows.num_rows
     nothing = pa.nulls(rows, pa.int64())
@@ -184,7 +184,7 @@ def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.Rec
         pa.array([", ".join(left_out) or None] * rows, pa.string()),
     )
     headers = None if "headers" in left_out else columns.get("headers")
-    # What no broker takes, and what may be what one has refused.
+    # Timestamps that no broker accepts, and those that one may have refused.
     refused = pa.array(bad.codes == FAULTS.index(Fault.REFUSED))
     wrong_times = pc.or_(refused, pc.less(times, 0).fill_null(fill_value=False))
     letters = {
@@ -200,7 +200,7 @@ def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.Rec
 
 
 def with_headers(headers: pa.Array | None, values: tuple[pa.Array, ...]) -> pa.Array:
-    """Give every row its own headers, then `ERROR_HEADERS` with the values given, as text."""
+    """Return the headers of each row, followed by `ERROR_HEADERS` with the given values as text."""
     rows, extra = len(values[0]), len(values)
     counts = np.zeros(rows, np.int64)
     keys, contents = [], []
@@ -215,7 +215,7 @@ def with_headers(headers: pa.Array | None, values: tuple[pa.Array, ...]) -> pa.A
         keys.append(pa.array([name] * rows, pa.large_string()))
         text = value if pa.types.is_binary(value.type) else value.cast(pa.large_string())
         contents.append(text.cast(pa.large_binary()))
-    # All entries stand column by column; a stable sort by row brings them where they belong.
+    # The entries are in the order of columns; a stable sort brings them into the order of rows.
     numbers = np.arange(rows)
     of_rows = np.concatenate([np.repeat(numbers, counts), np.tile(numbers, extra)])
     order = pa.array(np.argsort(of_rows, kind="stable"))
@@ -239,8 +239,8 @@ ERROR_COLUMNS: Final = (
 class DeadLetterFile:
     """Writes a task's dead letters to one file of a folder; topic: where good rows go.
 
-    The file has its name when the task has done all else, and is hidden until then. No other
-    attempt of any job has the same name. The folder is the driver's to make.
+    The file is hidden until the task has done everything else. Its name is unique to the attempt.
+    The driver creates the folder.
     """
 
     def __init__(self, folder: Path, topic: str | None, task: int, attempt: int) -> None:
@@ -257,7 +257,7 @@ class DeadLetterFile:
         added = (faults.reasons, faults.details, topics, faults.tasks, faults.numbers)
         latest = dict(zip(ERROR_COLUMNS, added, strict=True))
         columns = [
-            # Dead letters that are dead once more have the latest of both.
+            # Rows that were dead letters before get the new headers.
             (name, latest.pop(name, column))
             for name, column in zip(bad.rows.schema.names, bad.rows.columns, strict=True)
         ]
@@ -270,7 +270,7 @@ class DeadLetterFile:
             folder = masked(str(self._file.parent))
             message = (
                 f"the dead letters of this task cannot be written to {folder}: Parquet "
-                f"has no place for a column of the data ({error}); select the other columns, or "
+                f"does not support a column of the data ({error}); select the other columns, or "
                 "set deadLetterTopic in place of deadLetterPath"
             )
             raise DataException(message) from error
@@ -286,18 +286,18 @@ class DeadLetterFile:
                 found = f"cannot be written into ({os.strerror(error.errno or 0)})"
                 message = (
                     f"option deadLetterPath is {masked(str(folder))}, which "
-                    f"{found if folder.is_dir() else 'is no folder'} on "
+                    f"{found if folder.is_dir() else 'is not a folder'} on "
                     f"{os.uname().nodename}: expected {DEAD_LETTER_FOLDER}"
                 )
                 raise ConfigException(message) from error
         self._writer.write_batch(letters)
 
     def settle(self) -> bool:
-        """Do nothing: files take everything."""
+        """Do nothing: files refuse nothing."""
         return False
 
     def finish(self) -> list[str]:
-        """Give the file its name; there is none where there were no bad rows."""
+        """Rename the file to its final name, if there were bad rows."""
         if self._writer is None:
             return []
         self._writer.close()
@@ -306,17 +306,17 @@ class DeadLetterFile:
         return [str(self._file)]
 
     def discard(self) -> None:
-        """Remove a file that is not finished."""
+        """Remove an incomplete file."""
         if self._writer is not None:
             self._writer.close()
         self._partial.unlink(missing_ok=True)
 
 
 def _storable(name: str, column: pa.Array) -> pa.Array:
-    """Give a column as every reader of Parquet can read it.
+    """Return a column in a type that every reader of Parquet can read.
 
-    Spark's strings may hold bytes that are no text. Key and value are kept as bytes, to the last
-    one; other columns of strings stay text, with U+FFFD in place of such bytes.
+    Spark's strings may hold bytes that are not UTF-8. Key and value become binary and lose nothing;
+    other columns stay strings, with U+FFFD for invalid bytes.
     """
     kind = column.type
     if pa.types.is_nested(kind):
@@ -349,9 +349,9 @@ def _with_distinct_fields(kind: pa.DataType) -> pa.DataType:
 
 
 def distinct_names(names: Sequence[str], keep: Iterable[str] = ()) -> list[str]:
-    """Return names that differ by more than their case, as Spark wants them of a Parquet file.
+    """Return names that differ not only in case, as Spark requires of a Parquet file.
 
-    The first of several keeps its name, or the one that is in `keep`; others get a number.
+    Of several, the one in `keep` or else the first keeps its name; the others get a number.
     """
     kept = {name.lower(): name for name in names[::-1]}
     kept |= {name.lower(): name for name in keep if name in names}

@@ -1,16 +1,16 @@
-"""ProducerPool: what a worker process keeps of a finished task for its next one.
+"""ProducerPool: producers of finished tasks, for the next tasks of the worker process.
 
 Spark's worker processes run one task after the other. A task whose rows are all acknowledged leaves
 its producer here, with its connections, what it knows of the brokers and its producer id, and the
 next task whose whole configuration is equal takes it. Credentials are part of the configuration, so
 no task ever writes with those of another; so is whose tickets a ticket cache of Kerberos has.
 
-A producer is kept only where it holds no rows and nobody's error and has no transactional.id, and
-what it knows of topics is asked anew by each task, over the open connection. Of a topic that it has
-written to it keeps metrics and sequences; one that has written to very many is closed, since a
-stream may name new ones for weeks. So is one that met an error, or that nobody takes for as long as
-Spark keeps an idle worker.
-A forked child knows of none: they are its parent's.
+A producer is kept only if it holds no rows, has no error and no transactional.id. Each task
+refreshes the metadata of topics, over the open connection. The producer keeps metrics and sequences
+of each topic that it has written to, so one that has written to very many topics is closed: a
+stream may name new topics for weeks. A producer is also closed after an error, or if no task takes
+it for as long as Spark keeps an idle worker. A forked child starts with an empty pool: the
+producers are its parent's.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer, with_login_identity
 from spark_kafka_sink.model import Node
 
-# Spark ends a worker that was idle for as long (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
+# Spark's limit for an idle worker (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
 IDLE_S: Final = 60.0
-# Some 5 KB each. A task that writes to as many takes far longer than it takes to connect.
+# Some 5 KB each. A task that writes to more takes far longer than connecting.
 MANY_TOPICS: Final = 1000
 
 
 class Timer(Protocol):
-    """What calls a function once, after a while, in a thread of its own."""
+    """Calls a function once, after some time, in its own thread."""
 
     def cancel(self) -> None:
-        """Do not call it, if there is still time."""
+        """Do not call the function, unless it was called already."""
 
 
 @dataclass(eq=False, slots=True)
@@ -49,7 +49,7 @@ class _Kept:
 class ProducerPool:
     """The producers of finished tasks, by their configurations.
 
-    after: calls a function after so many seconds.
+    after: calls a function after a number of seconds.
     """
 
     def __init__(self, after: Callable[[float, Callable[[], None]], Timer]) -> None:
@@ -61,10 +61,10 @@ class ProducerPool:
     def producer(
         self, config: ProducerConfig, brokers: Iterable[Node] = ()
     ) -> Iterator[KafkaProducer]:
-        """Lend a producer for a task; at the task's end, what it appended is delivered.
+        """Lend a producer to a task and flush it at the end of the task.
 
-        brokers: as the driver knows them, for a producer that is made anew. After an error of the
-        task, what is not acknowledged yet is given up.
+        brokers: of the cluster, as the driver knows them, for a new producer. After an error of the
+        task, its unacknowledged rows are discarded.
         """
         config = with_login_identity(config)
         producer = self._take(config) or KafkaProducer(
@@ -79,7 +79,7 @@ class ProducerPool:
         self._keep(config, producer)
 
     def forget(self) -> None:
-        """Know of no producer: after a fork they are another process's, as is who has the lock."""
+        """Empty the pool: after a fork, its producers and its lock are the parent's."""
         self._lock = threading.Lock()
         self._kept = {}
 
@@ -107,7 +107,7 @@ class ProducerPool:
         producer.close()
 
     def _close_idle(self, config: ProducerConfig) -> None:
-        """Close what is kept; a timer that could not be cancelled any more may do so too early."""
+        """Close an idle producer; a timer cancelled too late may close a newer one early."""
         with self._lock:
             kept = self._kept.pop(config, None)
         if kept is not None:

@@ -1,7 +1,7 @@
-"""Rows that are sent with an ear for brokers that refuse single ones (KIP-467).
+"""Appends whose single rows brokers may refuse (KIP-467).
 
-A batch is refused as a whole, for the sake of some rows of it. Here a refusal becomes two parts:
-the rows to blame, and the others, which may be sent again. What is the fault of no row is raised.
+A broker refuses a whole batch because of some rows of it. A `Refusal` tells the rows to blame from
+the others, which can be sent again. An error that is not the fault of a row is raised.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Refusal(NamedTuple, Generic[T]):
     """Rows of one append that brokers refused.
 
-    appended: what the caller said of the append; culprits, others: numbers of its rows, int64.
+    appended: the caller's note of the append; culprits, others: numbers of its rows, int64.
     """
 
     appended: T
@@ -36,7 +36,7 @@ class Refusal(NamedTuple, Generic[T]):
 
 
 class CarefulAppender(Generic[T]):
-    """Appends batches and gives what is refused of them, instead of failing the next flush.
+    """Appends batches and returns their refusals, which then do not fail the next flush.
 
     built_in_partitioner: as of `KafkaProducer.append`.
     """
@@ -52,7 +52,7 @@ class CarefulAppender(Generic[T]):
     def append(
         self, batch: pa.RecordBatch, appended: T, lingers_since: float | None = None
     ) -> None:
-        """Append a batch; appended: what to remember of it for a refusal.
+        """Append a batch; appended: the caller's note of it for a refusal.
 
         lingers_since: as of `KafkaProducer.append`.
         """
@@ -65,7 +65,7 @@ class CarefulAppender(Generic[T]):
         )
 
     def refusals(self) -> Iterator[Refusal[T]]:
-        """Give what has been refused since the last call. Raises other failures."""
+        """Yield the refusals since the last call. Raise other errors."""
         while self._failures:
             appended, (rows, culprits, error) = self._failures.popleft()
             fault = fault_of_error(error)

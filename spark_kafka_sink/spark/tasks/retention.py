@@ -1,7 +1,8 @@
 """Rows whose timestamp is older than their topic's retention.ms: brokers take and delete them.
 
-That happens to event times from a column, as when old data is written again. Brokers refuse
-nothing and the job succeeds, so tasks count such rows, and the driver says so once for the job.
+This happens to event times from a column, for example when old data is written again. Brokers
+refuse nothing and the job succeeds, so tasks count such rows and the driver reports them once per
+job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A task's whole work: every Arrow batch appended, and success only when every row is acknowledged.
+"""The work of a task: append every Arrow batch, and succeed only if every row is acknowledged.
 
-The producer is one that the worker process keeps for its next task. Only tasks import this module,
-and with it the producer, Arrow and numpy: who plans and who commits does not.
+The worker process keeps the producer for its next task. Only tasks import this module, and with it
+the producer, Arrow and numpy; planning and committing do not.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def append_coalesced(
     slice_bytes: int,
     linger_s: float,
 ) -> None:
-    """Append the same rows in batches of about a slice; those of half a slice stay alone.
+    """Join batches to about the size of a slice and append them; half a slice is not joined.
 
-    append: takes a batch, and since when its oldest row has waited (`time.monotonic`); one call at
-    a time, in the order of the rows, some of them in another thread. What it raises there is raised
-    here when Spark has handed over the next batch. linger_s: how long a row may wait.
+    append: takes a batch, and the time since which its oldest row has waited (`time.monotonic`). It
+    is called once at a time, in the order of the rows, sometimes in another thread; its exception
+    is then raised here at the next batch of Spark. linger_s: how long a row may wait.
 
-    Nearly a slice is enough: as records, rows are larger than in Arrow; and two batches of what
-    `arrow_batches` limits them to are a large one.
-    Whoever takes a batch is the only one that has it: what has been read is as large as a slice.
+    Nearly a slice is enough: rows are larger as records than in Arrow, and two batches of the size
+    that `limit_arrow_batches` sets are a large one. A batch has one owner at a time, so memory
+    holds the batches of one slice.
     """
     waiting = _WaitingBatches(append, linger_s)
     enough_bytes = slice_bytes * 7 // 8
@@ -74,9 +74,9 @@ def append_coalesced(
 
 
 class _WaitingBatches:
-    """Batches that wait to be joined; all but `end` is called with `changed` held.
+    """Batches that wait to be joined. Call all methods but `end` with `changed` held.
 
-    It is let go while they are appended, which calls the user's partitioner.
+    It is released while batches are appended, since that calls the user's partitioner.
     """
 
     def __init__(self, append: Callable[[pa.RecordBatch, float], None], linger_s: float) -> None:
@@ -94,7 +94,7 @@ class _WaitingBatches:
 
     @property
     def have_lingered(self) -> bool:
-        """Whether the oldest has waited for as long as it may."""
+        """Whether the oldest batch has waited for linger_s."""
         return self._left_s() <= 0
 
     def _left_s(self) -> float:
@@ -103,7 +103,7 @@ class _WaitingBatches:
         return min(_LONGEST_WAIT_S, self._since + self._linger_s - time.monotonic())
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Have a batch wait."""
+        """Add a batch."""
         if not batch.num_rows:
             return
         if not self._batches:
@@ -114,13 +114,13 @@ class _WaitingBatches:
             self.changed.notify()
 
     def append(self) -> None:
-        """Append what waits as one batch, and keep nothing of it."""
+        """Append the waiting batches as one, and release them."""
         joined, self._batches, self.size_bytes = self._batches, [], 0
         self._is_appending = True
         self.changed.release()
         try:
             if len(joined) > 1:
-                # One batch, but for columns that would be over the 2 GiB an Arrow array can hold.
+                # One batch, unless a column would exceed the 2 GiB of an Arrow array.
                 joined = pa.Table.from_batches(joined).combine_chunks().to_batches()
             while joined:
                 self._append(joined.pop(0), self._since)
@@ -130,12 +130,12 @@ class _WaitingBatches:
             self.changed.notify_all()
 
     def wait_for_append(self) -> None:
-        """Wait until what the other thread appends is appended: no batch overtakes another."""
+        """Wait for the append of the other thread, to keep the order of batches."""
         while self._is_appending:
             self.changed.wait()
 
     def watch(self) -> None:
-        """Have what waits appended by another thread, once it has waited for as long as it may."""
+        """Have another thread append the waiting batches after linger_s."""
         if self._thread is None and self._batches:
             self._thread = threading.Thread(
                 target=as_options_are_named_here(self._append_in_time),
@@ -159,12 +159,12 @@ class _WaitingBatches:
                 self._is_asleep = False
 
     def raise_error(self) -> None:
-        """Raise what was raised in the other thread."""
+        """Raise the exception of the other thread, if there is one."""
         if self._error is not None:
             raise self._error
 
     def end(self) -> None:
-        """End the other thread; what it is appending is appended then."""
+        """End the other thread, after its append."""
         with self.changed:
             self._is_over = True
             self.changed.notify()
@@ -175,7 +175,7 @@ class _WaitingBatches:
 def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
     """Write all batches and wait until every row is acknowledged.
 
-    Raises what made that impossible; what was sent until then may be in Kafka (at-least-once).
+    Raise the error that prevented it; rows that were sent before may be in Kafka (at-least-once).
     """
     acknowledge_now()
     freeze_imports()
@@ -213,7 +213,9 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
     expected = rows + (bad_rows.rows if dead_letter_topic else 0)
     acknowledged = sum(partition.records for partition in partitions)
     if acknowledged != expected:
-        message = f"the task had {expected} rows, but {acknowledged} were acknowledged; a bug"
+        message = (
+            f"the task had {expected} rows, but {acknowledged} were acknowledged; this is a bug"
+        )
         raise KafkaException(message)
     bad_rows.partitions = [p for p in partitions if p.topic == dead_letter_topic]
     return SinkCommitMessage(
@@ -235,8 +237,8 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
 def _first_partition(context: TaskContext | None) -> int:
     """Return the number of the partition that a task's rows without a key go to first.
 
-    The tasks of a stage have numbers side by side, so that tasks of few rows fill all partitions.
-    Which number the first task has differs by stage: a stream has a stage for each micro-batch.
+    The tasks of a stage have consecutive numbers, so that tasks of few rows fill all partitions.
+    The first number differs by stage: a stream has a stage for each micro-batch.
     """
     if context is None:
         return 0

@@ -1,9 +1,9 @@
-"""The rows of a task on their way to the producer, and bad ones on theirs to where onError says.
+"""The rows of a task on their way to the producer, and bad rows to where onError sends them.
 
-Owns what a task does about bad rows: found before they are sent, or named by the brokers that
-refused them, they are counted, and skipped or made dead letters; the rows that were refused along
-with them are sent again, after what has been sent since. What is bad is `serde.bad_rows`' to say.
-With onError=fail nothing is looked for: the producer refuses a bad row by itself.
+Bad rows are found before they are sent (`serde.bad_rows`), or named by the brokers that refuse
+them. They are counted, and skipped or written as dead letters. Rows that were refused along with
+them are sent again, after the rows that were sent since. With onError=fail, the producer itself
+refuses a bad row.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from spark_kafka_sink.spark.topics import MissingTopics, TopicLimit
 
 
 class TaskRows:
-    """Appends a task's rows and deals with the bad ones.
+    """Appends a task's rows and handles the bad ones.
 
-    A context manager, so that nothing is left of a dead letter file where the task fails.
+    A context manager, so that a failed task leaves no dead letter file.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TaskRows:
     ) -> None:
         self._policy = options.bad_rows
         self._topic = options.topic
-        # How small compressed ones get only brokers know.
+        # The compressed size of a record is not known before it is sent.
         self._is_plain = options.producer.compression_type == "none"
         self._producer = producer
         self._limit = TopicLimit(options)
@@ -119,7 +119,7 @@ class TaskRows:
 
     @contextmanager
     def _naming(self, numbers: npt.NDArray[np.int64]) -> Iterator[None]:
-        """Have errors tell rows by their numbers in the task: batches are made here, of Spark's."""
+        """Set the place of errors to the row's number in the task, whose batches are joined."""
         try:
             yield
         except KafkaException as error:
@@ -148,7 +148,7 @@ class TaskRows:
     ) -> None:
         """Raise DataException for a topic column that names the dead letter topic.
 
-        What is there would else be counted as dead letters, and readers could not tell them apart.
+        Its rows would be counted as dead letters, and readers could not tell them apart.
         """
         name = self._policy.topic
         if name is None or self._topic is not None:
@@ -157,25 +157,25 @@ class TaskRows:
         if row >= 0:
             message = (
                 f"the topic column has {name}, which is deadLetterTopic: expected another topic; "
-                "name one that no row goes to by itself"
+                "use a topic that no good row goes to"
             )
             place = self._place(int(numbers[row]))
             raise DataException(message, topic=name, row=row, place=place)
 
     def _partition_counts(self, expected: Mapping[str, int]) -> Mapping[str, int]:
-        """Ask for topics of rows that are good but for the partition, once they are there."""
+        """Return the partition counts of topics, which are created first if they are missing."""
         self._missing_topics.create(expected)
         return self._producer.partition_counts(expected)
 
     def flush(self) -> int:
-        """Wait until every good row is acknowledged; give how many there are."""
+        """Wait until every good row is acknowledged; return how many there are."""
         self._producer.flush()
         while self._settle():
             self._producer.flush()
         return self._rows - self._reasons.total()
 
     def _settle(self) -> bool:
-        """Deal with rows that brokers have refused since; tell whether there were any."""
+        """Handle rows that brokers have refused since; return whether there were any."""
         refused = False
         for (batch, numbers), culprits, others, fault, error in self._appender.refusals():
             if len(culprits):
@@ -199,7 +199,7 @@ class TaskRows:
             self._dead_letters.take(bad)
 
     def _describe(self, bad: BadBatch, most: int) -> None:
-        """Add samples of the first rows, `most` at most."""
+        """Add samples of at most `most` rows."""
         rows = bad.rows.slice(0, most)
         columns = named_columns(rows)
         nothing = [None] * rows.num_rows
@@ -222,7 +222,7 @@ class TaskRows:
         ]
 
     def finish(self) -> BadRowsReport:
-        """Tell what became of bad rows; call it when nothing can go wrong any more."""
+        """Return the report of bad rows; call it after everything else."""
         policy = self._policy
         files = [] if self._dead_letters is None else self._dead_letters.finish()
         target = policy.topic or policy.path
@@ -237,7 +237,7 @@ class TaskRows:
 
 
 class _Appended(NamedTuple):
-    """Rows on their way; numbers: of each in the task."""
+    """Rows that were appended; numbers: of each in the task."""
 
     batch: pa.RecordBatch
     numbers: npt.NDArray[np.int64]

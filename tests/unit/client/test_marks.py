@@ -102,7 +102,7 @@ def test_an_offset_to_commit_that_is_a_mark_is_refused(mark: int) -> None:
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_a_partitioner_that_chooses_a_mark_is_told_so(mark: int) -> None:
-    said = f"partitioner.class gave partition {mark} for a row .* expected null or 0 to 2"
+    said = f"partitioner.class returned partition {mark} for a row .* expected null or 0 to 2"
     with idle_producer(3, partitioner_class=always(mark), linger_ms=0) as producer:
         with pytest.raises(DataException, match=said):
             producer.append(TOPIC, pa.record_batch({"value": ["v"]}))
@@ -112,7 +112,7 @@ def test_a_partitioner_that_chooses_a_mark_is_told_so(mark: int) -> None:
 
 def test_a_layout_by_a_partitioner_that_chooses_a_mark_says_so() -> None:
     rows = pa.array([{"value": "a"}, {"value": "b"}])
-    with pytest.raises(DataException, match="gave partition -1 for a row"):
+    with pytest.raises(DataException, match="returned partition -1 for a row"):
         own_partitions(
             f"{__name__}.minus_one", pa.array([TOPIC] * 2), pa.array([3, 3], pa.int32()), rows
         )

@@ -381,7 +381,7 @@ def test_what_the_client_calls_itself_is_what_brokers_accept() -> None:
     form = r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?"
     assert re.fullmatch(form, "spark-kafka-sink")
     assert re.fullmatch(form, __version__)
-    connection = Connection(1, "client", 30.0)
+    connection = Connection(1, "client", 30.0, software_version=__version__)
     connection.connected(0.0)
     (sent,) = connection.take_outgoing()
     frame = b"".join(bytes(b) for b in sent)

@@ -168,7 +168,7 @@ def test_objects_are_each_taken_also_where_they_are_equal() -> None:
         (["nodot"], "interceptor.classes is 'nodot', which cannot be imported"),
         ([object()], "neither on_send nor on_acknowledgement"),
         (7, "interceptor.classes is 7: expected a list"),
-        (["builtins.memoryview"], "cannot be made without arguments"),
+        (["builtins.memoryview"], "cannot be instantiated without arguments"),
     ],
 )
 def test_what_is_no_interceptor_is_refused(value: object, message: str) -> None:

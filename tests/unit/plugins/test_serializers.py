@@ -103,7 +103,7 @@ def test_a_class_is_made_and_configured_and_an_object_is_not() -> None:
     ("serializer", "message"),
     [
         (json.dumps, r"of class object with dumps, specified in value\.serializer: TypeError"),
-        (lambda _: 7, r"specified in value\.serializer, made int of object"),
+        (lambda _: 7, r"specified in value\.serializer, returned int for object"),
     ],
 )
 def test_a_serializer_that_fails_is_named_with_class_and_option(

@@ -49,7 +49,10 @@ def test_what_is_done_with_bad_rows(options: dict[str, str], policy: BadRowPolic
         ),
         ({"onError": "deadLetter", "deadLetterTopic": ""}, "deadLetterTopic is '': expected a top"),
         ({"onError": "deadLetter", "deadLetterTopic": "a b"}, "deadLetterTopic is 'a b': expected"),
-        ({"onError": "deadLetter", "deadLetterTopic": " t "}, "is t, where the good rows go"),
+        (
+            {"onError": "deadLetter", "deadLetterTopic": " t "},
+            "is t, which is also the topic of good rows",
+        ),
         ({"onError": "deadLetter", "deadLetterPath": " "}, "deadLetterPath is empty: expected a f"),
         ({"onError": "deadLetter", "deadLetterPath": "a/b"}, "is a/b, not an absolute path"),
         (
@@ -57,10 +60,13 @@ def test_what_is_done_with_bad_rows(options: dict[str, str], policy: BadRowPolic
             "'s3a://b/c', which is not a mounted filesystem: expected a folder",
         ),
         ({"onError": "deadLetter", "deadLetterPath": __file__}, "a file: expected a folder"),
-        ({"onError": "skip", "kafka.acks": "0"}, "onError=skip needs answers .* set kafka.acks to"),
+        (
+            {"onError": "skip", "kafka.acks": "0"},
+            "onError=skip needs responses .* set kafka.acks to",
+        ),
         (
             {"onError": "deadLetter", "deadLetterTopic": "d", "kafka.acks": " 0 "},
-            "onError=deadLetter needs answers of the brokers, found kafka.acks=0",
+            "onError=deadLetter needs responses of the brokers, found kafka.acks=0",
         ),
     ],
 )

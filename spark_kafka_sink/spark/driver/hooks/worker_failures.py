@@ -1,7 +1,7 @@
-"""Says in one sentence that a write failed because a worker's Python cannot run the sink.
+"""Exceptions for writes that fail because a worker's Python cannot run the sink.
 
 Spark raises the traceback of its worker, which names neither the worker nor what to do. The hooks
-of ``save()`` and ``start()`` raise such a sentence instead, with Spark's exception as its cause.
+of ``save()`` and ``start()`` raise one sentence instead, with Spark's exception as its cause.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_kafka_sink.spark.session import is_connect
 from spark_kafka_sink.spark.worker import NEEDED
 
 _SINK: Final = "spark_kafka_sink"
-# What Python says of a missing module. `check_modules` adds which Python it is, on which machine.
+# Python's message about a missing module. `check_modules` adds the Python and the machine.
 _MISSING: Final = re.compile(
     rf"No module named '({'|'.join((_SINK, *NEEDED))})'(?:[^\n]*? for (\S+) on (\S+):)?"
 )
@@ -29,15 +29,15 @@ _NOT_STARTED: Final = re.compile(r'Cannot run program "([^"]+)"')
 _EXECUTOR: Final = re.compile(r"\((\S+) executor (\S+)\)")
 _PLANNING: Final = re.compile(r"Failed to \w+ Python data source")
 _ON_DRIVER: Final = "on the driver's machine"
-# Of a query, what raises the exception that has ended it.
+# The methods of a query that raise its failure.
 _RAISING: Final = ("awaitTermination", "processAllAvailable")
 
 
 @contextmanager
 def explained(session: Any) -> Iterator[None]:
-    """Raise KafkaException instead of an exception that a worker's Python is the reason for.
+    """Raise KafkaException instead of an exception that is caused by a worker's Python.
 
-    session: of the write, to name the Python that it has Spark run; None if it is not known.
+    session: of the write, to name its Python; None if it is not known.
     """
     try:
         yield
@@ -49,7 +49,7 @@ def explained(session: Any) -> Iterator[None]:
 
 
 def explain_query(query: Any, session: Any) -> None:
-    """Make the methods of a streaming query that raise its failure raise it as `explained` does."""
+    """Have the methods of a streaming query that raise its failure raise it as `explained` does."""
     for name in _RAISING:
         setattr(query, name, _explaining(getattr(query, name), session))
 
@@ -73,7 +73,7 @@ def _python_of(session: Any) -> str | None:
 def _sentence(said: str, python: str | None) -> str | None:
     """Return what is wrong with the Python of a worker, None if something else is wrong.
 
-    said: the text of Spark's exception; python: the Python that Spark was to run.
+    said: the text of Spark's exception; python: the Python of the session.
     """
     runs = f"{python or 'the Python'}, which Spark runs {_where(said)},"
     if missing := _MISSING.search(said):
@@ -105,7 +105,7 @@ def _sentence(said: str, python: str | None) -> str | None:
 
 
 def _where(said: str) -> str:
-    """Return where the Python runs that an exception of Spark is about."""
+    """Return where the Python of an exception of Spark runs."""
     if executor := _EXECUTOR.search(said):
         return _named(executor)
     return f"{_ON_DRIVER} to plan the write" if _PLANNING.search(said) else "on an executor"

@@ -125,7 +125,7 @@ def test_the_python_of_another_environment_is_asked_though_it_is_the_same_file(
             "echo 'python3: not installed' >&2; exit 127",
             "cannot be started (python3: not installed)",
         ),
-        ("exit 1", "cannot be started (it says nothing)"),
+        ("exit 1", "cannot be started (it printed nothing)"),
     ],
     ids=["lacks all", "old", "broken", "silent"],
 )

@@ -144,7 +144,7 @@ def test_what_is_not_there_yet_is_refused(name: str) -> None:
     protocol = {"kafka.security.protocol": "SASL_SSL"}
     for more in ({}, {"unknownoptions": "warn"}):
         said = refusal({f"kafka.{name}": "MARKER"} | protocol | more)
-        assert is_sentence_about(said, f"kafka.{name}", "does not have yet", "remove it")
+        assert is_sentence_about(said, f"kafka.{name}", "is not supported yet", "remove it")
         assert "MARKER" not in said
 
 
@@ -304,7 +304,7 @@ def test_a_column_that_cannot_be_handed_to_python_is_refused_though_it_is_not_se
 ) -> None:
     said = refusal({}, StructType().add("value", StringType()).add("other", kind))
     advice = "drop it" if "struct with" in reason else "cast it to string, or drop it,"
-    assert said == f"column other {reason} and cannot be handed to Python: {advice} before writing"
+    assert said == f"column other {reason} and cannot be passed to Python: {advice} before writing"
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_overwriting_is_refused() -> None:
         ({"kafka.bootstrap.servers": "h:0"}, "has 'h:0', which is not an address"),
         ({"kafka.bootstrap.servers": "h:1,h2:70000"}, "has 'h2:70000', which is not an address"),
         ({"kafka.transactional.id": "t"}, "a task of Spark cannot own a transactional id"),
-        ({"kafka.enable.idempotence": "true", "kafka.acks": "1"}, "kafka.acks is 1, it needs all"),
+        ({"kafka.enable.idempotence": "true", "kafka.acks": "1"}, "acks is 1 and must be all"),
         ({"kafka.enable.idempotence": "true", "kafka.retries": "0"}, "kafka.retries is 0"),
         ({"kafka.max.in.flight.requests.per.connection": "6"}, "allows at most 5"),
         ({"kafka.delivery.timeout.ms": "7"}, "kafka.delivery.timeout.ms is 7: expected at least"),

@@ -139,7 +139,7 @@ def test_the_driver_makes_the_folder_for_dead_letters_and_says_where_it_cannot(
     folder = tmp_path / "file" / "letters"
     with pytest.raises(ConfigException) as refused:
         make(folder)
-    words = f"option deadLetterPath is {folder}, which the driver cannot make (Not a directory): "
+    words = f"option deadLetterPath is {folder}, which the driver cannot create (Not a directory): "
     assert str(refused.value).startswith(words)
     make_dead_letter_path(sink_options(NAMES))
 
@@ -162,7 +162,7 @@ def test_a_report_that_may_not_be_written_is_told_by_the_driver(
         check_report_path(options, in_batches=in_batches)
 
     monkeypatch.setattr(os, "access", may)
-    words = f"reportPath is {new}, in the folder {tmp_path}, which the driver may not write into"
+    words = f"reportPath is {new}, in the folder {tmp_path}, to which the driver may not write"
     for in_batches in (False, True):
         with pytest.raises(ConfigException, match=words):
             check(new, in_batches=in_batches)
@@ -192,7 +192,7 @@ def test_a_report_that_may_not_be_written_is_told_by_the_driver(
 def test_a_path_that_no_filesystem_has_is_refused(option: str, path: str) -> None:
     with pytest.raises(
         ConfigException,
-        match=f"option {option} is .*a NUL or is too long for a filesystem: expected",
+        match=f"option {option} is .*contains NUL or is too long for a filesystem: expected",
     ):
         sink_options(NAMES | {"onError": "deadLetter", "deadLetterPath": "/x", option: path})
 
