@@ -12,12 +12,7 @@ import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from support.brokers.secured_kafka import SecuredKafka
-<<<<<<< HEAD
 from support.brokers.token_server import (
-=======
-from support.oracles.readers import create_topic, read_with_confluent
-from support.token_server import (
->>>>>>> gssapi32
     CLIENT_ID,
     CLIENT_SECRET,
     Answer,

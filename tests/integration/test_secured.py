@@ -19,10 +19,6 @@ from confluent_kafka.admin import AdminClient
 from support.brokers.certificates import openssl
 from support.brokers.keytool import import_certificates
 from support.brokers.secured_kafka import ODD_USER, PASSWORD, USER, SecuredKafka, quoted
-<<<<<<< HEAD
-=======
-from support.keytool import import_certificates
->>>>>>> gssapi32
 from support.oracles.readers import create_topic, read_with_confluent
 
 from spark_kafka_sink.admin import KafkaAdmin

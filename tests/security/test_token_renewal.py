@@ -12,13 +12,8 @@ import pyarrow as pa
 import pytest
 from support.brokers.secured_kafka import SecuredKafka
 from support.brokers.steady_load import SteadyLoad
-<<<<<<< HEAD
 from support.brokers.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
 from support.oracles.readers import create_topic, read_with_confluent
-=======
-from support.oracles.readers import create_topic, read_with_confluent
-from support.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
->>>>>>> gssapi32
 
 from spark_kafka_sink import KafkaProducer
 

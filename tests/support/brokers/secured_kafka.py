@@ -13,11 +13,7 @@ from typing import Any, Final
 import confluent_kafka.admin
 from job import broker
 
-<<<<<<< HEAD
 from support.brokers import token_server
-=======
-from support import token_server
->>>>>>> gssapi32
 from support.brokers.certificates import Authority, Certificate, openssl
 from support.brokers.kafka_cluster import KafkaCluster, free_ports
 from support.brokers.kdc import REALM, Kdc
