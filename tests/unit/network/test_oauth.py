@@ -507,10 +507,13 @@ def test_a_server_that_is_busy_is_asked_again(server: TokenServer) -> None:
 def test_the_first_requests_of_many_workers_are_spread(
     server: TokenServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begins = []
-    monkeypatch.setattr(
-        oauth, "TokenRenewal", lambda *given: (begins.append(given[-1]), TokenRenewal(*given))[1]
-    )
+    begins: list[float] = []
+
+    def renewal(*given: Any) -> TokenRenewal:  # noqa: ANN401 - whatever the class takes
+        begins.append(given[-1])
+        return TokenRenewal(*given)
+
+    monkeypatch.setattr(oauth, "TokenRenewal", renewal)
     monkeypatch.setattr(time, "time", lambda: 1000.0)
     for number in range(50):
         options = by_secret(server.url, f"secret {number}")
