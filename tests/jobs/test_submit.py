@@ -35,7 +35,7 @@ def test_every_job_has_help(submit_all: SubmitAll) -> None:
 def groups_of_help(job: str) -> dict[str, str]:
     """Return the parts of a job's help by their titles."""
     ended = subprocess.run(
-        [sys.executable, job, "--help"],
+        [sys.executable, f"jobs/{job}", "--help"],
         cwd=ROOT,
         env=os.environ | {"COLUMNS": "100"},
         capture_output=True,
