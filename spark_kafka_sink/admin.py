@@ -270,9 +270,9 @@ class KafkaAdmin:
     def configs_of_topics(
         self, topics: Sequence[str], names: Sequence[str]
     ) -> dict[str, dict[str, str | None]]:
-        """Give settings of several topics, in one request; those that cannot be read have none.
+        """Return settings of several topics, in one request; an unreadable topic's are empty.
 
-        Raises UnsupportedVersionException before Kafka 1.1.
+        Raise UnsupportedVersionException before Kafka 1.1.
         """
         for topic in checked_list("topics", topics, "names of topics"):
             check_topic_name(topic)

@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 # How long what was sent may take when the program is about to end, by Ctrl-C or by itself.
 _AT_EXIT_S: Final = 5.0
-# How long `close` waits for the last callbacks, of records that it gives up, whatever its timeout.
+# How long `close` waits for the last callbacks of failed records, whatever its timeout.
 _LAST_CALLBACKS_S: Final = 5.0
 _LAST_CALLBACKS_AT_EXIT_S: Final = 1.0
 
@@ -75,25 +75,23 @@ class KafkaProducer:
     """A Kafka producer for columns and rows.
 
     >>> with KafkaProducer({"bootstrap.servers": "localhost:9092"}) as producer:  # doctest: +SKIP
-    ...     producer.append("flights", record_batch)
-    ...     future = producer.send("flights", b"value", key=b"key")
-    ...     producer.flush()
-    ...     print(future.result().offset)
+    ...     producer.append("flights", record_batch) ...     future = producer.send("flights",
+    b"value", key=b"key") ...     producer.flush() ...     print(future.result().offset)
 
-    configs: options of the Java producer by their Java names, as strings or values;
+    configs: options of the Java producer by their Java names, as strings or values.
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
-    objects, classes or their names as ``module.Name``, and so may be ``partitioner.class`` (see
-    `batch_partitioner`). key_serializer, value_serializer: in place of the options, which are then
-    ignored. brokers: those of the cluster, as it has named them to somebody else; they are asked in
-    place of bootstrap.servers, unless they cannot be reached. allow_auto_create_topics: False to
-    ask brokers not to create a topic that does not exist, where auto.create.topics.enable lets
-    them (brokers before 0.11 do it all the same). Raises ConfigException, and KafkaException where
-    there is no thread or socket left for it; what was made by then is closed.
+    objects, classes or their names as ``module.Name``; so may be ``partitioner.class`` (see
+    `batch_partitioner`). key_serializer, value_serializer: replace the options, which are then
+    ignored. brokers: the known brokers of the cluster, to use instead of bootstrap.servers unless
+    they are unreachable. allow_auto_create_topics: False asks brokers not to create a missing
+    topic, even if auto.create.topics.enable is set (brokers before 0.11 ignore this). Raise
+    ConfigException, and KafkaException if there is no thread or socket left; everything made until
+    then is closed.
 
-    Leaving the block closes the producer, also by an error: what was sent before it is delivered,
-    after KeyboardInterrupt for 5 s at most. A program that ends without `close` has as long, and
-    counts on stderr what is lost. Slices of several threads are appended one after another. A
-    producer belongs to the process that made it: it does not survive a fork.
+    Leaving the block closes the producer, also after an error: everything sent before is delivered,
+    after KeyboardInterrupt within 5 s at most. A program that ends without `close` has the same
+    time, and prints the number of lost records to stderr. Slices of several threads are appended
+    one after another. A producer belongs to the process that made it: it does not survive a fork.
     """
 
     def __init__(
@@ -231,19 +229,19 @@ class KafkaProducer:
     ) -> None:
         """Append the rows of an Arrow batch with the columns that `serde.arrow_columns` describes.
 
-        topic: for all rows; None to take a topic column. record_batch: or a table, whose batches
-        are appended one after the other; an error says how many of its rows were. Returns when the
-        rows are in the producer's memory; `flush` raises where they cannot be delivered.
+        topic: for all rows; None to use the topic column. record_batch: or a table, whose batches
+        are appended one after the other; an error contains the number of appended rows. Return when
+        the rows are in the producer's memory; `flush` raises if they cannot be delivered.
         on_failure: called by the I/O thread with rows that could not be delivered; `flush` does not
-        raise for them then.
-        built_in_partitioner: do not ask a partitioner of the user's own. lingers_since: the time by
-        `time.monotonic` from which the rows have waited already; that counts as linger.
+        raise for them then. built_in_partitioner: ignore a user's own partitioner. lingers_since:
+        the time by `time.monotonic` since which the rows have waited already; that counts as
+        linger.
 
-        Raises DataException and RecordTooLargeException for rows that cannot be sent (none of the
-        batch is then sent), TimeoutException and BufferExhaustedException after max.block.ms, and
-        the error of an earlier delivery that failed. An Arrow batch of 12 MiB or more, or of
-        a quarter of buffer.memory, goes in slices, and each but the first may wait for memory for
-        another max.block.ms.
+        Raise DataException and RecordTooLargeException for rows that cannot be sent (then no row of
+        the batch is sent), TimeoutException and BufferExhaustedException after max.block.ms, and
+        the error of an earlier failed delivery. An Arrow batch of 12 MiB or more, or of a quarter
+        of buffer.memory, is appended in slices, and each slice after the first may wait for memory
+        for another max.block.ms.
         """
         check_callable("on_failure", on_failure, "what takes an AppendFailure")
         checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
@@ -257,9 +255,9 @@ class KafkaProducer:
         )
 
     def slice_bytes(self, partitions: int) -> int:
-        """Give how many bytes of rows are best appended at once, for topics of so many partitions.
+        """Return the best size in bytes of the rows in one append, for so many partitions.
 
-        partitions: 0 where that is not known.
+        partitions: of all topics of the rows; 0 if unknown.
         """
         partitions = checked_number("partitions", partitions, 0, LARGEST_INT32)
         self._caller.check_process()
@@ -270,11 +268,11 @@ class KafkaProducer:
         max_message_bytes: Mapping[str, int],
         look_anew: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
-        """Know the max.message.bytes of topics, in place of what was said before.
+        """Set the max.message.bytes of topics, replacing the earlier values.
 
-        Batches are kept below; rows that are above are refused with RecordTooLargeException, or
-        left to the broker where they are compressed. look_anew: asked for what they are now, before
-        `append` refuses a row.
+        Batches stay below them. A larger row is rejected with RecordTooLargeException; if it is
+        compressed, the broker decides. look_anew: returns the present values; called before
+        `append` rejects a row.
         """
         check_counts("max_message_bytes", max_message_bytes, 0)
         check_callable("look_anew", look_anew, "what gives the max.message.bytes of topics")
@@ -282,13 +280,13 @@ class KafkaProducer:
         self._columns.limit_messages(max_message_bytes, look_anew)
 
     def spread_evenly(self, start: int) -> None:
-        """Spread rows that have neither partition nor key evenly from here on, also few of them.
+        """Spread rows with neither partition nor key evenly from now on, even if they are few.
 
-        For a job that several producers share. The producer visits all partitions of a topic before
-        it visits one again; the first visits are short, unless there are more than 100 partitions.
-        start: which of the available partitions is first; give each producer another number.
-        Without this call, the producer spreads rows as the Java client does. A partitioner.class of
-        the Java client's stays as it is.
+        For a job with several producers. The producer visits all partitions of a topic before it
+        visits one again. The first visits are short, unless there are more than 100 partitions.
+        start: the number of the available partition that comes first; use another one for each
+        producer. Without this call, the producer spreads rows as the Java client does. A
+        partitioner.class of the Java client's stays in use.
         """
         start = checked_number("start", start, 0, LARGEST_INT32)
         self._caller.check_open()
@@ -322,21 +320,21 @@ class KafkaProducer:
         return self._rows.send(topic, value, key, partition, timestamp_ms, headers, on_delivery)
 
     def partitions_for(self, topic: str, expected: int = 1) -> int:
-        """Give how many partitions a topic has.
+        """Return the number of partitions of a topic.
 
-        expected: where fewer are known, brokers are asked once more, since topics grow.
-        Raises DataException for a name that no topic can have, TimeoutException after
-        max.block.ms, or at once the error that says why the topic
-        cannot be written to (InvalidTopicException, TopicAuthorizationException).
+        expected: if fewer are known, brokers are asked once more, because topics may grow. Raise
+        DataException for an invalid topic name, TimeoutException after max.block.ms, and at once an
+        error that prevents writes to the topic (InvalidTopicException,
+        TopicAuthorizationException).
         """
         check_topic_name(topic)
         return self.partition_counts({topic: expected})[topic]
 
     def partition_counts(self, expected: Mapping[str, int]) -> dict[str, int]:
-        """Give how many partitions several topics have; see `partitions_for`.
+        """Return the number of partitions of several topics; see `partitions_for`.
 
-        All that are not known are asked for in one request, and those that seem to have fewer than
-        expected in another one, all within one max.block.ms.
+        One request asks for all unknown topics, and another one for those with fewer partitions
+        than expected, all within one max.block.ms.
         """
         check_counts("expected", expected, 0)
         for topic in expected:
@@ -349,13 +347,13 @@ class KafkaProducer:
     # -- transactions -----------------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Make the producer the only one with its transactional.id; once, before the others.
+        """Fence older producers with the same transactional.id; call it once, before the others.
 
-        Older producers with the id are fenced, and what they had open is aborted. All five calls
-        wait at most max.block.ms and then raise TimeoutException: init, commit and abort must then
-        be called again, and go on where they were. Raises IllegalStateException where a call is
-        not possible now (nothing has changed then), and ProducerFencedException once a newer
-        producer has taken over the id; then, and after other fatal errors, only `close` is left.
+        Their open transactions are aborted. Each of the five transactional calls waits at most
+        max.block.ms and then raises TimeoutException: init, commit and abort must then be called
+        again, and continue. Raise IllegalStateException if a call is not possible now (it then has
+        no effect), and ProducerFencedException after a newer producer has taken over the id; after
+        that, and after other fatal errors, only `close` is possible.
         """
         self._transactional("init_transactions").init()
 
@@ -368,20 +366,20 @@ class KafkaProducer:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group_metadata: ConsumerGroupMetadata,
     ) -> None:
-        """Commit offsets of a consumer group if, and when, the transaction commits (KIP-447).
+        """Commit offsets of a consumer group if and when the transaction commits (KIP-447).
 
-        offsets: of the next record to read of each partition. Raises CommitFailedException where
-        the group has given the partitions to another member; the transaction can then only be
-        aborted. What is wrong with the call is raised before anything is sent, and the transaction
-        goes on: IllegalArgumentException for offsets or a group that no request can carry,
-        DataException for a name that no topic can have.
+        offsets: of the next record to read in each partition. Raise CommitFailedException if the
+        group has assigned the partitions to another member; the transaction can then only be
+        aborted. Wrong arguments raise before anything is sent, and the transaction continues:
+        IllegalArgumentException for offsets or a group that do not fit a request, DataException for
+        an invalid topic name.
         """
         self._transactional("send_offsets_to_transaction").send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
-        """Deliver what was appended, then commit. From here on, nothing more is taken.
+        """Deliver the appended rows, then commit. No more rows are accepted meanwhile.
 
-        Raises the error of a delivery that failed: the transaction can then only be aborted.
+        Raise the error of a failed delivery: the transaction can then only be aborted.
         """
         transactions = self._transactional("commit_transaction")
         self._feeder.check_not_in_partitioner()
@@ -394,7 +392,7 @@ class KafkaProducer:
         transactions.abort()
 
     def _transactional(self, waiting: str | None = None) -> ProducerTransactions:
-        """Return what makes a transactional call; waiting: its name where it waits for brokers."""
+        """Return the object for transactional calls; waiting: the call's name if it waits."""
         self._caller.check_open()
         if self._transactions is None:
             message = "transactions need a transactional.id: set it in the producer's configuration"
@@ -406,11 +404,11 @@ class KafkaProducer:
     # -- flush and close --------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record so far is acknowledged or given up, and its callbacks were run.
+        """Wait until every record so far is acknowledged or has failed, and callbacks were called.
 
-        timeout: seconds, None for as long as delivery.timeout.ms allows. When all has ended, raises
-        the first delivery error of `append` since the last call that raised one; raises
-        TimeoutException where it has not ended in time.
+        timeout: seconds, None for as long as delivery.timeout.ms allows. After the wait, raise the
+        first delivery error of `append` since the last call that raised one. Raise TimeoutException
+        if the wait is too long.
         """
         check_timeout(timeout)
         self._caller.check_open()
@@ -423,22 +421,22 @@ class KafkaProducer:
         self._caller.flush(timeout, since)
 
     def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Give what has been acknowledged since the last call, per partition."""
+        """Return what has been acknowledged since the last call, by partition."""
         self._caller.check_process()
         return self._state.take_deliveries()
 
     def forget_topics(self) -> None:
-        """Ask anew about every topic that is used from here on; brokers and connections are kept.
+        """Request the metadata of each topic again at its next use; keep brokers and connections.
 
-        Before new work begins that may come long after the last: topics may have been deleted and
-        made again meanwhile. Raises what stands against going on.
+        Call this before new work that may begin long after the last: topics may have been deleted
+        and created again meanwhile. Raise if the producer cannot go on.
         """
         self._caller.before_call()
         self._state.forget_topics()
 
     @property
     def record_limits(self) -> Mapping[str, int]:
-        """Bytes that a record may have with what surrounds it, by the option that says so."""
+        """The largest record in bytes, with its overhead, by the option that sets this limit."""
         self._caller.check_process()
         return self._limits
 
@@ -455,31 +453,31 @@ class KafkaProducer:
         return self._state.metrics.throttle_time_ms
 
     def metrics(self) -> dict[MetricName, float]:
-        """Measure the producer: the Java producer's metrics by their names, as values of now.
+        """Measure the producer now: return the Java producer's metrics by their names.
 
-        Gives a mapping from `MetricName` (name, group, description, tags) to a float, with the keys
-        of the Java client's and kafka-python's maps; what those keep behind a key to be asked
-        later is measured here at once. The groups are producer-metrics, producer-topic-metrics
-        (tag topic) and producer-node-metrics (tag node-id); docs/metrics.md lists all metrics with
-        their units. What has no value yet, as an average of nothing, is NaN. Any thread may ask,
-        also after close.
+        Return a mapping from `MetricName` (name, group, description, tags) to a float, with the
+        keys of the maps of the Java client and kafka-python. In those, a value is an object that is
+        measured later; here it is measured at once. The groups are producer-metrics,
+        producer-topic-metrics (tag topic) and producer-node-metrics (tag node-id); docs/metrics.md
+        lists all metrics with their units. A metric without a value, such as an average of nothing,
+        is NaN. Any thread may call this, also after close.
         """
         self._caller.check_process()
         return self._state.metrics.measure(time.monotonic())
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver what was appended and sent, then close; closing again does nothing.
+        """Deliver what was appended and sent, then close; another call does nothing.
 
-        One that was interrupted (KeyboardInterrupt) may be repeated, to close what is still open.
+        An interrupted call (KeyboardInterrupt) may be repeated, to close what is still open.
 
-        timeout: seconds to wait for deliveries; what is not acknowledged then is given up (0: at
-        once; a callback or a partitioner that closes its producer cannot wait either), and
-        a callback that does not return then is left to end by itself. An open transaction is
-        aborted, with timeout 0 by its coordinator once transaction.timeout.ms has passed. Closes
-        serializers, interceptors and the partitioner, where they have a ``close``. Raises the first
-        delivery error that nobody was told of, unless timeout is 0; else, when all is closed, the
-        first error of closing a serializer or the partitioner. A negative timeout is an
-        IllegalArgumentException, and nothing is closed then.
+        timeout: seconds to wait for deliveries; rows without an acknowledgement then fail. With 0
+        they fail at once; a callback or a partitioner that closes its producer cannot wait, either.
+        The call does not wait any longer for a callback that does not return. An open transaction
+        is aborted; with timeout 0, its coordinator does that after transaction.timeout.ms. Close
+        serializers, interceptors and the partitioner if they have a ``close``. Unless timeout is 0,
+        raise the first delivery error that has not been raised or passed to a callback; otherwise,
+        when all is closed, the first error of closing a serializer or the partitioner. Raise
+        IllegalArgumentException for a negative timeout, and close nothing.
         """
         check_timeout(timeout)
         self._close_once(timeout, _LAST_CALLBACKS_S)
@@ -573,7 +571,7 @@ _unclosed: dict[ProducerThread, tuple[str, ProducerState, weakref.ref[KafkaProdu
 def _remember(
     state: ProducerState, thread: ProducerThread, name: str, producer: KafkaProducer
 ) -> None:
-    """Have a producer closed when the program ends; forget those that have ended."""
+    """Register a producer to be closed when the program ends; drop those that have ended."""
     for other in list(_unclosed):
         if not other.is_alive:
             _unclosed.pop(other, None)
@@ -581,12 +579,12 @@ def _remember(
 
 
 def _close_at_exit() -> None:
-    """Deliver what producers that nobody has closed still have, and tell what is lost.
+    """Deliver the rows of producers that are still open, and print what is lost.
 
-    In Java, that is lost without a word. Python calls this when all threads of the user, which may
-    send until then, have ended; the I/O threads, which are daemons, still run. Python starts no
-    thread any more from 3.12 on, and refuses to import `concurrent.futures.thread`, which pyarrow
-    imports together with pandas when it first makes an array.
+    In Java, such rows are lost silently. Python calls this when all threads of the user, which may
+    send until then, have ended; the I/O threads, which are daemons, still run. From 3.12 on, Python
+    starts no more threads at this time, and refuses to import `concurrent.futures.thread`, which
+    pyarrow imports together with pandas when it first makes an array.
     """
     deadline = time.monotonic() + _AT_EXIT_S
     # In a forked child none is: what it has of its parent is its parent's to close.
@@ -602,7 +600,7 @@ def _close_at_exit() -> None:
 
 
 def _say_lost(name: str, records: Counter[str], said: list[str]) -> None:
-    """Tell on stderr of records that the end of the program loses, and what else is said."""
+    """Print to stderr how many records the program's end loses, and other messages."""
     if records:
         said = [f"{_records_by_topic(records)} were not delivered", *said]
     if said and sys.stderr is not None:

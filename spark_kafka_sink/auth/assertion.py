@@ -28,7 +28,7 @@ MISSING_LIBRARY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AssertionClaims:
-    """What the options `sasl.oauthbearer.assertion.claim.*` say; None where one is not set."""
+    """The options `sasl.oauthbearer.assertion.claim.*`; None if one is not set."""
 
     aud: str | None = None
     iss: str | None = None
@@ -64,7 +64,7 @@ def assertion(
 
 
 def parse_template(text: str, origin: str) -> dict[str, Mapping[str, object]]:
-    """Return a template of assertions. Raise ConfigException if it is none."""
+    """Return a template of assertions. Raise ConfigException if it is invalid."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -120,7 +120,7 @@ def _signature(algorithm: str, key: PrivateKeyTypes, data: bytes) -> bytes:
     if algorithm == RS256 and isinstance(key, rsa.RSAPrivateKey):
         return key.sign(data, padding.PKCS1v15(), hashes.SHA256())
     if isinstance(key, ec.EllipticCurvePrivateKey):
-        # JWTs have the two numbers side by side, in place of ASN.1 (RFC 7518, 3.4).
+        # JWTs have the two numbers one after the other, without ASN.1 (RFC 7518, 3.4).
         numbers = utils.decode_dss_signature(key.sign(data, ec.ECDSA(hashes.SHA256())))
         return b"".join(number.to_bytes(_COORDINATE_BYTES, "big") for number in numbers)
     raise ConfigException(f"the key cannot sign by {algorithm}")

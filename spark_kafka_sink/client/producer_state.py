@@ -1,16 +1,16 @@
-"""ProducerState: what the callers and the I/O thread of one producer share, under one lock.
+"""ProducerState: what the callers and the I/O thread of one producer share, with one lock.
 
-Owns the lock, who waits for a change, and the state machines: accumulator, metadata, sender,
-completion, sequences, transactions, deliveries. Its methods alone take the lock, and none of them
-waits, calls user code or logs while it has it. An append that waits for nothing takes it three
-times a slice: `reserve`, `hold` and `put_in`; and once more where batches became full (`packed`).
+It owns the lock, the waiters for a change, and the state machines: accumulator, metadata, sender,
+completion, sequences, transactions, deliveries. Only its methods take the lock, and none of them
+waits, calls user code or logs while holding it. An append without waits takes it three times per
+slice, in `reserve`, `hold` and `put_in`, and once more if batches became full (`packed`).
 
-A caller may be interrupted anywhere (KeyboardInterrupt, or what a signal's handler raises). There
-is one guard, ``with self.lock, self._change:``. A change is the time in which the accumulator, a
-batch or the credit of buffer.memory is half-changed; an interrupt inside one ends the producer,
-which says so, since half of a change would be records that are lost, or sent twice. Everything else
-can be interrupted: waits and encoding hold no lock, and what a caller has taken is noted in its
-`PendingAppend` before or together with the taking, so that giving it back twice does no harm.
+A caller may be interrupted anywhere (KeyboardInterrupt, or any exception of a signal handler).
+There is one guard, ``with self.lock, self._change:``. During a change, the accumulator, a batch or
+the credit of buffer.memory is inconsistent. An interrupt inside a change ends the producer with an
+error, because half of a change would mean records that are lost or sent twice. Everything else can
+be interrupted: waits and encoding hold no lock, and whatever a caller takes is noted in its
+`PendingAppend` before it is taken or together with it, so that returning it twice does no harm.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class ProducerState(ProducerLock):
         self._sender = machines.sender
         self._is_adaptive = machines.is_adaptive
         self._user_calls = UserCalls()
-        # Callers that flush, and appends that are under way, where there are transactions. Each
-        # leaves once, however often it is taken out.
+        # Callers that flush; and appends in progress, if there are transactions. Each may be
+        # removed twice, and counts once.
         self._flushing: set[object] = set()
         self._open_appends: set[object] = set()
-        # What the I/O thread is to give up all batches with.
+        # The error with which the I/O thread has to fail all batches.
         self._interruption: KafkaException | None = None
         self._is_stopping = False
         self._is_in_hurry = False
@@ -90,7 +90,7 @@ class ProducerState(ProducerLock):
             return self.deliveries.take_error()
 
     def keep_delivery_error(self, error: KafkaException | None) -> None:
-        """Have `take_delivery_error` return an error, in place of what it would."""
+        """Set the error that `take_delivery_error` returns, instead of the present one."""
         with self.lock:
             self.deliveries.error = error
 
@@ -121,7 +121,7 @@ class ProducerState(ProducerLock):
     # -- waiting ----------------------------------------------------------------------------------
 
     def known_topics(self, names: Sequence[str]) -> list[TopicMetadata] | None:
-        """Return the metadata of topics where all are known, without the lock; otherwise None."""
+        """Return the metadata of topics if all are known, without the lock; otherwise None."""
         found = []
         for name in names:
             topic = self.metadata.topic(name)
@@ -140,11 +140,11 @@ class ProducerState(ProducerLock):
     ) -> list[TopicMetadata]:
         """Return the metadata of topics once they are known, in the order of `partitions`.
 
-        partitions: by topic, how many partitions it should have. Where fewer are known, brokers are
-        asked once more, and what they say to that question counts, even if it is fewer; with
-        must_grow, they are asked until there are so many. All that is asked is asked in one
-        request. late: makes the error for a topic that is not known in time, or too small. Raises
-        what a broker says against a topic.
+        partitions: the expected number of partitions of each topic. If fewer are known, brokers are
+        asked once more, and their response counts even if it has fewer; with must_grow, they are
+        asked until there are so many. All topics are in one request. late: returns the error for a
+        topic that is not known in time, or has too few partitions. Raise a broker's error about a
+        topic.
         """
         metadata, missing, asked_at = self.metadata, "", -1
 
@@ -164,7 +164,7 @@ class ProducerState(ProducerLock):
             return found
 
         def has_answer(name: str) -> bool:
-            """Return whether it is certain that a topic has no more; ask where it is not."""
+            """Return whether a topic certainly has no more partitions; request it otherwise."""
             nonlocal asked_at
             is_told = 0 <= asked_at < metadata.told_for(name)
             if asked_at < 0 or (is_told and must_grow):
@@ -200,7 +200,7 @@ class ProducerState(ProducerLock):
         """Know nothing of topics, as a new producer does."""
         with self.lock:
             self.metadata.forget_topics()
-            # Who waits for a topic has to ask for it again: nobody else will.
+            # Each waiter requests its topic itself.
             self._waiters.notify_all()
             self.accumulator.forget_limits()
             if self._sequences is not None:
@@ -217,11 +217,11 @@ class ProducerState(ProducerLock):
         topics: Sequence[str],
         to_spread: Mapping[str, TopicMetadata],
     ) -> dict[str, TopicLoad]:
-        """Take bytes of buffer.memory for rows, in the order in which callers come.
+        """Take bytes of buffer.memory for rows, in the order of the callers' arrival.
 
-        topics: of the rows, which are kept known; to_spread: those of which some rows may go to any
-        partition. Returns the loads of these. The caller gives the bytes back by `release`, also
-        where this raises, unless `put_in` has done so.
+        topics: of the rows; their metadata is kept. to_spread: the topics of which some rows may go
+        to any partition. Return the loads of these. The caller returns the bytes by `release`, also
+        if this raises, unless `put_in` has done so.
         """
         pool = self.accumulator.pool
 
@@ -285,10 +285,10 @@ class ProducerState(ProducerLock):
         created_at: float | None,
         owner: SpanOwner | None,
     ) -> None:
-        """Put encoded rows into the batches that are held, let go of these and give bytes back.
+        """Append encoded rows to the held batches, release these, and return the reserved bytes.
 
-        check: raises where nothing may be appended; created_at: since when the rows wait, None for
-        now; owner: who waits for the rows one by one.
+        check: raises if nothing may be appended; created_at: the time since which the rows wait,
+        None for now; owner: waits for the rows one by one.
         """
         with self.lock:
             check()
@@ -323,12 +323,12 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def give_back(self, pending: PendingAppend) -> None:
-        """Give back the bytes of rows that are given up."""
+        """Return the reserved bytes of rows that are dropped."""
         with self.lock, self._change:
             self._give_back(pending)
 
     def release(self, pending: PendingAppend) -> None:
-        """Give up what an append has taken; batches that are not packed go to the I/O thread."""
+        """Return everything that an append has taken; unpacked batches go to the I/O thread."""
         with self.lock, self._change:
             self._let_go(pending)
             self._give_back(pending)
@@ -356,7 +356,7 @@ class ProducerState(ProducerLock):
     # -- transactions and the end -----------------------------------------------------------------
 
     def begin_append(self, token: object) -> None:
-        """Have a transaction that comes to its end wait for what is appended from here on."""
+        """Let the end of a transaction wait for the rows that are appended from now on."""
         if self.transactions is not None:
             with self.lock:
                 self._open_appends.add(token)
@@ -371,7 +371,7 @@ class ProducerState(ProducerLock):
                 self._wake()
 
     def spoil_transaction(self, error: KafkaException) -> None:
-        """Have a transaction aborted, if there is one: it lacks records that it was to have."""
+        """Make a transaction abortable, if there is one: some of its records are missing."""
         if self.transactions is not None:
             with self.lock:
                 self.transactions.record_refused(error)
@@ -412,7 +412,7 @@ class ProducerState(ProducerLock):
             self.record_time("flush", self._clock() - started)
 
     def _end_flush(self, token: object) -> None:
-        """Have rows linger, unless other callers flush; may be called twice."""
+        """Let rows linger again, unless other callers flush; may be called twice."""
         with self.lock:
             if token in self._flushing:
                 with self._change:
@@ -420,7 +420,7 @@ class ProducerState(ProducerLock):
                     self.accumulator.end_flush()
 
     def give_up(self, error: KafkaException) -> None:
-        """Fail every batch with `error`, and take no more."""
+        """Fail every batch with `error`, and accept no more."""
         with self.lock:
             self._sender.fail_all(error)
             self._collect()
@@ -430,7 +430,7 @@ class ProducerState(ProducerLock):
         self._interruption = self._sender.fatal_error = error
 
     def stop(self, error: KafkaException | None = None) -> None:
-        """Have the I/O thread end, which fails what is not acknowledged, with `error`."""
+        """Make the I/O thread end; it fails unacknowledged batches with `error`."""
         with self.lock:
             if error is not None:
                 self._sender.fatal_error = error
@@ -439,7 +439,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def hurry(self) -> None:
-        """Have what lingers from here on sent at once; what is part of a transaction stays."""
+        """Send lingering rows at once from now on; rows of a transaction stay."""
         if self.transactions is None:
             with self.lock:
                 self._is_in_hurry = True
@@ -447,10 +447,10 @@ class ProducerState(ProducerLock):
                 self._wake()
 
     def end_when_idle(self) -> None:
-        """Have the I/O thread deliver what it has and end, without the lock: for a finalizer.
+        """Make the I/O thread deliver its rows and end, without the lock: for a finalizer.
 
-        Garbage is collected in any thread at any moment, also while that thread has the lock. What
-        is part of a transaction is abandoned: nobody will commit it.
+        Garbage is collected in any thread at any moment, also while that thread holds the lock.
+        Rows of a transaction are abandoned: no caller is left to commit it.
         """
         if self.transactions is not None:
             self._is_stopping = True
@@ -458,7 +458,7 @@ class ProducerState(ProducerLock):
         self._wakeup()
 
     def call_later(self, call: Callable[[], object]) -> None:
-        """Have the I/O thread make a call, without the lock."""
+        """Queue a call for the I/O thread, which makes it without the lock."""
         with self.lock, self._change:
             self._user_calls.add(call)
             self._wake()
@@ -493,9 +493,9 @@ class ProducerState(ProducerLock):
     def poll(
         self, sent: SenderPoll, events: list[Event], *, has_rows: bool
     ) -> tuple[SenderPoll, float] | None:
-        """Take account of what was sent and what came; return what is due, and the time.
+        """Process what was sent and received; return what is due, and the time.
 
-        has_rows: whether rows wait outside batches. None where the I/O thread is to end.
+        has_rows: whether rows wait outside batches. None if the I/O thread has to end.
         """
         with self.lock:
             now = self._clock()

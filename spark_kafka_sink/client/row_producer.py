@@ -1,8 +1,8 @@
 """RowProducer: `KafkaProducer.send`, row by row, on top of the columnar path.
 
-A row is appended to its topic's chunk, which has its memory reserved, and gets a future; that is
-all that happens per row. `ChunkFeeder` makes batches of chunks. Owns the queues, what is done to a
-row before it is in one, and what becomes of a row that cannot be.
+A row is appended to its topic's chunk, whose memory is reserved, and gets a future; nothing else
+happens per row. `ChunkFeeder` turns chunks into batches. This module owns the queues, the steps
+before a row is in one, and the handling of rows that are rejected.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.varint import varint_size
 
-# What a record takes besides key, value and headers, at most: its length (5 bytes), attributes (1)
+# The largest size of a record without key, value and headers: its length (5 bytes), attributes (1)
 # and deltas (10 and 5), and the lengths of key and value and the count of headers (5 each).
 ROW_OVERHEAD_BYTES: Final = 36
 
 
 def header_bytes(headers: Headers) -> int:
-    """Give what headers take at most; up to 10 bytes are the lengths of each."""
+    """Return the largest encoded size of headers; the two lengths of each take up to 10 bytes."""
     return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
 
 
@@ -75,8 +75,8 @@ class RowProducer:
         self._feeder = feeder
         self._caller = caller
         self._limits = limits
-        # What fits a request and memory for certain. No chunk has more room, so that a row for
-        # which there is room needs no further check.
+        # The size that certainly fits a request and memory. No chunk has more room, so a row that
+        # fits its chunk needs no further check.
         fits = min(limits.values()) - RECORD_BATCH_OVERHEAD
         self._always_fits_bytes = fits
         memory = state.accumulator.pool.total_bytes
@@ -87,8 +87,8 @@ class RowProducer:
         self._serializes = by_key is not None or by_value is not None
         self._interceptors = user_code.interceptors
         self._queues: dict[str, RowQueue] = {}
-        # The queues that rows may go to straight away: none where interceptors see them first, or
-        # a transaction has to be asked.
+        # The queues for rows without further steps: empty if there are interceptors, or if a
+        # transaction has to be checked.
         is_plain = not self._interceptors and state.transactions is None
         self._open_queues: dict[str, RowQueue] = self._queues if is_plain else {}
         _OF_THIS_PROCESS.add(self)
@@ -107,12 +107,12 @@ class RowProducer:
     ) -> Future[RecordMetadata]:
         """Append a row; see `KafkaProducer.send`.
 
-        The path of nearly every row, at 0.7 us where nothing but a value is given: a call or an
-        object more would each be a tenth of that, so there is none that is not needed.
+        The path of nearly every row, at 0.7 us for a row with nothing but a value. One more call or
+        object would cost a tenth of that, so the path has no unnecessary ones.
         """
         try:
             queue = self._open_queues.get(topic)
-        except TypeError:  # which cannot be a key: `ProducerRecord` says what is wrong with it
+        except TypeError:  # not hashable: `ProducerRecord` raises the error
             queue = None
         if (
             queue is None
@@ -148,7 +148,7 @@ class RowProducer:
             size += header_bytes(entries)
         with queue.lock:
             chunk, room = queue.chunk, queue.room - size
-            # The chunk may be one for which there are fewer partitions than there were above.
+            # The chunk may be for fewer partitions than there were above.
             if (
                 room >= 0
                 and chunk is not None
@@ -186,7 +186,7 @@ class RowProducer:
         except ApiException as error:
             return self._refuse(error, record.topic, record.partition, on_delivery)
         except BaseException as error:
-            # A call out of order is no row that failed, as in the Java client.
+            # As in the Java client, a call in the wrong state raises; it is not a failed row.
             if isinstance(error, KafkaException) and not isinstance(error, IllegalStateException):
                 self._state.refuse(1, error)
             raised = self._interceptors.on_send_error(record.topic, record.partition, error)
@@ -231,7 +231,7 @@ class RowProducer:
     def _serialize(
         self, topic: str, key: object, value: object
     ) -> tuple[bytes | None, bytes | None]:
-        """Give key and value as bytes; the key goes first, as in the Java client."""
+        """Return key and value as bytes; the key is serialized first, as in the Java client."""
         by_key, by_value = self._key_serializer, self._value_serializer
         return (
             as_bytes(KEY_SERIALIZER, key) if by_key is None else by_key(topic, key),
@@ -326,7 +326,7 @@ class RowProducer:
     # -- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Take no more rows."""
+        """Accept no more rows."""
         self._feeder.close()
         for queue in list(self._queues.values()):
             with queue.lock:
@@ -334,12 +334,12 @@ class RowProducer:
         self._open_queues = {}
 
     def forget(self) -> None:
-        """Take no more rows in a forked child, where nobody would send them."""
+        """Accept no more rows in a forked child, which has no I/O thread."""
         self._open_queues = {}
 
 
 _wall_clock = time.time
-# Producers that were made in this process, as opposed to a process it was forked from.
+# The producers that were made in this process, not in one that it was forked from.
 _OF_THIS_PROCESS: weakref.WeakSet[RowProducer] = weakref.WeakSet()
 
 

@@ -1,8 +1,8 @@
-"""HTTP to a token endpoint: one POST, limited in time and size, that follows no redirect.
+"""HTTP to a token endpoint: one POST, limited in time and size, without redirects.
 
-One deadline spans the connection with its TLS handshake, and another one the whole answer: a peer
-that sends a byte now and then does not move it. Only ``http`` and ``https`` are spoken. Proxies are
-those of the process's environment.
+One deadline limits the connection with its TLS handshake, and another one the complete response: a
+peer that sends a byte now and then does not extend it. Only ``http`` and ``https`` are supported.
+Proxies are those of the process's environment.
 
 This is the only module that imports urllib.
 """
@@ -65,7 +65,7 @@ class HttpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """How long it may take to connect, and then to get the whole answer."""
+    """The time limits for the connection, and then for the complete response."""
 
     connect_s: float
     read_s: float
@@ -103,7 +103,7 @@ def is_encrypted(url: str) -> bool:
 
 
 def leaves_the_machine(url: str) -> bool:
-    """Return whether a URL leads to another machine, as far as its host says."""
+    """Return whether a URL leads to another machine, judged by its host."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return False
@@ -125,9 +125,9 @@ def post(
     limits: HttpLimits,
     context: ssl.SSLContext | None = None,
 ) -> HttpAnswer:
-    """Send a form and return the answer, whatever its status.
+    """Send a form and return the response, with any status.
 
-    context: the TLS of ``https``. Raise HttpException if there is no whole answer in time.
+    context: the TLS of ``https``. Raise HttpException if there is no complete response in time.
     """
     request = Request(  # noqa: S310 - checked by check_url, and the opener has no other schemes
         url,
@@ -199,7 +199,7 @@ class _Deadline:
                 made.close()
                 failure = error
                 continue
-            # The TLS handshake waits no longer as a whole.
+            # The limit of the whole TLS handshake.
             made.settimeout(self.left_s())
             self._socket = made
             return made
@@ -296,7 +296,7 @@ def _opener(deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirect
 
 
 def _failure(error: object, deadline: _Deadline) -> HttpException:
-    """Return what to say where there is no answer."""
+    """Return the error for a missing response."""
     certificate: str | None = getattr(error, "verify_message", None)
     if isinstance(error, HttpException):
         return error

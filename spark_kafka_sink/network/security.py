@@ -65,7 +65,7 @@ os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
 @dataclass(frozen=True, slots=True)
 class _Credentials:
-    """Credentials. user: as it is sent. name: as messages show it, with unresolved references."""
+    """Credentials. user: as it is sent. name: the user in messages, with unresolved references."""
 
     user: str = field(repr=False)
     password: str = field(repr=False)
@@ -85,7 +85,7 @@ def with_login_identity(config: ProducerConfig) -> ProducerConfig:
     """
     if not config.has_sasl or config.sasl_mechanism != GSSAPI:
         return config
-    with suppress(KafkaException):  # raised again where a login is made
+    with suppress(KafkaException):  # raised again at the login
         kerberos = Kerberos(config, OptionValues(), lambda: None)
         return msgspec.structs.replace(config, login_identity=kerberos.identity())
     return config
@@ -125,7 +125,7 @@ class Security:
         return cls(config, is_one_of_many=is_one_of_many)
 
     def close(self) -> None:
-        """Call `wake` no more."""
+        """Stop calling `wake`."""
         self.wake = lambda: None
         if self._oauth is not None and self._oauth.source is not None:
             self._oauth.source.detach(self)
@@ -215,7 +215,7 @@ class Security:
         return any(self._values.has_reference(value) for value in values)
 
     def _token(self) -> OAuthBearerToken | None:
-        """Return the token to log in with now, None while it is fetched.
+        """Return the current token to log in with, None while it is fetched.
 
         Raise KafkaException if there is none.
         """

@@ -1,12 +1,12 @@
-"""RecordAccumulator: per partition a queue of batches, and the memory they take.
+"""RecordAccumulator: a queue of batches per partition, and the memory that they use.
 
-Owns the queues and the byte credit of buffer.memory. At most the last batch of a queue is OPEN; the
-ones before it are SEALED and go first. It has no lock and no clock: whoever calls it
-holds the lock of `ProducerThread`, and the time is an argument.
+It owns the queues and the byte credit of buffer.memory. At most the last batch of a queue is OPEN;
+the batches before it are SEALED and are sent first. It has no lock and no clock: callers hold the
+lock of `ProducerState`, and the time is an argument.
 
-Appending takes three steps, because rows are encoded outside the lock with offset deltas that
+An append takes three steps, because rows are encoded outside the lock, with offset deltas that
 continue the open batch: `reserve` memory, `hold` the partitions (a held open batch is neither
-sealed nor sent), then `append` what was encoded, which lets go again.
+sealed nor sent), then `append` the encoded rows, which releases the partitions.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class RecordAccumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
-        # What a batch of a topic may have at most, where that is known: from what was said of the
-        # topic, and from batches that brokers found too large.
+        # The largest batch of each topic, in bytes, if known: from the topic's configuration, and
+        # from batches that brokers found too large.
         self._told_limits: dict[str, int] = {}
         self._found_limits: dict[str, int] = {}
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
-        # The partitions whose first batch is sealed; those with an open batch, the oldest batch
-        # first; and all that is not complete, oldest first.
+        # The partitions whose first batch is sealed; the partitions with an open batch, the oldest
+        # first; and all incomplete batches, the oldest first.
         self._sealed: dict[TopicPartition, None] = {}
         self._open: dict[TopicPartition, ProducerBatch] = {}
         self._incomplete: dict[ProducerBatch, ProducerBatch] = {}
@@ -88,14 +88,15 @@ class RecordAccumulator:
         return list(self._incomplete)
 
     def queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int]:
-        """Give how many batches of each partition wait to be sent."""
+        """Return how many batches of each partition wait to be sent."""
         none: deque[ProducerBatch] = deque()
         return [len(self._queues.get(TopicPartition(topic, p), none)) for p in partitions]
 
     def limit_topics(self, sizes_bytes: Mapping[str, int]) -> None:
-        """Keep batches at their topics' limits, in place of what was said before.
+        """Set the largest batch of each topic, in bytes, and drop the limits that were learned.
 
-        Brokers that found batches too large did so before a limit was raised: it is tried.
+        A limit that was learned from a broker's rejection may have been raised since, so it is
+        tried again.
         """
         for topic, size_bytes in sizes_bytes.items():
             if size_bytes > self._told_limits.get(topic, size_bytes):
@@ -108,7 +109,7 @@ class RecordAccumulator:
         self._found_limits.clear()
 
     def full_bytes(self, topic: str) -> int:
-        """Give how many bytes of records fill a batch, by how well they compress."""
+        """Return how many bytes of records fill a batch, given how well they compress."""
         whole = self._batch_size_bytes
         for limits in (self._told_limits, self._found_limits):
             whole = min(whole, limits.get(topic, whole))
@@ -121,7 +122,7 @@ class RecordAccumulator:
 
     @property
     def flushes(self) -> int:
-        """How many flushes are under way: nothing lingers meanwhile."""
+        """The number of flushes in progress; nothing lingers while there are any."""
         return self._flushes
 
     def begin_flush(self) -> None:
@@ -167,12 +168,12 @@ class RecordAccumulator:
         now: float,
         owner: SpanOwner | None = None,
     ) -> list[ProducerBatch]:
-        """Put encoded cuts into their partitions' batches; cuts are in order, without gaps.
+        """Append encoded cuts to the batches of their partitions; cuts are in order, without gaps.
 
-        partitions: of each run of the layout; owner: who waits for the records one by one, if
-        anybody does (see `record_spans`). Gives the batches that became full and are to be
-        packed outside the lock: they are not sent before `packed`. Charges what is retained; the
-        caller gives its reservation back.
+        partitions: of each run of the layout; owner: waits for the records one by one, None if
+        nothing does (see `record_spans`). Return the batches that became full. They have to be
+        packed outside the lock, and are not sent before `packed`. The memory that batches keep is
+        charged; the caller returns its reservation.
         """
         bounds = encoded.offsets[[cut.start for cut in cuts] + [cuts[-1].stop]]
         is_kept = is_worth_keeping(bounds[1:] - bounds[:-1])
@@ -230,15 +231,15 @@ class RecordAccumulator:
     # -- sending: the I/O thread, under the lock --------------------------------------------------
 
     def sendable(self, now: float, *, completes_transaction: bool = False) -> list[ProducerBatch]:
-        """Give the first batch of each partition that has one to send, the oldest first.
+        """Return the first batch of each partition that has one to send, the oldest first.
 
-        So none waits for ever behind partitions that always have more. Of one age, partitions take
-        turns. An open batch is to be sent when it has lingered, or when it must not wait: while a
-        flush, a close or the end of a transaction is under way; `sendable_for_room` has more.
+        So no batch waits forever behind partitions that always have more. Batches of equal age are
+        sent in turns. An open batch is sent when it has lingered, or when it must not wait: during
+        a flush, a close or the end of a transaction. `sendable_for_room` returns more.
         """
         heads = [self._queues[topic_partition][0] for topic_partition in self._sealed]
         found = [b for b in heads if b.retry_at <= now and b not in self._packing]
-        # An open batch behind a sealed one is not its partition's first.
+        # An open batch after a sealed one is not the first of its partition.
         not_now = self._held.union(self._sealed)
         hurry = self._flushes > 0 or not self._lingers or completes_transaction
         for topic_partition, batch in self._open.items():
@@ -249,12 +250,12 @@ class RecordAccumulator:
         return sorted(found, key=attrgetter("created_at"))
 
     def sendable_for_room(self, others: Sequence[ProducerBatch]) -> Iterator[ProducerBatch]:
-        """Give open batches, the oldest first, for as long as memory is short.
+        """Yield open batches, the oldest first, for as long as memory is short.
 
-        What was taken of them counts as room to come, so that no more go than have to, and the
-        rest fills further: of a thousand partitions, all would be sent half as full. (Java's
-        RecordAccumulator sends all of them once its pool is exhausted.) None is of the partitions
-        of `others`, which were sendable before.
+        The memory of each taken batch counts as room to come, so that only as many are sent as
+        necessary and the others continue to fill: if all of a thousand partitions were sent, each
+        batch would be half as full. (Java's RecordAccumulator sends all of them once its pool is
+        exhausted.) Partitions of `others`, which were sendable before, are skipped.
         """
         if not self.pool.is_short:
             return
@@ -269,7 +270,7 @@ class RecordAccumulator:
         self.pool.draining_bytes += batch.draining(size_bytes)
 
     def next_sendable_at(self, now: float) -> float:
-        """Give when `sendable` will give more than now because of time alone."""
+        """Return the time at which `sendable` will return more without another event."""
         waits = [self._queues[tp][0].retry_at for tp in self._sealed]
         due = min((at for at in waits if at > now), default=float("inf"))
         for batch in self._open.values():
@@ -285,13 +286,13 @@ class RecordAccumulator:
             self._seal(topic_partition, batch)
         queue = self._queues[topic_partition]
         queue.popleft()
-        # Partitions take turns: this one goes behind the others.
+        # Partitions take turns: this one goes after the others.
         del self._sealed[topic_partition]
         if queue and queue[0].state is BatchState.SEALED:
             self._sealed[topic_partition] = None
 
     def reenqueue(self, batch: ProducerBatch) -> None:
-        """Put a batch back at the head of its queue, behind batches with lower sequences."""
+        """Put a batch back at the head of its queue, after batches with lower sequences."""
         self._count_draining(batch, 0)
         queue = self._queues[batch.topic_partition]
         ahead = 0
@@ -303,10 +304,10 @@ class RecordAccumulator:
         self._sealed[batch.topic_partition] = None
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Put smaller batches in the place of one that a broker found too large, and give them.
+        """Replace a batch that a broker found too large by smaller ones, and return them.
 
-        New batches of the topic will be as small: where the Java client has every batch of the
-        topic refused once more, here it is the first ones (RecordAccumulator.splitAndReenqueue).
+        New batches of the topic will be as small. In the Java client, every batch of the topic is
+        rejected once more; here only the first ones are (RecordAccumulator.splitAndReenqueue).
         """
         topic, half = batch.topic_partition.topic, batch.size_bytes // 2
         self._found_limits[topic] = min(half, self._found_limits.get(topic, half))
@@ -322,9 +323,9 @@ class RecordAccumulator:
         return parts
 
     def expired(self, now: float) -> list[ProducerBatch]:
-        """Give the batches, in queues or in flight, whose delivery.timeout.ms has passed.
+        """Return the batches, in queues or in flight, whose delivery.timeout.ms has passed.
 
-        `_incomplete` is in order of age, so only what has expired is looked at.
+        `_incomplete` is in order of age, so only the expired batches are visited.
         """
         found = []
         for batch in self._incomplete:
@@ -335,7 +336,7 @@ class RecordAccumulator:
         return found
 
     def unsent(self) -> list[ProducerBatch]:
-        """Give the batches that were never sent and that no caller is working on."""
+        """Return the batches that were never sent and that no caller is working on."""
         return [
             batch
             for batch in self._incomplete
@@ -345,9 +346,9 @@ class RecordAccumulator:
         ]
 
     def next_expiry_at(self, now: float) -> float:
-        """Give when to look at `expired` again: when the oldest batch expires.
+        """Return when to call `expired` again: when the oldest batch expires.
 
-        But for those that the caller's thread works on past their time. When it lets go of them,
+        Batches that a caller's thread works on past their time do not count. When it releases them,
         the I/O thread looks again.
         """
         for batch in self._incomplete:
@@ -381,9 +382,9 @@ class RecordAccumulator:
 
 
 def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBatch) -> None:
-    """Put a batch behind those that are as old as it, or older.
+    """Insert a batch after those that are at least as old.
 
-    It is the newest, unless its rows have lingered in their chunk, whose age it has.
+    Usually it is the newest. But rows that have lingered in their chunk give it the chunk's age.
     """
     newer = []
     for other in reversed(batches):
@@ -392,7 +393,7 @@ def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBa
         newer.append(other)
     batches[key] = batch
     for each in reversed(newer):
-        # In place of `pop`, after which a caller could be interrupted, and the batch forgotten.
+        # Instead of `pop`, after which an interrupt of the caller would lose the batch.
         moved = batches[each]
         del batches[each]
         batches[each] = moved

@@ -1,7 +1,7 @@
-"""A batch that is too large for its topic, replaced by smaller ones (RecordAccumulator.split).
+"""Replace a batch that is too large for its topic by smaller ones (RecordAccumulator.split).
 
-It makes the parts and nothing else: the accumulator queues them, `Sequences` puts them in the
-place of the whole.
+This module only makes the parts: the accumulator queues them, and `Sequences` replaces the original
+batch by them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from spark_kafka_sink.records.splitter import split_records
 
 
 def split(batch: ProducerBatch) -> list[ProducerBatch]:
-    """Give two batches or more with the records of a packed batch of two records or more.
+    """Return two or more batches with the records of a packed batch of two or more records.
 
-    They are sealed, and have its age, its attempts and, one after the other, its sequences. Whoever
-    waits for its records waits for theirs. Where it may have been written, so may they.
+    The parts are sealed. They have the batch's age and attempts, and its sequences one after the
+    other. The waiters for its records wait for theirs. If the batch may have been written, so may
+    the parts.
     """
     origin = batch.origin
     if batch.is_unanswered and not batch.is_in_doubt:
         origin = SplitOrigin()
     section = decompress(batch.codec.id, batch.records, batch.records_bytes)
-    # Half as large each, so that a record more or less does not decide whether it gets smaller.
+    # Half as large each, so that every part is clearly smaller than the original.
     target = max(1, batch.records_bytes // 2)
     parts = []
     spans = batch.spans

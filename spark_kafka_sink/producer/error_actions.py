@@ -83,7 +83,7 @@ _GROUP_ERRORS: Final[Mapping[int, Action]] = {
     codes.FENCED_INSTANCE_ID: Action.ABORTABLE,
     codes.TRANSACTION_ABORTABLE: Action.ABORTABLE,
 }
-# Per call, what its codes mean where retriable codes are not simply retried and others not fatal.
+# The codes of each call that are exceptions to the rule: retry retriable codes, fail on others.
 _RULES: Final[Mapping[Call, Mapping[int, Action]]] = {
     Call.INIT_PRODUCER_ID: {
         **_LOST_COORDINATOR,
@@ -120,17 +120,17 @@ _RULES: Final[Mapping[Call, Mapping[int, Action]]] = {
 
 
 def error_action(code: int, call: Call, kind: ProducerKind) -> Action:
-    """Give what to do about `code` as the answer to `call`.
+    """Return the action for `code` in the response to `call`.
 
-    NETWORK_EXCEPTION and REQUEST_TIMED_OUT stand for a Produce or InitProducerId whose connection
-    broke, or whose answer did not come, as well.
+    NETWORK_EXCEPTION and REQUEST_TIMED_OUT also stand for a Produce or InitProducerId request whose
+    connection broke, or that got no response.
     """
     if code == codes.NONE:
         return Action.SUCCEED
     if call is Call.PRODUCE:
         return _produce_action(code, kind)
     if kind is ProducerKind.IDEMPOTENT:
-        # It asks any broker, for an id only, and has no transaction to abort.
+        # It asks any broker for an id, and has no transaction to abort.
         return Action.RETRY if error_code(code).retriable else Action.FATAL
     known = _RULES[call].get(code)
     if known is not None:

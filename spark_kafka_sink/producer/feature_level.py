@@ -1,7 +1,7 @@
-"""The feature level: whether a broker can take rows as the options have them written.
+"""The feature level: whether a broker can take rows in the form that the options ask for.
 
-A producer finds that out batch by batch, from what each connection begins with. Whoever has a
-connection before there are rows can ask the same here, and is told in the same sentences.
+A producer finds this out batch by batch, from the ApiVersions response of each connection. Code
+that has a connection before there are rows can check the same here, and gets the same messages.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _FIRST_WITH_ZSTD: Final = 7
 
 
 def produce_version(versions: NodeApiVersions) -> int:
-    """Give the latest version of Produce that a broker which speaks `versions` takes."""
+    """Return the latest version of Produce that a broker with `versions` supports."""
     try:
         return versions.latest_usable_version(PRODUCE)
     except UnsupportedVersionException:
-        return NEWEST_PRODUCE  # the connection refuses the request, and says why
+        return NEWEST_PRODUCE  # the connection rejects the request, with a reason
 
 
 def check_records(
@@ -61,7 +61,7 @@ def check_records(
 
 
 def magic(version: int) -> int:
-    """Give the message format of a version of Produce before batches."""
+    """Return the message format (magic) of a version of Produce from before record batches."""
     return 1 if version == 2 else 0
 
 

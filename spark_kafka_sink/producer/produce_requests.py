@@ -1,8 +1,8 @@
-"""ProduceRequests: drained batches as a request, and what its answer says of each of them.
+"""ProduceRequests: turns drained batches into a request, and its response into results of batches.
 
-Owns the form of a Produce request (the version, topics by name or by id, the record format of the
-node) and the way back from an answer's partitions to batches. What an error means for a batch is
-`BatchCompletion`'s, when a request goes out the sender's.
+It owns the form of a Produce request (the version, topics by name or by id, the record format of
+the node) and the way back from a response's partitions to batches. `BatchCompletion` decides what
+an error means for a batch; the sender decides when to send a request.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class DrainedBatches:
 class SentBatches:
     """The context of a Produce request: its batches, and the topics' names by id.
 
-    refused: why batches are not in the request, which the broker cannot take as they are.
+    refused: the reasons of batches that are not in the request, because the broker does not support
+    their form.
     """
 
     batches: dict[TopicPartition, ProducerBatch]
@@ -82,11 +83,11 @@ class ProduceRequests:
         self._metadata = metadata
         self._completion = completion
         self._transactions = transactions
-        # By node, the latest version that it takes.
+        # The latest version that each node supports.
         self._versions: dict[int, int] = {}
 
     def node_ready(self, node_id: int, versions: NodeApiVersions) -> None:
-        """Take what a node said when the connection to it came up."""
+        """Take the ApiVersions response of a node whose connection was established."""
         self._versions[node_id] = produce_version(versions)
 
     def build(self, drained: DrainedBatches) -> ClientRequest:
@@ -151,7 +152,7 @@ class ProduceRequests:
         return self._take_leaders(event.response, sent.names)
 
     def failed(self, event: RequestFailed, sent: SentBatches, now: float) -> None:
-        """Have the batches go again, or give them up, where no answer can come."""
+        """Retry the batches of a request that gets no response, or give them up."""
         self._fail_refused(sent, event.node_id, now)
         for batch in sent.batches.values():
             self._completion.failed(batch, event.code, event.reason, event.node_id, now)
@@ -162,9 +163,10 @@ class ProduceRequests:
             self._completion.failed(batch, error.code, str(error), node_id, now)
 
     def _take_leaders(self, response: ProduceResponse, names: dict[UUID, str]) -> bool:
-        """Take the leaders that a broker names which leads no longer itself (KIP-951).
+        """Take the new leaders that a broker names in its response (KIP-951).
 
-        Not those of a topic that was made anew since the request: its epochs begin anew.
+        Leaders of a topic that was recreated since the request are ignored, because its epochs
+        start again.
         """
         ids = {name: topic_id for topic_id, name in names.items()}
         leaders: dict[TopicPartition, LeaderIdAndEpoch] = {}

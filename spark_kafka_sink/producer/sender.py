@@ -1,14 +1,14 @@
-"""Sender: what goes to the brokers now, and what their answers mean. A pure state machine.
+"""Sender: decides what to send to the brokers, and handles their responses. A pure state machine.
 
-`poll` gives the requests that are due, `handle` takes the network's events; the time is an argument
-of both, and neither sends, waits or locks. It owns which nodes are ready and how many Produce
-requests each has in flight; the queues belong to the accumulator, leaders to the metadata,
-sequences to `Sequences`, transactions to `TransactionManager`, the form of Produce requests to
-`ProduceRequests`, and what becomes of a batch to `BatchCompletion`.
+`poll` returns the requests that are due, `handle` takes the network's events. The time is an
+argument of both, and neither sends, waits or locks. The sender owns which nodes are ready and how
+many Produce requests each has in flight. The accumulator owns the queues, the metadata the leaders,
+`Sequences` the sequences, `TransactionManager` the transactions, `ProduceRequests` the form of
+Produce requests, and `BatchCompletion` the results of batches.
 
-One Produce request goes to one node and carries at most one batch per partition (so that a retry
-never reorders), up to max.request.size. `build` makes the request outside the producer's lock,
-since it compresses and checksums.
+One Produce request goes to one node and has at most one batch per partition (so that a retry never
+reorders), up to max.request.size. `build` makes the request outside the producer's lock, because it
+compresses and computes checksums.
 """
 
 from __future__ import annotations
@@ -72,10 +72,9 @@ class SenderConfig:
 
 @dataclass(frozen=True, slots=True)
 class SenderPoll:
-    """What is due: requests as they are, drained batches to `build`, nodes to connect to.
+    """What is due: finished requests, drained batches to `build`, nodes to connect to.
 
-    has_news: whether a caller's transactional call may have come to its end. warnings: what is to
-    be logged.
+    has_news: whether a caller's transactional call may have ended. warnings: messages to log.
     """
 
     requests: list[ClientRequest] = field(default_factory=list)
@@ -149,7 +148,7 @@ class Sender:
             requests=requests,
             drained=drained,
             connect=connect,
-            # A partition that gave a batch may have its next one to send.
+            # A partition may have a next batch to send.
             next_poll_at=now if drained else self._next_poll_at(now),
             has_news=has_news,
             warnings=self._completion.take_warnings(),
@@ -179,7 +178,7 @@ class Sender:
         return max(now, min(due))
 
     def _is_over(self) -> bool:
-        """Whether the producer cannot go on; if that is new, give up every batch."""
+        """Return whether the producer cannot continue; if that is new, fail every batch."""
         transactional = None if self._transactions is None else self._transactions.fatal_error
         error = self._completion.fatal_error or transactional
         if self.fatal_error is None and error is not None:
@@ -187,10 +186,7 @@ class Sender:
         return self.fatal_error is not None
 
     def _follow_transaction(self, transactions: TransactionManager) -> None:
-        """Look up coordinators again where brokers are, and drop what is to be aborted (KIP-654).
-
-        That is what was never sent.
-        """
+        """Look up coordinators again if necessary; drop unsent batches of an abort (KIP-654)."""
         if self._rebootstraps != self._metadata.rebootstraps:
             self._rebootstraps = self._metadata.rebootstraps
             transactions.coordinators.forget_all()
@@ -381,7 +377,7 @@ class Sender:
             self._produce.failed(event, self._back(event.request), now)
 
     def _back(self, request: ClientRequest) -> SentBatches:
-        """Note that a Produce request is no longer in flight and give its batches."""
+        """Note that a Produce request is no longer in flight, and return its batches."""
         if not isinstance(request.context, SentBatches) or request.node_id is None:
             message = f"{request!r} is not a Produce request of this sender"
             raise TypeError(message)
@@ -394,7 +390,7 @@ class Sender:
             self.fail_all(error)
 
     def fail_all(self, error: KafkaException) -> None:
-        """Give up every batch, and take no more: nothing can be delivered any longer."""
+        """Fail every batch, and accept no more: nothing can be delivered any longer."""
         self.fatal_error = error
         if self._transactions is not None:
             self._transactions.give_up(error)

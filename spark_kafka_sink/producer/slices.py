@@ -36,7 +36,7 @@ from spark_kafka_sink.records.layout import (
 from spark_kafka_sink.records.varint import Int64s
 
 SLICE_BYTES: Final = 8 * 1024 * 1024
-# From so many on, slices are twice as large (docs/performance.md).
+# From this number of partitions on, slices are twice as large (docs/performance.md).
 MANY_PARTITIONS: Final = 250
 
 
@@ -60,17 +60,17 @@ def check_record_sizes(sizes: Int64s, limits: Mapping[str, int]) -> None:
 def check_message_sizes(
     rows: Rows, sizes: Int64s, max_message_bytes: Mapping[str, int], max_request_size: str
 ) -> None:
-    """Raise RecordTooLargeException for the first record that its topic does not take.
+    """Raise RecordTooLargeException for the first record that is too large for its topic.
 
-    sizes: upper bounds, as `record_sizes` gives them; max_message_bytes: by topic, where it is
-    known; max_request_size: that option as the user would write it.
+    sizes: upper bounds from `record_sizes`; max_message_bytes: by topic, if known;
+    max_request_size: the option's name as the user writes it.
     """
     largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
     for number, topic in enumerate(rows.topics):
         limit = max_message_bytes.get(topic)
         if limit is None or largest <= limit:
             continue
-        # A record that no batch has room for is alone in one, where its deltas are 0.
+        # A record that is too large to share a batch is alone in one, so its deltas are 0.
         alone = record_size_bounds(rows.columns, 0, 0) + RECORD_BATCH_OVERHEAD
         too_large = alone > limit
         if rows.topic_numbers is not None:
@@ -87,9 +87,10 @@ def check_message_sizes(
 
 
 def slice_bytes(partitions: int) -> int:
-    """Give how large a slice for so many partitions is: each of them costs something in each slice.
+    """Return the best size in bytes of a slice for so many partitions.
 
-    partitions: of the topics that rows may go to, 0 where that is not known.
+    Each partition of a slice costs time, so more partitions need larger slices. partitions: of the
+    topics that rows may go to, 0 if unknown.
     """
     return SLICE_BYTES if partitions < MANY_PARTITIONS else 2 * SLICE_BYTES
 
@@ -97,8 +98,8 @@ def slice_bytes(partitions: int) -> int:
 def slice_ends(sizes: Int64s, partitions: int, buffer_memory_bytes: int) -> list[int]:
     """Cut rows into slices of about `slice_bytes`, but at most a quarter of buffer.memory each.
 
-    Gives the end row of each slice. A slice has at least one row. They are about equal: a rest of
-    some rows would cost nearly as much as a whole slice.
+    Return the end row of each slice. A slice has at least one row. The slices have about equal
+    sizes, because a small last slice would cost nearly as much as a full one.
     """
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
@@ -147,10 +148,10 @@ def choose_partitions(
     load: Callable[[str, TopicMetadata], TopicLoad],
     hashes: Int64s | None = None,
 ) -> GroupedRows:
-    """Choose each row's partition and bring the rows into partition order.
+    """Choose each row's partition and sort the rows by partition.
 
-    topics: the metadata of each of ``rows.topics``; load: asked for topics that `topics_to_spread`
-    names; hashes: of the keys, where they have been computed.
+    topics: the metadata of each of ``rows.topics``; load: called for the topics that
+    `topics_to_spread` returns; hashes: of the keys, if already computed.
     """
     if hashes is None and partitioner.uses_keys:
         hashes = hash_keys(rows.columns.key)
@@ -195,10 +196,11 @@ def topic_load(
     *,
     adaptive: bool,
 ) -> TopicLoad:
-    """Give the partitions to spread rows over, and what each has waiting.
+    """Return the partitions to spread rows over, and the length of each one's queue.
 
-    They are the ones with a leader; where none has one, all. adaptive: whether queues weigh, and
-    partitions whose leader takes no data are left out while others do (KIP-794).
+    These are the partitions with a leader, or all if none has one. adaptive: whether queue lengths
+    count, and whether partitions whose leader accepts no data are left out while others do
+    (KIP-794).
     """
     with_leader = topic.available or list(range(len(topic.leaders)))
     batch_bytes = accumulator.full_bytes(name)

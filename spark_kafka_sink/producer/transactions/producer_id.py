@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.transactions.queue import Coordinators
     from spark_kafka_sink.producer.transactions.requests import CoordinatorKey
 
-# Brokers ignore the timeout of a producer id without transactions, but want the field.
+# Brokers ignore the timeout if there is no transactional.id, but the field is required.
 _NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
 
@@ -56,7 +56,7 @@ class ProducerIdRequests:
         self._not_before = 0.0
 
     def due(self, now: float) -> InitProducerIdRequest | None:
-        """Return the request that is due where there are batches to send; it counts as sent."""
+        """Return the request that is due if there are batches to send; it counts as sent."""
         if self._sequences.has_producer_id or self._in_progress or now < self._not_before:
             return None
         self._in_progress = True
@@ -168,7 +168,7 @@ class TransactionalProducerId:
 
 
 def no_producer_id(code: int, reason: str, node_id: int | None = None) -> ApiException:
-    """Return the error of a cluster, or of one node of it, that gives no producer id."""
+    """Return the error for a cluster, or one node of it, that assigned no producer id."""
     message = f"no producer id could be had: {error_code(code).name} ({code})"
     if reason:
         message += f"; {reason}"

@@ -56,8 +56,8 @@ def choose_worker_python(spark: SparkSession) -> None:
 def _named_python(context: SparkContext) -> str | None:
     """Return the Python that the user chose for the workers, None if there is none.
 
-    Spark reads PYSPARK_PYTHON when it starts. It leaves out spark.pyspark.python if the driver was
-    not started by spark-submit.
+    Spark reads PYSPARK_PYTHON when it starts. It ignores spark.pyspark.python if the driver was not
+    started by spark-submit.
     """
     settings = context.getConf()
     named = os.environ.get("PYSPARK_PYTHON") or settings.get("spark.pyspark.python")

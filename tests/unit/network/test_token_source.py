@@ -44,7 +44,7 @@ class Client:
 
 
 class Endpoint:
-    """Gives what a test puts in, at the time of a clock that the test moves."""
+    """Returns the responses that a test queues, at the time of the test's clock."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -108,7 +108,7 @@ class History:
             self.transactions.manager.coordinators.node_ready(COORDINATOR, versions)
 
     def fail_batch(self) -> None:
-        """Give up records, if there can be some."""
+        """Fail a batch, if there can be one."""
         if self.transactions.state in (S.IN_TRANSACTION, S.COMMITTING, S.ABORTING):
             self.transactions.fail_a_batch()
 

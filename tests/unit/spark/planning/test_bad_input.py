@@ -119,7 +119,7 @@ def is_sentence_about(text: str, *words: str) -> bool:
 
 
 def used(name: str) -> dict[str, str]:
-    """Give the protocol with which an option has an effect."""
+    """Return the protocol with which an option has an effect."""
     secured = name.startswith(("sasl.", "ssl."))
     return {"kafka.security.protocol": "SASL_SSL"} if secured else {}
 
@@ -152,7 +152,7 @@ def test_what_is_not_there_yet_is_refused(name: str) -> None:
 def test_what_is_not_offered_is_refused_with_the_reason(name: str) -> None:
     said = refusal({f"kafka.{name}": "MARKER", "unknownoptions": "warn"})
     assert is_sentence_about(said, name)
-    assert "is refused: " in said or "is not supported as " in said
+    assert "is not supported: " in said or "is not supported as " in said
     assert "MARKER" not in said
 
 
