@@ -37,25 +37,23 @@ class KafkaProducer(BaseProducer):
     """A Kafka producer for columns and rows.
 
     >>> with KafkaProducer({"bootstrap.servers": "localhost:9092"}) as producer:  # doctest: +SKIP
-    ...     producer.append("flights", record_batch)
-    ...     future = producer.send("flights", b"value", key=b"key")
-    ...     producer.flush()
-    ...     print(future.result().offset)
+    ...     producer.append("flights", record_batch) ...     future = producer.send("flights",
+    b"value", key=b"key") ...     producer.flush() ...     print(future.result().offset)
 
-    configs: options of the Java producer by their Java names, as strings or values;
+    configs: options of the Java producer by their Java names, as strings or values.
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
-    objects, classes or their names as ``module.Name``, and so may be ``partitioner.class`` (see
-    `batch_partitioner`). key_serializer, value_serializer: in place of the options, which are then
-    ignored. brokers: those of the cluster, as it has named them to somebody else; they are asked in
-    place of bootstrap.servers, unless they cannot be reached. allow_auto_create_topics: False to
-    ask brokers not to create a topic that does not exist, where auto.create.topics.enable lets
-    them (brokers before 0.11 do it all the same). Raises ConfigException, and KafkaException where
-    there is no thread or socket left for it; what was made by then is closed.
+    objects, classes or their names as ``module.Name``; so may be ``partitioner.class`` (see
+    `batch_partitioner`). key_serializer, value_serializer: replace the options, which are then
+    ignored. brokers: the known brokers of the cluster, to use instead of bootstrap.servers unless
+    they are unreachable. allow_auto_create_topics: False asks brokers not to create a missing
+    topic, even if auto.create.topics.enable is set (brokers before 0.11 ignore this). Raise
+    ConfigException, and KafkaException if there is no thread or socket left; everything made until
+    then is closed.
 
-    Leaving the block closes the producer, also by an error: what was sent before it is delivered,
-    after KeyboardInterrupt for 5 s at most. A program that ends without `close` has as long, and
-    counts on stderr what is lost. Slices of several threads are appended one after another. A
-    producer belongs to the process that made it: it does not survive a fork.
+    Leaving the block closes the producer, also after an error: everything sent before is delivered,
+    after KeyboardInterrupt within 5 s at most. A program that ends without `close` has the same
+    time, and prints the number of lost records to stderr. Slices of several threads are appended
+    one after another. A producer belongs to the process that made it: it does not survive a fork.
     """
 
     def __init__(
@@ -151,12 +149,12 @@ class KafkaProducer(BaseProducer):
         return self._rows.send(topic, value, key, partition, timestamp_ms, headers, on_delivery)
 
     def partitions_for(self, topic: str, expected: int = 1) -> int:
-        """Give how many partitions a topic has.
+        """Return the number of partitions of a topic.
 
-        expected: where fewer are known, brokers are asked once more, since topics grow.
-        Raises DataException for a name that no topic can have, TimeoutException after
-        max.block.ms, or at once the error that says why the topic
-        cannot be written to (InvalidTopicException, TopicAuthorizationException).
+        expected: if fewer are known, brokers are asked once more, because topics may grow. Raise
+        DataException for an invalid topic name, TimeoutException after max.block.ms, and at once an
+        error that prevents writes to the topic (InvalidTopicException,
+        TopicAuthorizationException).
         """
         check_topic_name(topic)
         return self.partition_counts({topic: expected})[topic]
@@ -164,13 +162,13 @@ class KafkaProducer(BaseProducer):
     # -- transactions -----------------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Make the producer the only one with its transactional.id; once, before the others.
+        """Fence older producers with the same transactional.id; call it once, before the others.
 
-        Older producers with the id are fenced, and what they had open is aborted. All five calls
-        wait at most max.block.ms and then raise TimeoutException: init, commit and abort must then
-        be called again, and go on where they were. Raises IllegalStateException where a call is
-        not possible now (nothing has changed then), and ProducerFencedException once a newer
-        producer has taken over the id; then, and after other fatal errors, only `close` is left.
+        Their open transactions are aborted. Each of the five transactional calls waits at most
+        max.block.ms and then raises TimeoutException: init, commit and abort must then be called
+        again, and continue. Raise IllegalStateException if a call is not possible now (it then has
+        no effect), and ProducerFencedException after a newer producer has taken over the id; after
+        that, and after other fatal errors, only `close` is possible.
         """
         self._transactional("init_transactions").init()
 
@@ -183,20 +181,20 @@ class KafkaProducer(BaseProducer):
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group_metadata: ConsumerGroupMetadata,
     ) -> None:
-        """Commit offsets of a consumer group if, and when, the transaction commits (KIP-447).
+        """Commit offsets of a consumer group if and when the transaction commits (KIP-447).
 
-        offsets: of the next record to read of each partition. Raises CommitFailedException where
-        the group has given the partitions to another member; the transaction can then only be
-        aborted. What is wrong with the call is raised before anything is sent, and the transaction
-        goes on: IllegalArgumentException for offsets or a group that no request can carry,
-        DataException for a name that no topic can have.
+        offsets: of the next record to read in each partition. Raise CommitFailedException if the
+        group has assigned the partitions to another member; the transaction can then only be
+        aborted. Wrong arguments raise before anything is sent, and the transaction continues:
+        IllegalArgumentException for offsets or a group that do not fit a request, DataException for
+        an invalid topic name.
         """
         self._transactional("send_offsets_to_transaction").send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
-        """Deliver what was appended, then commit. From here on, nothing more is taken.
+        """Deliver the appended rows, then commit. No more rows are accepted meanwhile.
 
-        Raises the error of a delivery that failed: the transaction can then only be aborted.
+        Raise the error of a failed delivery: the transaction can then only be aborted.
         """
         transactions = self._transactional("commit_transaction")
         self._feeder.check_not_in_partitioner()
@@ -209,7 +207,7 @@ class KafkaProducer(BaseProducer):
         transactions.abort()
 
     def _transactional(self, waiting: str | None = None) -> ProducerTransactions:
-        """Return what makes a transactional call; waiting: its name where it waits for brokers."""
+        """Return the object for transactional calls; waiting: the call's name if it waits."""
         self._caller.check_open()
         if self._transactions is None:
             message = "transactions need a transactional.id: set it in the producer's configuration"

@@ -84,7 +84,7 @@ class RowChunk:
         return len(self.cells) // CELLS
 
     def rows(self) -> Rows:
-        """Give the rows as columns."""
+        """Return the rows as columns."""
         count = len(self)
         cells = self.cells
         times = np.array(cells[2::CELLS], np.float64)
@@ -118,14 +118,14 @@ def _overlay(array: Int64s, values: dict[int, int]) -> None:
 
 
 def _key_column(keys: list[bytes | None]) -> BinaryColumn | None:
-    """Give the key column, None if no row has a key."""
+    """Return the key column, None if no row has a key."""
     if not any(keys) and keys.count(None) == len(keys):
         return None
     return binary_column(keys)
 
 
 def binary_column(cells: list[bytes | None] | list[bytes]) -> BinaryColumn:
-    """Give bytes and None as a column."""
+    """Return bytes and None as a column."""
     valid = None
     try:
         data = b"".join(cells)  # type: ignore[arg-type] # None is what the exception is for
@@ -139,9 +139,9 @@ def binary_column(cells: list[bytes | None] | list[bytes]) -> BinaryColumn:
     return BinaryColumn(np.frombuffer(data, np.uint8), offsets, valid)
 
 
-# A chunk reserves what comes in 10 ms, going by the last one of its topic, within these limits: so
-# many rows that its fixed cost (0.3 ms) is little per row, but none that wait for long while they
-# would fill a batch, whatever linger.ms is.
+# A chunk reserves memory for the rows of 10 ms, estimated from the topic's last chunk, within these
+# limits: enough rows that its fixed cost (0.3 ms) is small per row, but not so many that they would
+# fill a batch and yet wait, whatever linger.ms is.
 FILL_TIME_S: Final = 0.01
 SMALLEST_CHUNK_BYTES: Final = 16 * 1024
 LARGEST_CHUNK_BYTES: Final = 1024 * 1024
@@ -159,7 +159,10 @@ class Row(NamedTuple):
 
 
 def next_chunk_bytes(used_bytes: int, age_s: float) -> int:
-    """Give what a topic's next chunk is to reserve, when the last one had so much after so long."""
+    """Return the bytes to reserve for a topic's next chunk.
+
+    used_bytes, age_s: the size and the age of the last one.
+    """
     change = min(2.0, max(0.5, FILL_TIME_S / max(age_s, 1e-6)))
     return min(max(int(used_bytes * change), SMALLEST_CHUNK_BYTES), LARGEST_CHUNK_BYTES)
 
@@ -231,9 +234,10 @@ class RowQueue:
         return partition is None or partition < self.partitions
 
     def learn(self, metadata: TopicMetadata) -> None:
-        """Take metadata with more partitions; also for the rows that wait.
+        """Take metadata with more partitions, also for the rows that wait.
 
-        With fewer it would be from before, or of a topic made anew: rows may be for the others.
+        Metadata with fewer partitions is older, or of a recreated topic. It is ignored, because
+        rows may be for the others.
         """
         with self.lock:
             if len(metadata.leaders) <= self.partitions:
@@ -243,12 +247,12 @@ class RowQueue:
                 self.chunk.metadata = metadata
 
     def install(self, chunk: RowChunk) -> None:
-        """Take a new chunk where there is none; the caller has the lock."""
+        """Install a new chunk if there is none; the caller holds the lock."""
         self.partitions = len(chunk.metadata.leaders)
         self.chunk, self.room, self.rows = chunk, chunk.room, len(chunk)
 
     def take(self, chunk: RowChunk) -> None:
-        """Let go of the chunk, if it is not another by now: it gets no more rows."""
+        """Remove the chunk, unless another one is installed by now: it gets no more rows."""
         with self.lock:
             self._let_go(chunk)
 
@@ -259,9 +263,9 @@ class RowQueue:
             self.chunk, self.room = None, -1
 
     def take_up(self, chunk: RowChunk) -> bool:
-        """Let go of the chunk, which is the one under way then; False while another one is.
+        """Remove the chunk and make it the one in progress; return False while another one is.
 
-        Who is interrupted here may call this again.
+        An interrupted caller may call this again.
         """
         with self.lock:
             if self.may_take_up(chunk):
@@ -275,7 +279,7 @@ class RowQueue:
         return is_untouched and (self.under_way is None or self.under_way is chunk)
 
     def release(self, chunk: RowChunk) -> None:
-        """Have no chunk under way, where it is this one."""
+        """Clear the chunk in progress, if it is this one."""
         with self.lock:
             if self.under_way is chunk:
                 self.under_way = None

@@ -1,4 +1,4 @@
-"""ProducerState: what the callers and the I/O thread of one producer share, under one lock.
+"""ProducerState: what the callers and the I/O thread of one producer share, with one lock.
 
 Owns the lock, by `ProducerLock`, and the state machines: accumulator, metadata, sender, completion,
 sequences, transactions, deliveries. Its methods alone take the lock, and none of them waits, calls
@@ -52,7 +52,7 @@ class ProducerState(ProducerLock):
         self.user_calls = UserCalls()
         # Appends that are under way, where there are transactions.
         self._open_appends: set[object] = set()
-        # What the I/O thread is to give up all batches with.
+        # The error with which the I/O thread has to fail all batches.
         self._interruption: KafkaException | None = None
         self._is_stopping = False
         self._is_in_hurry = False
@@ -82,7 +82,7 @@ class ProducerState(ProducerLock):
             return self.deliveries.take_error()
 
     def keep_delivery_error(self, error: KafkaException | None) -> None:
-        """Have `take_delivery_error` return an error, in place of what it would."""
+        """Set the error that `take_delivery_error` returns, instead of the present one."""
         with self.lock:
             self.deliveries.error = error
 
@@ -122,11 +122,11 @@ class ProducerState(ProducerLock):
     ) -> list[TopicMetadata]:
         """Return the metadata of topics once they are known, in the order of `partitions`.
 
-        partitions: by topic, how many partitions it should have. Where fewer are known, brokers are
-        asked once more, and what they say to that question counts, even if it is fewer; with
-        must_grow, they are asked until there are so many. All that is asked is asked in one
-        request. late: makes the error for a topic that is not known in time, or too small. Raises
-        what a broker says against a topic.
+        partitions: the expected number of partitions of each topic. If fewer are known, brokers are
+        asked once more, and their response counts even if it has fewer; with must_grow, they are
+        asked until there are so many. All topics are in one request. late: returns the error for a
+        topic that is not known in time, or has too few partitions. Raise a broker's error about a
+        topic.
         """
         wait = TopicWait(self.metadata, partitions, must_grow=must_grow)
 
@@ -166,7 +166,7 @@ class ProducerState(ProducerLock):
         """Know nothing of topics, as a new producer does."""
         with self.lock:
             self.metadata.forget_topics()
-            # Who waits for a topic has to ask for it again: nobody else will.
+            # Each waiter requests its topic itself.
             self._waiters.notify_all()
             self.accumulator.forget_limits()
             if self._sequences is not None:
@@ -183,11 +183,11 @@ class ProducerState(ProducerLock):
         topics: Sequence[str],
         to_spread: Mapping[str, TopicMetadata],
     ) -> dict[str, TopicLoad]:
-        """Take bytes of buffer.memory for rows, in the order in which callers come.
+        """Take bytes of buffer.memory for rows, in the order of the callers' arrival.
 
-        topics: of the rows, which are kept known; to_spread: those of which some rows may go to any
-        partition. Returns the loads of these. The caller gives the bytes back by `release`, also
-        where this raises, unless `put_in` has done so.
+        topics: of the rows; their metadata is kept. to_spread: the topics of which some rows may go
+        to any partition. Return the loads of these. The caller returns the bytes by `release`, also
+        if this raises, unless `put_in` has done so.
         """
         pool = self.accumulator.pool
 
@@ -248,10 +248,10 @@ class ProducerState(ProducerLock):
         created_at: float | None,
         owner: SpanOwner | None,
     ) -> None:
-        """Put encoded rows into the batches that are held, let go of these and give bytes back.
+        """Append encoded rows to the held batches, release these, and return the reserved bytes.
 
-        check: raises where nothing may be appended; created_at: since when the rows wait, None for
-        now; owner: who waits for the rows one by one.
+        check: raises if nothing may be appended; created_at: the time since which the rows wait,
+        None for now; owner: waits for the rows one by one.
         """
         with self.lock:
             check()
@@ -292,7 +292,7 @@ class ProducerState(ProducerLock):
             self._waiters.notify_all()
 
     def release(self, pending: PendingAppend) -> None:
-        """Give up what an append has taken; batches that are not packed go to the I/O thread."""
+        """Return everything that an append has taken; unpacked batches go to the I/O thread."""
         with self.lock, self._change:
             self.let_go(pending)
             self.give_back(pending)
@@ -310,7 +310,7 @@ class ProducerState(ProducerLock):
     # -- transactions and the end -----------------------------------------------------------------
 
     def begin_append(self, token: object) -> None:
-        """Have a transaction that comes to its end wait for what is appended from here on."""
+        """Let the end of a transaction wait for the rows that are appended from now on."""
         if self.transactions is not None:
             with self.lock:
                 self._open_appends.add(token)
@@ -325,7 +325,7 @@ class ProducerState(ProducerLock):
                 self._wake()
 
     def spoil_transaction(self, error: KafkaException) -> None:
-        """Have a transaction aborted, if there is one: it lacks records that it was to have."""
+        """Make a transaction abortable, if there is one: some of its records are missing."""
         if self.transactions is not None:
             with self.lock:
                 self.transactions.record_refused(error)
@@ -369,7 +369,7 @@ class ProducerState(ProducerLock):
             self.accumulator.end_flush(flush)
 
     def give_up(self, error: KafkaException) -> None:
-        """Fail every batch with `error`, and take no more."""
+        """Fail every batch with `error`, and accept no more."""
         with self.lock:
             self._sender.fail_all(error)
             self._collect()
@@ -379,7 +379,7 @@ class ProducerState(ProducerLock):
         self._interruption = self._sender.fatal_error = error
 
     def stop(self, error: KafkaException | None = None) -> None:
-        """Have the I/O thread end, which fails what is not acknowledged, with `error`."""
+        """Make the I/O thread end; it fails unacknowledged batches with `error`."""
         with self.lock:
             if error is not None:
                 self._sender.fatal_error = error
@@ -388,7 +388,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def hurry(self) -> None:
-        """Have what lingers from here on sent at once; what is part of a transaction stays."""
+        """Send lingering rows at once from now on; rows of a transaction stay."""
         if self.transactions is None:
             with self.lock:
                 self._is_in_hurry = True
@@ -396,10 +396,10 @@ class ProducerState(ProducerLock):
                 self._wake()
 
     def end_when_idle(self) -> None:
-        """Have the I/O thread deliver what it has and end, without the lock: for a finalizer.
+        """Make the I/O thread deliver its rows and end, without the lock: for a finalizer.
 
-        Garbage is collected in any thread at any moment, also while that thread has the lock. What
-        is part of a transaction is abandoned: nobody will commit it.
+        Garbage is collected in any thread at any moment, also while that thread holds the lock.
+        Rows of a transaction are abandoned: no caller is left to commit it.
         """
         if self.transactions is not None:
             self._is_stopping = True
@@ -407,7 +407,7 @@ class ProducerState(ProducerLock):
         self._wakeup()
 
     def call_later(self, call: Callable[[], object]) -> None:
-        """Have the I/O thread make a call, without the lock."""
+        """Queue a call for the I/O thread, which makes it without the lock."""
         with self.lock, self._change:
             self.user_calls.add(call)
             self._wake()
@@ -438,9 +438,9 @@ class ProducerState(ProducerLock):
     def poll(
         self, sent: SenderPoll, events: list[Event], *, has_rows: bool
     ) -> tuple[SenderPoll, float] | None:
-        """Take account of what was sent and what came; return what is due, and the time.
+        """Process what was sent and received; return what is due, and the time.
 
-        has_rows: whether rows wait outside batches. None where the I/O thread is to end.
+        has_rows: whether rows wait outside batches. None if the I/O thread has to end.
         """
         with self.lock:
             now = self._clock()

@@ -1,8 +1,8 @@
 """RowProducer: `KafkaProducer.send`, row by row, on top of the columnar path.
 
-A row is appended to its topic's chunk, which has its memory reserved, and gets a future; that is
-all that happens per row. `ChunkFeeder` makes batches of chunks. Owns the queues, what is done to a
-row before it is in one, and what becomes of a row that cannot be.
+A row is appended to its topic's chunk, whose memory is reserved, and gets a future; nothing else
+happens per row. `ChunkFeeder` turns chunks into batches. This module owns the queues, the steps
+before a row is in one, and the handling of rows that are rejected.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -23,8 +22,6 @@ from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import (
-    RAISE_LIMIT,
-    TOO_LARGE,
     ApiException,
     IllegalStateException,
     KafkaException,
@@ -43,22 +40,23 @@ from spark_kafka_sink.plugins.serializers import as_bytes
 from spark_kafka_sink.plugins.user_code import KEY_SERIALIZER, VALUE_SERIALIZER, UserCode
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
+from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.records.varint import varint_size
 
-# What a record takes besides key, value and headers, at most: its length (5 bytes), attributes (1)
+# The largest size of a record without key, value and headers: its length (5 bytes), attributes (1)
 # and deltas (10 and 5), and the lengths of key and value and the count of headers (5 each).
 ROW_OVERHEAD_BYTES: Final = 36
 
 
 def header_bytes(headers: Headers) -> int:
-    """Give what headers take at most; up to 10 bytes are the lengths of each."""
+    """Return the largest encoded size of headers; the two lengths of each take up to 10 bytes."""
     return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
 
 
 class RowProducer:
     """The queues of all topics.
 
-    limits: the most that a record may take, by the names of the options.
+    limits: how large a record may be.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class RowProducer:
         feeder: ChunkFeeder,
         caller: Caller,
         user_code: UserCode,
-        limits: Mapping[str, int],
+        limits: RecordLimits,
     ) -> None:
         self._state = state
         self._thread = thread
@@ -77,7 +75,7 @@ class RowProducer:
         self._limits = limits
         # What fits a request and memory for certain. No chunk has more room, so that a row for
         # which there is room needs no further check.
-        fits = min(limits.values()) - RECORD_BATCH_OVERHEAD
+        fits = limits.any_record_bytes
         self._always_fits_bytes = fits
         memory = state.accumulator.pool.total_bytes
         self._largest_chunk_bytes = min(fits, memory // 8)
@@ -87,8 +85,8 @@ class RowProducer:
         self._serializes = by_key is not None or by_value is not None
         self._interceptors = user_code.interceptors
         self._queues: dict[str, RowQueue] = {}
-        # The queues that rows may go to straight away: none where interceptors see them first, or
-        # a transaction has to be asked.
+        # The queues for rows without further steps: empty if there are interceptors, or if a
+        # transaction has to be checked.
         is_plain = not self._interceptors and state.transactions is None
         self._open_queues: dict[str, RowQueue] = self._queues if is_plain else {}
         _OF_THIS_PROCESS.add(self)
@@ -107,12 +105,12 @@ class RowProducer:
     ) -> Future[RecordMetadata]:
         """Append a row; see `KafkaProducer.send`.
 
-        The path of nearly every row, at 0.7 us where nothing but a value is given: a call or an
-        object more would each be a tenth of that, so there is none that is not needed.
+        The path of nearly every row, at 0.7 us for a row with nothing but a value. One more call or
+        object would cost a tenth of that, so the path has no unnecessary ones.
         """
         try:
             queue = self._open_queues.get(topic)
-        except TypeError:  # which cannot be a key: `ProducerRecord` says what is wrong with it
+        except TypeError:  # not hashable: `ProducerRecord` raises the error
             queue = None
         if (
             queue is None
@@ -167,7 +165,7 @@ class RowProducer:
         except ApiException as error:
             return self._refuse(error, record.topic, record.partition, on_delivery)
         except BaseException as error:
-            # A call out of order is no row that failed, as in the Java client.
+            # As in the Java client, a call in the wrong state raises; it is not a failed row.
             if isinstance(error, KafkaException) and not isinstance(error, IllegalStateException):
                 self._state.refuse(1, error)
             raised = self._interceptors.on_send_error(record.topic, record.partition, error)
@@ -212,7 +210,7 @@ class RowProducer:
     def _serialize(
         self, topic: str, key: object, value: object
     ) -> tuple[bytes | None, bytes | None]:
-        """Give key and value as bytes; the key goes first, as in the Java client."""
+        """Return key and value as bytes; the key is serialized first, as in the Java client."""
         by_key, by_value = self._key_serializer, self._value_serializer
         return (
             as_bytes(KEY_SERIALIZER, key) if by_key is None else by_key(topic, key),
@@ -247,15 +245,7 @@ class RowProducer:
         lengths = [-1 if field is None else len(field) for field in fields]
         size = RECORD_BATCH_OVERHEAD + 21 + varint_size(len(row.headers))
         size += sum(max(length, 0) + varint_size(length) for length in lengths)
-        for name, limit in self._limits.items():
-            if size > limit:
-                raise TOO_LARGE.error(
-                    topic=topic,
-                    partition=row.partition,
-                    size=f"up to {size}",
-                    limit=f"{name}={limit}",
-                    hint=RAISE_LIMIT.format(option=name),
-                )
+        self._limits.check_record(size, topic=topic, partition=row.partition)
 
     def _make_room(
         self, queue: RowQueue, partition: int | None, size_bytes: int, call: Call
@@ -307,7 +297,7 @@ class RowProducer:
     # -- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Take no more rows."""
+        """Accept no more rows."""
         self._feeder.close()
         for queue in list(self._queues.values()):
             with queue.lock:
@@ -315,7 +305,7 @@ class RowProducer:
         self._open_queues = {}
 
     def forget(self) -> None:
-        """Take no more rows in a forked child, where nobody would send them."""
+        """Accept no more rows in a forked child, which has no I/O thread."""
         self._open_queues = {}
 
 

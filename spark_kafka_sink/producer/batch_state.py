@@ -31,7 +31,8 @@ from typing import Final, NamedTuple
 class BatchState(Enum):
     """Where a batch is in its life."""
 
-    # In C; Enum has one in Python, which is called for each step of each batch.
+    # object's __hash__ is in C. Enum's is in Python, and would be called at each step of each
+    # batch.
     __hash__ = object.__hash__
 
     OPEN = "takes records"
@@ -79,7 +80,7 @@ class Transition(NamedTuple):
 
 
 _S, _E, _A = BatchState, BatchEvent, BatchAction
-# An event that a state does not have is a bug of the caller.
+# An event that is not in the table for a state is a bug of the caller.
 EVENTS: Final[Mapping[BatchState, Mapping[BatchEvent, Transition]]] = {
     _S.OPEN: {
         _E.APPEND: Transition(_S.OPEN, _A.KEEP),

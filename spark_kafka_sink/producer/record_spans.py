@@ -1,8 +1,8 @@
-"""Which records of a batch somebody waits for: consecutive records with one owner each.
+"""The records of a batch that have waiters: spans of consecutive records with one owner each.
 
-A batch that is done tells the owners of its spans; that is how a row's future learns its offset
-without a Python object per row and batch. Records that nobody waits for one by one (the columnar
-path) have no span.
+A batch that is done notifies the owners of its spans. So a row's future gets its offset without a
+Python object per row and batch. Records without a waiter of their own (the columnar path) have no
+span.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class DoneBatch(Protocol):
 
     @property
     def base_offset(self) -> int:
-        """The offset of its first record, -1 where the broker does not say."""
+        """The offset of its first record, -1 if the broker does not return it."""
 
     @property
     def log_append_time_ms(self) -> int:
-        """The broker's time for all its records, -1 where they keep their own."""
+        """The broker's timestamp for all its records, -1 if they keep their own."""
 
     @property
     def error(self) -> KafkaException | None:
@@ -39,7 +39,7 @@ class DoneBatch(Protocol):
 
     @property
     def record_errors(self) -> Mapping[int, KafkaException]:
-        """Where the broker refused single records: why, by their number in the batch."""
+        """The errors of the records that the broker rejected, by number in the batch."""
 
 
 class SpanOwner(Protocol):

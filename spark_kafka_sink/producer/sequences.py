@@ -64,7 +64,7 @@ class PartitionSequences:
         return batch.base_sequence == increment_sequence(self.last_acked_sequence, 1)
 
     def restart(self, producer: ProducerIdAndEpoch, *, transactional: bool) -> None:
-        """Give everything in flight new numbers, from 0, under `producer`."""
+        """Assign new numbers to everything in flight, from 0, under `producer`."""
         self.producer = producer
         self.next_sequence = 0
         self.last_acked_sequence = NO_SEQUENCE
@@ -98,9 +98,9 @@ class Sequences:
         self.producer = producer
 
     def unconfirm(self) -> None:
-        """Have every partition acknowledge a batch again before more than one is in flight.
+        """Wait for an acknowledgement again before a partition has more than one batch in flight.
 
-        A topic may have been made anew meanwhile: its broker takes any first sequence.
+        A topic may have been created again meanwhile: its broker takes any first sequence.
         """
         for known in self._partitions.values():
             known.is_confirmed = False
@@ -121,7 +121,7 @@ class Sequences:
         return all(other.node_id == node_id and not other.is_done for other in known.in_flight)
 
     def assign(self, batch: ProducerBatch) -> None:
-        """Give `batch` its sequence, unless it has one from an earlier attempt."""
+        """Assign `batch` its sequence, unless it has one from an earlier attempt."""
         if batch.has_sequence:
             return
         known = self._partitions.setdefault(
@@ -167,7 +167,7 @@ class Sequences:
         return known is not None and known.follows_last_acked(batch)
 
     def last_acked_offset(self, topic_partition: TopicPartition) -> int:
-        """Give the base offset of the latest acknowledged batch, -1 if there is none."""
+        """Return the base offset of the latest acknowledged batch, -1 if there is none."""
         known = self._partitions.get(topic_partition)
         return -1 if known is None else known.last_acked_offset
 
@@ -178,10 +178,10 @@ class Sequences:
             self._to_restart.add(batch.topic_partition)
 
     def bump_epoch_if_needed(self) -> None:
-        """Give new numbers to partitions that need it and of which nothing may be at a broker.
+        """Assign new numbers where they are needed and nothing may be at a broker.
 
-        The epoch is raised unless it is a new one to each of them. An epoch past the last one means
-        a new producer id: the sender then asks for one.
+        The epoch is raised unless it is already new to each of them. An epoch past the last one
+        needs a new producer id: the sender then requests one.
         """
         ready = {tp for tp in self._to_restart if self._can_restart(self._partitions[tp])}
         if not ready or not self.has_producer_id:

@@ -116,7 +116,7 @@ def test_the_next_task_of_an_equal_configuration_takes_the_producer(
     again = run_task(pool, config_of(kafka.bootstrap), topic, values(4, 5))
     other = run_task(pool, config_of(kafka.bootstrap), other_topic, values(6))
     assert first[0] is again[0] is other[0]
-    assert (first[1], again[1], other[1]) == (3, 2, 1), "a task was told what another wrote"
+    assert (first[1], again[1], other[1]) == (3, 2, 1), "a task has the deliveries of another"
     assert found(kafka, topic) == Counter(range(1, 6))
     assert found(kafka, other_topic) == Counter([6])
 

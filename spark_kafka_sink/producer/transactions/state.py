@@ -25,7 +25,7 @@ from typing import Final
 
 
 class TransactionState(Enum):
-    """Where a transactional producer is; the value says what that means to its user."""
+    """The state of a transactional producer; the value describes it to a user."""
 
     UNINITIALIZED = "init_transactions has to be called"
     INITIALIZING = "a producer id or a new epoch is being asked for"

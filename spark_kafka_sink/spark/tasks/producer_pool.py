@@ -1,9 +1,9 @@
 """ProducerPool: producers of finished tasks, for the next tasks of the worker process.
 
 Spark's worker processes run one task after the other. A task whose rows are all acknowledged leaves
-its producer here, with its connections, what it knows of the brokers and its producer id, and the
-next task whose whole configuration is equal takes it. Credentials are part of the configuration, so
-no task ever writes with those of another; so is whose tickets a ticket cache of Kerberos has.
+its producer here, with its connections, its metadata of brokers and its producer id. The next task
+with an equal configuration takes it. Credentials are part of the configuration, and so is the owner
+of a Kerberos ticket cache, so a task never writes with the credentials of another.
 
 A producer is kept only if it holds no rows and has no error. Each task refreshes the metadata of
 topics, over the open connection. The producer keeps metrics and sequences of each topic that it has

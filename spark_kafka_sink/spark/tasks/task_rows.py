@@ -94,7 +94,7 @@ class TaskRows:
             return
         found = self._find(batch)
         if found is not None and found.has(Fault.TOO_LARGE) and self._is_plain:
-            self._limit_messages(self._limit.look_anew())
+            self._limit_messages(self._limit.refreshed())
             found = self._find(batch)
         if found is not None:
             self._take(BadBatch(found.bad(batch), found.codes, numbers[found.rows]))
@@ -131,7 +131,7 @@ class TaskRows:
         return f"row {number} of task {self._task}"
 
     def _limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
-        self._producer.limit_messages(max_message_bytes, self._limit.look_anew)
+        self._producer.limit_messages(max_message_bytes, self._limit.refreshed)
 
     def _find(self, batch: pa.RecordBatch) -> BadRows | None:
         return find_bad_rows(

@@ -208,7 +208,7 @@ class TokenServer:
         return Answer(200, {"access_token": self.tokens[-1], "expires_in": self.life_s})
 
     def by_secret(self, asked: Asked) -> Answer:
-        """Give a token for the right secret."""
+        """Return a token if the secret is right."""
         if asked.credentials != (CLIENT_ID, CLIENT_SECRET):
             said = {"error": "invalid_client", "error_description": "no such client"}
             return Answer(401, said)

@@ -63,7 +63,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 def before_slice(
     monkeypatch: pytest.MonkeyPatch, bench: Bench, number: int, happen: Callable[[], None]
 ) -> Iterator[None]:
-    """Have something happen before the slice of a number wants memory."""
+    """Call a function before the slice of the given number reserves memory."""
     caller = bench.producer._caller
     reserve, slices = caller.reserve, [0]
 

@@ -297,7 +297,7 @@ def test_rows_that_send_raises_about_are_counted_but_no_call_after_close(
 
 # Invalid topic names, and their messages.
 NO_NAMES = {
-    "half a surrogate pair": ("\ud800", "cannot be written as UTF-8"),
+    "half a surrogate pair": ("\ud800", "cannot be encoded as UTF-8"),
     "too long": ("x" * 250, "found a name of 250 characters, expected at most 249"),
     "bytes": (b"t", "expected a str"),
     "nothing": (None, "expected a str"),
