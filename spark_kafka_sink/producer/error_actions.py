@@ -1,9 +1,9 @@
-"""What an error code means for who asked: one pure function, `error_action`.
+"""The meaning of an error code for a call: one pure function, `error_action`.
 
 The rules are those of Sender and TransactionManager of the Java client (4.2). A code is looked up
-in the rules of the call it answers; a retriable code is retried; what is left over is the end of
-the batch, of the transaction, or of the producer, by kind of producer. The callers act: they know
-how often a batch was tried, what it holds, and which sequence a broker should expect.
+in the rules of its call. Retriable codes are retried. All others end the batch, the transaction or
+the producer, depending on the kind of producer. The callers act: they know how often a batch was
+tried, its contents, and the sequence that a broker should expect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_kafka_sink.error_codes import error_code
 
 
 class ProducerKind(Enum):
-    """What a producer promises, which decides what an error costs."""
+    """The guarantees of a producer, which decide the effect of an error."""
 
     PLAIN = "neither idempotent nor transactional"
     IDEMPOTENT = "idempotent"
@@ -25,7 +25,7 @@ class ProducerKind(Enum):
 
 
 class Call(Enum):
-    """What was asked of a broker; the value is the API's name. An EndTxn is one of two calls."""
+    """The request to a broker; the value is the API's name. An EndTxn is one of two calls."""
 
     PRODUCE = "Produce"
     INIT_PRODUCER_ID = "InitProducerId"
@@ -38,7 +38,7 @@ class Call(Enum):
 
 
 class Action(Enum):
-    """What to do about an answer."""
+    """The action after a response."""
 
     SUCCEED = "it is done"
     RETRY = "ask again after a wait, as far as retries and time limits allow"

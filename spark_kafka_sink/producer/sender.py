@@ -229,7 +229,7 @@ class Sender:
         return client_request, None
 
     def _has_incomplete(self) -> bool:
-        """Whether an answer to records is to come: also one to records that were given up."""
+        """Whether a response to records is still missing, including records that have failed."""
         in_flight = self._sequences is not None and self._sequences.has_in_flight
         return in_flight or self._accumulator.has_incomplete
 

@@ -168,7 +168,7 @@ class TransactionQueue:
         return heapq.heappop(self._waiting)[2]
 
     def back(self, request: TransactionalRequest) -> bool:
-        """Note that `request` was answered, or will not be; False if it was given up before."""
+        """Note that `request` is over, answered or not; return False if it was dropped before."""
         if self._in_flight is not request:
             return False
         self._in_flight = None

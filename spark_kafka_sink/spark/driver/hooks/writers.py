@@ -49,9 +49,9 @@ from spark_kafka_sink.spark.writer import BATCH_ID, CONTINUOUS_REFUSAL, mode_ref
 
 
 class Write(NamedTuple):
-    """What a writer was told.
+    """The settings of a writer.
 
-    mode: None if none was named; is_known: whether all of this is known. layouts: by the name of
+    mode: None if none was set; is_known: whether all settings are known. layouts: by the name of
     the method, whether there are columns; options: with names in lower case.
     """
 
