@@ -341,7 +341,7 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
 
 @contextmanager
 def _appending(writer: Any, kind: SparkWriter, write: Write) -> Iterator[None]:
-    """Return a writer the mode append for one ``save()``, if no mode was named."""
+    """Set the mode append for one ``save()``, if no mode was set."""
     if kind.set_mode is None or write.mode is not None or not write.is_known:
         yield
         return
