@@ -166,7 +166,7 @@ class ProducerState(ProducerLock):
         def has_answer(name: str) -> bool:
             """Return whether a topic certainly has no more partitions; request it otherwise."""
             nonlocal asked_at
-            is_told = 0 <= asked_at < metadata.told_for(name)
+            is_told = 0 <= asked_at < metadata.last_request_about(name)
             if asked_at < 0 or (is_told and must_grow):
                 asked_at = metadata.request_update()
                 self._wake()

@@ -57,10 +57,7 @@ from spark_kafka_sink.producer.transactions.requests import (
 )
 from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
-from spark_kafka_sink.wire.transaction_messages import (
-    EndTxnResponse,
-    FindCoordinatorResponse,
-)
+from spark_kafka_sink.wire.transaction_messages import EndTxnResponse, FindCoordinatorResponse
 
 _LAST_PRODUCE_V1: Final = 11
 # The wait of a transaction's first AddPartitionsToTxn while the previous one is still being
