@@ -77,7 +77,7 @@ class Option(NamedTuple):
 
 
 def message_of(error: BaseException) -> str:
-    """Return what an exception says; one of the user's may raise when it is asked."""
+    """Return the text of an exception; a user's exception may raise in its ``__str__``."""
     try:
         return str(error)
     except BaseException:  # noqa: BLE001 - its class still says something
@@ -140,7 +140,7 @@ class SerializationException(KafkaException):
 
 
 class ProtocolError(KafkaException):
-    """Bytes from a peer are not what Kafka's protocol says."""
+    """Bytes from a peer do not follow Kafka's protocol."""
 
 
 class IllegalStateException(KafkaException):
@@ -709,7 +709,7 @@ class Cause(NamedTuple):
         return self.kind(message, topic=topic, partition=partition, api=api, row=row)
 
 
-# limit: of time or size, an option with its value; servers: likewise; trouble: the errors of
+# limit: of time or size, an option with its value; servers: also an option; trouble: the errors of
 # connections, in brackets; found: the answer of brokers; size: exact, or "up to" an upper bound;
 # hint: what to do.
 NO_BROKER: Final = Cause(

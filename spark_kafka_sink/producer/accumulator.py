@@ -86,12 +86,12 @@ class RecordAccumulator:
         self._held: set[TopicPartition] = set()
         self._packing: set[ProducerBatch] = set()
         self.pool = BufferPool(buffer_memory_bytes)
-        self._flushes = 0
+        self._flushes: set[object] = set()
         self._lingers = True
 
     @property
     def has_incomplete(self) -> bool:
-        """Whether any batch is neither acknowledged nor given up."""
+        """Whether any batch is neither acknowledged nor failed."""
         return bool(self._incomplete)
 
     @property
@@ -106,7 +106,7 @@ class RecordAccumulator:
 
     @property
     def incomplete(self) -> list[ProducerBatch]:
-        """The batches that are neither acknowledged nor given up, oldest first."""
+        """The batches that are neither acknowledged nor failed, oldest first."""
         return list(self._incomplete)
 
     def queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int]:
@@ -143,16 +143,16 @@ class RecordAccumulator:
 
     @property
     def flushes(self) -> int:
-        """The number of flushes in progress; nothing lingers while there are any."""
-        return self._flushes
+        """How many flushes are under way: nothing lingers meanwhile."""
+        return len(self._flushes)
 
-    def begin_flush(self) -> None:
-        """Make every batch sendable until `end_flush`."""
-        self._flushes += 1
+    def begin_flush(self, flush: object) -> None:
+        """Make every batch sendable until `end_flush` of the same flush."""
+        self._flushes.add(flush)
 
-    def end_flush(self) -> None:
-        """End what `begin_flush` began."""
-        self._flushes -= 1
+    def end_flush(self, flush: object) -> None:
+        """End what `begin_flush` began; a flush that was interrupted may be ended twice."""
+        self._flushes.discard(flush)
 
     def stop_lingering(self) -> None:
         """Make every batch sendable from here on: the producer is to end."""
@@ -261,7 +261,7 @@ class RecordAccumulator:
         found = [b for b in heads if b.retry_at <= now and b not in self._packing]
         # An open batch behind a sealed one is not its partition's first.
         excluded = self._held.union(self._sealed)
-        hurry = self._flushes > 0 or not self._lingers or completes_transaction
+        hurry = bool(self._flushes) or not self._lingers or completes_transaction
         for topic_partition, batch in self._open.items():
             if not hurry and now < batch.created_at + self._linger_s:
                 break

@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import (
     advice,
     api_exception,
 )
-from spark_kafka_sink.producer.transactions.producer_id import no_producer_id
+from spark_kafka_sink.producer.producer_id import no_producer_id
 from spark_kafka_sink.records.compression import ZSTD, Codec, codec
 from spark_kafka_sink.records.old_formats import check_old_format
 from spark_kafka_sink.wire.messages import INIT_PRODUCER_ID, PRODUCE
@@ -67,7 +67,7 @@ def magic(version: int) -> int:
 
 
 def check_zstd(version: int, codec: Codec, broker: str) -> None:
-    """Raise UnsupportedCompressionTypeException where it is zstd, and too early for that."""
+    """Raise UnsupportedCompressionTypeException if the codec is zstd and the broker is too old."""
     if version < _FIRST_WITH_ZSTD and codec.id == ZSTD:
         message = (
             f"{Option('compression.type')}=zstd needs Produce version {_FIRST_WITH_ZSTD}, "

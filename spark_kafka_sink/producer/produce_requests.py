@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from spark_kafka_sink import error_codes as codes
@@ -24,7 +25,6 @@ from spark_kafka_sink.producer.feature_level import (
 )
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.records.down_conversion import down_convert
 from spark_kafka_sink.records.old_formats import LEADER
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, RequestFailed
@@ -42,6 +42,9 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 _LAST_PRODUCE_BY_NAME = 12
 # The errors with which a broker may name the leader (KIP-951).
 _LEADER_MOVED = (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from random import Random
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
@@ -37,10 +38,8 @@ from spark_kafka_sink.producer.produce_requests import (
     SentBatches,
 )
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.producer_id import ProducerIdRequests
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.producer.transactions.producer_id import ProducerIdRequests
-from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
 from spark_kafka_sink.wire.exchange import (
     Answered,
     ClientRequest,
@@ -57,6 +56,9 @@ from spark_kafka_sink.wire.messages import (
     MetadataResponse,
     ProduceRequest,
 )
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,9 +346,9 @@ class Sender:
 
     def _answered(self, event: Answered, now: float) -> None:
         response, context = event.response, event.request.context
-        if isinstance(context, TransactionalRequest):
-            if self._transactions is not None:
-                self._transactions.answered(context, response, event.node_id, now)
+        transactions = self._transactions
+        if transactions is not None and transactions.has_sent(context):
+            transactions.answered(context, response, event.node_id, now)
         elif isinstance(event.request.message, ProduceRequest):
             if self._produce.answered(event, self._back(event.request), now):
                 self._retry_at_new_leaders(now)
@@ -369,9 +371,8 @@ class Sender:
         message, context = event.request.message, event.request.context
         if event.error is not None:
             self.fail_all(event.error)
-        elif isinstance(context, TransactionalRequest):
-            if self._transactions is not None:
-                self._transactions.request_failed(context, event.code, event.reason, now)
+        elif self._transactions is not None and self._transactions.has_sent(context):
+            self._transactions.request_failed(context, event.code, event.reason, now)
         elif isinstance(message, MetadataRequest):
             fatal = event.code == codes.UNSUPPORTED_VERSION
             error = api_exception(event.code, event.reason, node_id=event.node_id, api="Metadata")

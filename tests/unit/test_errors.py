@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import NamedTuple
 
 import pytest
@@ -20,6 +21,7 @@ from spark_kafka_sink.errors import (
     InvalidConfigurationException,
     InvalidMetadataException,
     KafkaException,
+    Option,
     RefreshRetriableException,
     RetriableException,
     TransactionAbortableException,
@@ -210,3 +212,26 @@ def test_the_named_codes_are_those_of_the_table() -> None:
     by_name = {row.name: row.code for row in ERROR_CODES.values()}
     assert named == {name: by_name.get(name) for name in named}
     assert len(named) > 10
+
+
+def test_an_option_has_the_name_that_its_user_writes_and_only_inside() -> None:
+    limit = Option("linger.ms", 5)
+    with name_options("kafka.".__add__):
+        assert f"{limit}, {Option('acks')}" == "kafka.linger.ms=5, kafka.acks"
+        with name_options(str.upper):
+            assert str(limit) == "LINGER.MS=5"
+        assert str(limit) == "kafka.linger.ms=5"
+    assert f"{limit}" == "linger.ms=5"
+
+
+def test_another_message_leaves_what_an_exception_is_about() -> None:
+    error = api_exception(19, "first", topic="t", partition=1)
+    error.row, error.place, error.__cause__ = 3, "row 3 of task 0", ValueError()
+    other = error.with_message("second")
+    assert str(other) == "row 3 of task 0: second"
+    assert str(error) == "row 3 of task 0: first"
+    assert (type(other), other.code, other.topic, other.__cause__) == (
+        type(error), 19, "t", error.__cause__,
+    )  # fmt: skip
+    unpickled = pickle.loads(pickle.dumps(other))
+    assert (str(unpickled), unpickled.row) == (str(other), 3)
