@@ -47,7 +47,7 @@ class TopicWait:
     def _has_no_more(self, name: str) -> bool:
         """Return whether brokers have said so, and that counts; ask them where they have not."""
         asked_at = self._asked_at
-        is_told = asked_at is not None and self._metadata.told_for(name) > asked_at
+        is_told = asked_at is not None and self._metadata.last_request_about(name) > asked_at
         if asked_at is None or (is_told and self._must_grow):
             self._asked_at = self._metadata.request_update()
         return is_told and not self._must_grow
